@@ -1,0 +1,199 @@
+"""A backbone: a frozen CLIP with its tokenizer, its preprocessing and its logit scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from open_clip.model import CLIP
+from open_clip.transformer import VisionTransformer
+from torch import Tensor
+
+from calprompt.clip.image import encode_image
+from calprompt.clip.preprocessing import Preprocessing
+from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
+from calprompt.clip.text import encode_text
+from calprompt.clip.tokens import PLACEHOLDER, Tokenizer, fill, readable
+from calprompt.errors import CalpromptError
+
+
+class Backbone:
+    """Encodes texts and images, under prompts or not; never trained.
+
+    name         what it was loaded from
+    fingerprint  digest of its weights and architecture: equal weights, equal fingerprint
+    """
+
+    def __init__(self, model: CLIP, *, preprocessing: Preprocessing, name: str, fingerprint: str) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.preprocessing = preprocessing
+        self.name = name
+        self.fingerprint = fingerprint
+        self.tokenizer = Tokenizer(model.positional_embedding.shape[0])
+        self.autocast: torch.dtype | None = None
+
+    def __repr__(self) -> str:
+        return f"Backbone({self.name!r}, {self.dtype}, {self.device})"
+
+    def to(self, device: str | torch.device) -> Backbone:
+        self.model.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.positional_embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the matrices; features are returned in float32 or better."""
+        return self.model.transformer.resblocks[0].mlp.c_fc.weight.dtype
+
+    @property
+    def prompt_dtype(self) -> torch.dtype:
+        """Of prompts and features: float32, or float64 for a float64 backbone."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def logit_scale(self) -> Tensor:
+        """What cosines are multiplied with to make logits: about 100."""
+        return self.model.logit_scale.to(self.prompt_dtype).exp()
+
+    @property
+    def embed_dim(self) -> int:
+        return int(self.model.text_projection.shape[1])
+
+    @property
+    def text_width(self) -> int:
+        return int(self.model.positional_embedding.shape[1])
+
+    @property
+    def text_depth(self) -> int:
+        return len(self.model.transformer.resblocks)
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether the image tower is a vision transformer, which visual prompts need."""
+        return isinstance(self.model.visual, VisionTransformer)
+
+    @property
+    def image_width(self) -> int:
+        self.require_vit("the width of its tokens")
+        return int(self.model.visual.conv1.out_channels)
+
+    @property
+    def image_depth(self) -> int:
+        self.require_vit("the number of its blocks")
+        return len(self.model.visual.transformer.resblocks)
+
+    def require_vit(self, what: str) -> None:
+        if not self.is_vit:
+            raise CalpromptError(
+                f"{what} needs a vision transformer, and backbone {self.name!r} has a residual network; "
+                "choose a ViT backbone or a tuner that learns text prompts only"
+            )
+
+    @contextmanager
+    def autocasting(self, dtype: torch.dtype | None) -> Iterator[None]:
+        """Within it, the towers run in this dtype; prompts, features and logits stay as they are."""
+        before, self.autocast = self.autocast, dtype
+        try:
+            yield
+        finally:
+            self.autocast = before
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
+
+    def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """Frozen token embeddings, without positions: [...] -> [..., W]."""
+        ids = torch.as_tensor(ids, dtype=torch.long, device=self.device)
+        return self.model.token_embedding(ids).detach().to(self.prompt_dtype)
+
+    def layout(
+        self,
+        names: Sequence[str],
+        phrase: str | int,
+        *,
+        context: int | None = None,
+        position: str = "end",
+        class_specific: bool = False,
+    ) -> PromptLayout:
+        """The prompts "phrase name." of a class list, as places for learned vectors among frozen tokens.
+
+        phrase   the words before the name, or a number of placeholders
+        context  how many of its tokens are learned: all, unless said
+        """
+        if not names:
+            raise CalpromptError("no class names were given; at least one is needed")
+        if isinstance(phrase, int):
+            phrase = " ".join([PLACEHOLDER] * phrase)
+        head = self.tokenizer.sequence(phrase)[:-1]
+        context = len(head) - 1 if context is None else context
+        if context > len(head) - 1:
+            raise CalpromptError(f"{context} context vectors do not fit the {len(head) - 1} tokens of {phrase!r}")
+        sequences = [self.tokenizer.sequence(f"{phrase} {readable(name)}.", of=name) for name in names]
+        tails = [sequence[len(head) :] for sequence in sequences]
+        lengths = [len(tail) for tail in tails]
+        # the text after the name is "." and the end; a name that ends in punctuation may swallow the "."
+        named = [
+            min(len(self.tokenizer.ids(readable(name))), len(tail) - 1) for name, tail in zip(names, tails, strict=True)
+        ]
+        prefix, rests = lay_out(len(head), context, named, lengths, position, class_specific)
+        rows = torch.tensor([row for rest in rests for row in rest], device=self.device)
+        return PromptLayout(
+            names=tuple(names),
+            ids=self.pad(sequences),
+            frozen=self.embed(head + [token for tail in tails for token in tail]),
+            prefix=torch.tensor(prefix, device=self.device),
+            rest=rows,
+            lengths=tuple(len(rest) for rest in rests),
+            context_shape=(len(names), context) if class_specific else (context,),
+        )
+
+    def pad(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Token ids of unequal length, [C, context length] with zeros."""
+        rows = torch.zeros(len(sequences), self.tokenizer.context_length, dtype=torch.long)
+        for row, sequence in zip(rows, sequences, strict=True):
+            row[: len(sequence)] = torch.tensor(sequence)
+        return rows
+
+    def encode_text(self, prompts: TextPrompts, *, chunk: int | None = None, checkpointing: bool = False) -> Tensor:
+        """Text features [N, C, D] of prompts, not normalised; see `calprompt.clip.text`."""
+        with self._autocast():
+            return encode_text(self.model, prompts, chunk=chunk, checkpointing=checkpointing)
+
+    def encode_image(self, images: Tensor, prompts: VisualPrompts | None = None) -> Tensor:
+        """Image features [B, D], not normalised; see `calprompt.clip.image`."""
+        with self._autocast():
+            return encode_image(self.model.visual, images.to(self.device), prompts)
+
+    @torch.no_grad()
+    def encode_strings(self, texts: Sequence[str]) -> Tensor:
+        """Text features [texts, D] of plain sentences, not normalised; what they begin with alike is encoded once."""
+        sequences = [self.tokenizer.sequence(text) for text in texts]
+        shortest = min(len(sequence) for sequence in sequences) - 1
+        shared = 1
+        while shared < shortest and len({sequence[shared] for sequence in sequences}) == 1:
+            shared += 1
+        prompts = TextPrompts(
+            prefix=self.embed(sequences[0][:shared])[None],
+            rest=self.embed([token for sequence in sequences for token in sequence[shared:]])[None],
+            lengths=tuple(len(sequence) - shared for sequence in sequences),
+        )
+        return self.encode_text(prompts)[0]
+
+    def zero_shot(self, names: Sequence[str], template: str | Sequence[str] = "a photo of a {}.") -> Tensor:
+        """Unit text features [C, D] of classes no prompt was tuned for.
+
+        With several templates, each class's unit features are averaged and normalised again.
+        """
+        templates = [template] if isinstance(template, str) else list(template)
+        features = [unit(self.encode_strings([fill(each, name) for name in names])) for each in templates]
+        return features[0] if len(features) == 1 else unit(torch.stack(features).mean(dim=0))
+
+
+def unit(features: Tensor) -> Tensor:
+    """Features divided by their length."""
+    return F.normalize(features, dim=-1, eps=1e-12)

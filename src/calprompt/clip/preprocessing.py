@@ -1,0 +1,214 @@
+"""How an image becomes a backbone's input: resize, crop, scale to [0, 1], normalise.
+
+evaluation   RGB -> short side to `size` (bicubic, antialiased as PIL does) -> centre crop -> normalise
+training     RGB -> random area (8-100 %) and ratio (3/4-4/3) resized to `size` -> mirrored at random -> normalise
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from PIL import Image
+from torchvision.transforms import InterpolationMode, functional
+
+from calprompt.errors import CalpromptError
+from calprompt.registry import unknown
+
+_INTERPOLATIONS = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
+_RESIZE_MODES = ("shortest", "squash")
+_RGB = ("first", "last")
+_AREA = (0.08, 1.0)
+_RATIO = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a backbone was trained to see; two backbones with equal preprocessing can share decoded images.
+
+    `resize_mode` "shortest" resizes the short side and crops the centre; "squash" resizes both sides and crops nothing.
+
+    >>> Preprocessing.from_dict(Preprocessing(32).to_dict()) == Preprocessing(32)
+    True
+    """
+
+    size: int
+    mean: tuple[float, float, float] = OPENAI_DATASET_MEAN
+    std: tuple[float, float, float] = OPENAI_DATASET_STD
+    interpolation: str = "bicubic"
+    resize_mode: str = "shortest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            raise CalpromptError(f"preprocessing size must be a positive whole number of pixels, got {self.size!r}")
+        for field in ("mean", "std"):
+            object.__setattr__(self, field, _three_numbers(field, getattr(self, field)))
+        if min(self.std) <= 0:
+            raise CalpromptError(f"preprocessing std must be positive, got {self.std}")
+        if self.interpolation not in _INTERPOLATIONS:
+            raise unknown("interpolation", str(self.interpolation), _INTERPOLATIONS)
+        if self.resize_mode not in _RESIZE_MODES:
+            raise unknown("resize mode", str(self.resize_mode), _RESIZE_MODES)
+
+    def evaluation(self, rgb: str = "first") -> Evaluation:
+        """PIL image -> [3, size, size], always the same.
+
+        `rgb="first"` converts to RGB before resizing, as prompt-tuning code does; "last" after it, as OpenAI's
+        transform does. They differ for palette images and images with transparency, and for nothing else.
+        """
+        return Evaluation(self, rgb)
+
+    def training(self, generator: torch.Generator) -> Training:
+        """PIL image -> [3, size, size], a random view drawn from `generator` and from nothing else."""
+        return Training(self, generator)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        for name in values:
+            if name not in {field.name for field in fields(cls)}:
+                raise unknown("preprocessing field", str(name), [field.name for field in fields(cls)])
+        if "size" not in values:
+            raise CalpromptError(f"preprocessing needs 'size', got only {sorted(values)}")
+        return cls(**values)
+
+    @classmethod
+    def from_open_clip(cls, config: Mapping[str, Any], size: int) -> Preprocessing:
+        """From open_clip's `preprocess_cfg`, or a row of its table of pretrained files."""
+        wanted = {name: config[name] for name in ("mean", "std", "interpolation", "resize_mode") if config.get(name)}
+        if wanted.get("interpolation") == "random":  # random in training, bicubic otherwise
+            wanted["interpolation"] = "bicubic"
+        found = _square("preprocess_cfg.size", config.get("size") or size)
+        if found != size:
+            raise CalpromptError(f"preprocess_cfg.size is {found}, but the image tower takes {size} pixels")
+        return cls(size=size, **wanted)
+
+    @classmethod
+    def from_huggingface(cls, config: Mapping[str, Any], size: int) -> Preprocessing:
+        """From a `preprocessor_config.json` beside Hugging Face weights."""
+        for step in ("do_resize", "do_rescale", "do_normalize"):
+            if config.get(step, True) is not True:
+                raise CalpromptError(f"preprocessor_config.json: {step} = {config[step]!r} is not supported, only true")
+        if not math.isclose(config.get("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
+            raise CalpromptError(f"preprocessor_config.json: rescale_factor = {config['rescale_factor']!r}, not 1/255")
+        resample = config.get("resample", 3)
+        if resample not in (2, 3):
+            raise CalpromptError(
+                f"preprocessor_config.json: resample = {resample!r}, expected 3 (bicubic) or 2 (bilinear)"
+            )
+        crops = config.get("do_center_crop", True)
+        sizes = {"size": config.get("size", size)} | ({"crop_size": config.get("crop_size", size)} if crops else {})
+        for name, value in sizes.items():
+            if _square(f"preprocessor_config.json: {name}", value) != size:
+                raise CalpromptError(
+                    f"preprocessor_config.json: {name} = {value!r}, but the image tower takes {size} pixels"
+                )
+        return cls(
+            size=size,
+            mean=config.get("image_mean") or OPENAI_DATASET_MEAN,
+            std=config.get("image_std") or OPENAI_DATASET_STD,
+            interpolation="bicubic" if resample == 3 else "bilinear",
+            resize_mode="shortest" if crops else "squash",
+        )
+
+    def _tensor(self, image: Image.Image) -> torch.Tensor:
+        return functional.normalize(functional.to_tensor(image), list(self.mean), list(self.std))  # [3, size, size]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The transform of `Preprocessing.evaluation`: a plain object, so worker processes can receive it."""
+
+    preprocessing: Preprocessing
+    rgb: str = "first"
+
+    def __post_init__(self) -> None:
+        if self.rgb not in _RGB:
+            raise unknown("value of rgb", str(self.rgb), _RGB)
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        wanted = self.preprocessing
+        if self.rgb == "first":
+            image = _picture(image).convert("RGB")
+        square = [wanted.size, wanted.size]
+        resized = functional.resize(
+            _picture(image),
+            [wanted.size] if wanted.resize_mode == "shortest" else square,
+            _INTERPOLATIONS[wanted.interpolation],
+            antialias=True,
+        )
+        return wanted._tensor(functional.center_crop(resized, square).convert("RGB"))
+
+
+@dataclass(frozen=True)
+class Training:
+    """The transform of `Preprocessing.training`; calls consume `generator` in order."""
+
+    preprocessing: Preprocessing
+    generator: torch.Generator
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        wanted = self.preprocessing
+        image = _picture(image).convert("RGB")
+        top, left, height, width = random_crop(image.height, image.width, self.generator)
+        view = functional.resized_crop(
+            image,
+            top,
+            left,
+            height,
+            width,
+            [wanted.size, wanted.size],
+            _INTERPOLATIONS[wanted.interpolation],
+            antialias=True,
+        )
+        if torch.rand(1, generator=self.generator) < 0.5:
+            view = functional.hflip(view)
+        return wanted._tensor(view)
+
+
+def random_crop(height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of a random part of the image: area uniform, log of the ratio uniform.
+
+    Ten tries to fit inside the image, then the largest centred part whose ratio is allowed: the draws of torchvision's
+    `RandomResizedCrop`, one for one, but from `generator`.
+    """
+    for _ in range(10):
+        area = height * width * torch.empty(1).uniform_(*_AREA, generator=generator).item()
+        low, high = torch.log(torch.tensor(_RATIO)).tolist()
+        ratio = torch.exp(torch.empty(1).uniform_(low, high, generator=generator)).item()
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top = int(torch.randint(0, height - h + 1, (1,), generator=generator))
+            left = int(torch.randint(0, width - w + 1, (1,), generator=generator))
+            return top, left, h, w
+    w = min(width, round(height * _RATIO[1]))
+    h = min(height, round(width / _RATIO[0]))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _picture(image: Image.Image) -> Image.Image:
+    if not isinstance(image, Image.Image):
+        raise CalpromptError(f"expected a PIL image, got {type(image).__name__}; open a file with PIL.Image.open")
+    return image
+
+
+def _three_numbers(field: str, values: Any) -> tuple[float, ...]:
+    numbers = isinstance(values, (list, tuple)) and all(isinstance(value, (int, float)) for value in values)
+    if not numbers or len(values) != 3:
+        raise CalpromptError(f"preprocessing {field} must be three numbers (red, green, blue), got {values!r}")
+    return tuple(float(value) for value in values)
+
+
+def _square(field: str, value: Any) -> int:
+    """The side of a square given as 224, [224, 224], {"shortest_edge": 224} or {"height": 224, "width": 224}."""
+    listed = list(value.values()) if isinstance(value, Mapping) else value
+    sides = set(listed) if isinstance(listed, (list, tuple)) else {listed}
+    if len(sides) != 1 or not isinstance(side := sides.pop(), int):
+        raise CalpromptError(f"{field} = {value!r} is not supported, expected one whole number (square images)")
+    return side

@@ -1,0 +1,97 @@
+"""CLIP's tokenizer, and prompts as lists of token ids: [start, words …, end], 77 at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import regex
+import torch
+from open_clip.tokenizer import SimpleTokenizer
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+
+START = 49406
+END = 49407
+VOCABULARY = 49408
+SPECIALS = {"<|startoftext|>": START, "<|endoftext|>": END}
+PLACEHOLDER = "X"  # one token, stands where a learned vector will be
+PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
+
+
+class Tokenizer:
+    """The byte-pair encoding all CLIP models of this vocabulary share.
+
+    open_clip's tokenizer, with the special tokens spelled as in the original one, and with texts that do not fit
+    refused instead of cut.
+
+    >>> Tokenizer().ids("a photo of a cat.")
+    [320, 1125, 539, 320, 2368, 269]
+    """
+
+    def __init__(self, context_length: int = 77) -> None:
+        self.context_length = context_length
+
+    @cached_property
+    def _bpe(self) -> SimpleTokenizer:
+        bpe = SimpleTokenizer()
+        specials = "|".join(regex.escape(special) for special in SPECIALS)
+        bpe.pat = regex.compile(f"{specials}|{PATTERN}", regex.IGNORECASE)
+        bpe.encoder.update(SPECIALS)
+        bpe.decoder.update({number: special for special, number in SPECIALS.items()})
+        bpe.cache.update({special: special for special in SPECIALS})
+        return bpe
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without start and end."""
+        return list(self._bpe.encode(text))
+
+    def sequence(self, text: str, *, of: str | None = None) -> list[int]:
+        """[start, ids …, end], up to the first end-of-text; a text that does not fit is an error naming it."""
+        sequence = [START, *self.ids(text), END]
+        sequence = sequence[: sequence.index(END) + 1]
+        if len(sequence) > self.context_length:
+            what = f"the prompt of class {of!r}" if of is not None else "the text"
+            raise CalpromptError(
+                f"{what} takes {len(sequence)} tokens with its start and end, and this model reads "
+                f"{self.context_length}: {text!r}. Shorten the name, the template or the context."
+            )
+        return sequence
+
+    def __call__(self, texts: str | Sequence[str], *, truncate: bool = False) -> Tensor:
+        """Ids padded with zeros, [texts, context_length]; too long a text is an error unless `truncate`."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        rows = torch.zeros(len(texts), self.context_length, dtype=torch.long)
+        for row, text in zip(rows, texts, strict=True):
+            ids = [START, *self.ids(text), END]
+            if len(ids) > self.context_length:
+                if not truncate:
+                    self.sequence(text)
+                ids = [*ids[: self.context_length - 1], END]
+            row[: len(ids)] = torch.tensor(ids)
+        return rows
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a list of ids, words separated by blanks."""
+        return str(self._bpe.decode(list(ids)))
+
+
+def readable(name: str) -> str:
+    """A class name as it is read out in a prompt: underscores become blanks.
+
+    >>> readable("american_pit_bull_terrier")
+    'american pit bull terrier'
+    """
+    return name.replace("_", " ")
+
+
+def fill(template: str, name: str) -> str:
+    """A template with the class name in its slot.
+
+    >>> fill("a photo of a {}, a type of pet.", "maine_coon")
+    'a photo of a maine coon, a type of pet.'
+    """
+    if template.count("{}") != 1:
+        raise CalpromptError(f"template {template!r} needs the class name's slot '{{}}' exactly once")
+    return template.replace("{}", readable(name))

@@ -1,0 +1,248 @@
+"""Tensors by name out of a weights file, of any container, without ever running code that the file carries.
+
+safetensors            read as it is: the format holds no code
+PyTorch checkpoint     `torch.load(weights_only=True)`: a pickle limited to tensors and plain containers
+TorchScript archive    OpenAI's .pt files. `torch.jit.load` would compile the program inside, so it is read here: a zip
+                       of data.pkl (modules as nested attributes) and data/<key> (raw storages). The pickle may name
+                       a handful of things, all of them ours; modules become empty placeholders.
+
+The container is recognised from the first bytes, not from the file's extension.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from calprompt.errors import CalpromptError
+
+State = dict[str, torch.Tensor]
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+INDEX_SUFFIX = ".index.json"
+
+_STORAGES = {
+    "BFloat16Storage": torch.bfloat16,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+    "CharStorage": torch.int8,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "IntStorage": torch.int32,
+    "LongStorage": torch.int64,
+    "ShortStorage": torch.int16,
+}
+_LISTS = {"build_intlist", "build_tensorlist", "build_doublelist", "build_boollist", "restore_type_tag"}
+_DEEPEST = 32  # modules inside modules; CLIP has six
+
+
+def read_weights(path: Path) -> State:
+    """Every tensor in `path` by name; checkpoints are unwrapped and the prefixes that training wrappers add removed.
+
+    A path ending in .index.json stands for the shards that it lists.
+    """
+    if path.name.endswith(INDEX_SUFFIX):
+        return _read_shards(path)
+    head = _first_bytes(path)
+    if head.startswith(b"version https://git-lfs"):
+        raise CalpromptError(
+            f"{path} is a Git LFS pointer, not the weights themselves. Fetch them with "
+            f"'git lfs pull --include {path.name}' in its repository, or download the file again."
+        )
+    if head[8:9] == b"{":  # eight bytes of length, then the JSON header
+        return _unwrap(_read_safetensors(path), path)
+    if head.startswith(b"PK\x03\x04"):
+        return _unwrap(_read_zip(path), path)
+    if head.startswith(b"\x80"):
+        return _unwrap(_read_checkpoint(path), path)
+    raise CalpromptError(
+        f"{path} is not a weights file: it begins with {head[:16]!r}. "
+        "Expected safetensors, a PyTorch checkpoint or a TorchScript archive; download it again."
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ValueError as error:
+        raise CalpromptError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise CalpromptError(f"{path} holds a JSON {type(values).__name__}, expected an object")
+    return values
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not head:
+        raise CalpromptError(f"{path} is empty (0 bytes), expected weights; download it again")
+    return head
+
+
+def _read_shards(index: Path) -> State:
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise CalpromptError(f"{index} has no 'weight_map' from tensor names to files")
+    state: State = {}
+    for name in sorted(set(files.values())):
+        if Path(name).name != name:
+            raise CalpromptError(f"{index} points outside its folder, to {name!r}; shards must lie beside it")
+        state.update(read_weights(index.parent / name))
+    return state
+
+
+def _read_safetensors(path: Path) -> State:
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except SafetensorError as error:
+        raise _damaged(path, "safetensors file", error) from error
+
+
+def _read_zip(path: Path) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            roots = {name.split("/")[0] for name in archive.namelist() if name.endswith("/constants.pkl")}
+            if roots:
+                unpickler = _ArchiveUnpickler(path, archive, min(roots))
+                return OrderedDict(unpickler.tensors(unpickler.load()))
+    except CalpromptError:
+        raise
+    except Exception as error:  # a damaged archive or pickle can fail in any way
+        raise _damaged(path, "PyTorch archive", error) from error
+    return _read_checkpoint(path)
+
+
+def _read_checkpoint(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused:
+            raise _refused(path, refused[1]) from error
+        detail = re.search(r"WeightsUnpickler error: (.+)", str(error))
+        raise _damaged(path, "PyTorch checkpoint", detail[1] if detail else "its pickle cannot be read") from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise _damaged(path, "PyTorch checkpoint", error) from error
+
+
+class _ArchiveUnpickler(pickle.Unpickler):
+    """Reads data.pkl of a TorchScript archive; what the pickle can reach is in `find_class`, and is inert."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, root: str) -> None:
+        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
+        self._path, self._archive, self._root = path, archive, root
+        self._module = type("Module", (), {})  # a class of this file only: a pickle can write to its attributes
+        self._storages: State = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__torch__" or module.startswith("__torch__."):
+            return self._module
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return self._tensor
+        if (module, name) == ("collections", "OrderedDict"):  # the (empty) hooks of a tensor
+            return OrderedDict
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
+        if module == "torch.jit._pickle" and name in _LISTS:
+            return self._first
+        raise _refused(self._path, f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        kind, dtype, key, _device, count = pid
+        if kind != "storage" or not isinstance(dtype, torch.dtype):
+            raise ValueError(f"unexpected reference {pid!r}")
+        if key not in self._storages:
+            entry = self._archive.getinfo(f"{self._root}/data/{key}")
+            if entry.file_size != count * dtype.itemsize:
+                raise ValueError(f"storage {key} has {entry.file_size} bytes, expected {count * dtype.itemsize}")
+            raw = bytearray(self._archive.read(entry))
+            self._storages[key] = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+        return self._storages[key]  # [count]
+
+    def tensors(self, module: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+        """Dotted names of the tensors among a module's attributes and those of its submodules."""
+        if prefix.count(".") > _DEEPEST:
+            raise ValueError(f"modules nested deeper than {_DEEPEST}")
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield prefix + name, value
+            elif isinstance(value, self._module):
+                yield from self.tensors(value, f"{prefix}{name}.")
+
+    def _tensor(self, storage: torch.Tensor, offset: int, size: Any, stride: Any, *_: Any) -> torch.Tensor:
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.numel()):
+            raise ValueError(f"a tensor of shape {tuple(size)} reaches outside its storage")
+        return storage.as_strided(size, stride, offset)
+
+    def _first(self, value: Any, *_: Any) -> Any:
+        return value
+
+
+def _unwrap(checkpoint: Any, path: Path) -> State:
+    for key in ("state_dict", "model"):
+        if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(key), Mapping):
+            checkpoint = checkpoint[key]
+    if not isinstance(checkpoint, Mapping) or not checkpoint:
+        raise CalpromptError(
+            f"{path} holds {'nothing' if isinstance(checkpoint, Mapping) else type(checkpoint).__name__}, expected "
+            "tensors by name or a training checkpoint with 'state_dict'"
+        )
+    state = {str(name): torch.tensor(value) if type(value) is int else value for name, value in checkpoint.items()}
+    others = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise CalpromptError(
+            f"{path} holds things that are not tensors ({listing(others)}), expected tensors by name or a training "
+            "checkpoint with 'state_dict'"
+        )
+    for prefix in ("module.", "_orig_mod.", "module."):  # data-parallel wrappers, torch.compile
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
+
+
+def listing(names: list[str], first: int = 5) -> str:
+    """'a, b, c and 12 more', for messages."""
+    shown = ", ".join(names[:first])
+    return f"{shown} and {len(names) - first} more" if len(names) > first else shown
+
+
+def _unreadable(path: Path, error: OSError) -> CalpromptError:
+    return CalpromptError(
+        f"cannot read {path}: {error.strerror or error}. Check the path and your permission to read it."
+    )
+
+
+def _damaged(path: Path, kind: str, reason: Exception | str) -> CalpromptError:
+    reason = (str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip(".")
+    return CalpromptError(
+        f"{path} is a damaged or truncated {kind} ({path.stat().st_size} bytes): {reason}. Download it again."
+    )
+
+
+def _refused(path: Path, name: str) -> CalpromptError:
+    return CalpromptError(
+        f"{path} refers to {name!r}, which is not part of weights; nothing in it was run. Loading such a file can run "
+        "whatever its author wrote. If you trust it, load it with its own library and save its tensors as .safetensors."
+    )

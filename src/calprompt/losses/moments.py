@@ -1,0 +1,83 @@
+"""Text moment-matching loss (TCPT, equation of L_mom): tuned class features keep the frozen ones' mean and covariance.
+
+    L = || mu_t - mu_u ||^2 + || S_t - S_u ||_F^2        mu = mean_c t_c,   S = 1/C sum_c (t_c - mu)(t_c - mu)'
+
+With T and U the centred [C, D] matrices, E = T - U and A = (T + U) / 2, the covariances differ by (E'A + A'E) / C, so
+
+    || S_t - S_u ||_F^2 = 2/C^2 * sum( EE' * AA' + AE' * EA' )        (entrywise products)
+
+which takes C x C matrices instead of D x D ones, and, unlike expanding the square, loses no digits when T is near U.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+from calprompt.losses.registry import losses
+from calprompt.outputs import Outputs
+
+
+def text_moment_matching(
+    tuned: Tensor, frozen: Tensor, *, mean_weight: float = 1.0, covariance_weight: float = 1.0
+) -> Tensor:
+    """Squared distance between the first two moments of two sets of class features.
+
+    tuned, frozen  [..., C, D], unit vectors as the method has them; leading dimensions (images with their own text
+    features) are averaged. No gradient reaches `frozen`. Computed in float32 or better.
+
+    >>> eye = torch.eye(2)
+    >>> text_moment_matching(eye, eye.flip(0))  # the same set of classes in another order
+    tensor(0.)
+    """
+    if tuned.ndim < 2 or tuned.shape[-2:] != frozen.shape[-2:]:
+        raise CalpromptError(
+            f"tuned and frozen features are [..., classes, dimensions] of the same classes, "
+            f"got {tuple(tuned.shape)} and {tuple(frozen.shape)}"
+        )
+    dtype = torch.promote_types(torch.promote_types(tuned.dtype, frozen.dtype), torch.float32)
+    tuned, frozen = tuned.to(dtype), frozen.detach().to(dtype)
+    tuned_mean, frozen_mean = tuned.mean(dim=-2, keepdim=True), frozen.mean(dim=-2, keepdim=True)
+    mean_gap = (tuned_mean - frozen_mean).square().sum(dim=(-2, -1))
+    T, U = tuned - tuned_mean, frozen - frozen_mean
+    covariance_gap = covariance_gap_gram(T, U) if T.shape[-2] < T.shape[-1] else covariance_gap_full(T, U)
+    return (mean_weight * mean_gap + covariance_weight * covariance_gap).mean()
+
+
+def covariance_gap_full(T: Tensor, U: Tensor) -> Tensor:
+    """|| T'T - U'U ||_F^2 / C^2 as it is written: D x D."""
+    return ((T.mT @ T - U.mT @ U) / T.shape[-2]).square().sum(dim=(-2, -1))
+
+
+def covariance_gap_gram(T: Tensor, U: Tensor) -> Tensor:
+    """The same from C x C matrices."""
+    E, A = T - U, (T + U) / 2
+    AE = A @ E.mT
+    return 2 * ((E @ E.mT) * (A @ A.mT) + AE * AE.mT).sum(dim=(-2, -1)) / T.shape[-2] ** 2
+
+
+@losses.register("moments")
+@dataclass(frozen=True)
+class Moments:
+    """`text_moment_matching` of a step's outputs.
+
+    classes  how many classes to draw for the moments at each step, as the paper writes it; `None`: all of them
+    """
+
+    mean_weight: float = 1.0
+    covariance_weight: float = 1.0
+    classes: int | None = None
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        tuned, frozen = outputs.text, outputs.frozen_text
+        if self.classes is not None:
+            if not 1 <= self.classes <= len(frozen):
+                raise CalpromptError(f"moments over {self.classes} classes, but there are {len(frozen)}")
+            drawn = torch.randperm(len(frozen), generator=outputs.generator)[: self.classes].to(frozen.device)
+            tuned, frozen = tuned.index_select(-2, drawn), frozen.index_select(-2, drawn)
+        return text_moment_matching(
+            tuned, frozen, mean_weight=self.mean_weight, covariance_weight=self.covariance_weight
+        )

@@ -1,0 +1,61 @@
+"""Metrics: numbers from (probabilities, labels), pure functions in float64 that return fractions, not percent.
+
+evaluate(probs, labels)            all of them at once          metrics.available()     their names
+expected_calibration_error(...)    one of them                  reliability_table(...)  the bins themselves
+evaluate(..., convention="tcpt")   as a public evaluator bins, to recompute published numbers
+"""
+
+from calprompt.metrics.binning import EqualWidth, equal_mass_table, equal_width_table
+from calprompt.metrics.calibration import (
+    adaptive_calibration_error,
+    calibration_errors_from_confidence,
+    classwise_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+    proximity_calibration_error,
+    reliability_table,
+    weighted_maximum_calibration_error,
+)
+from calprompt.metrics.conventions import DAC, DEFAULT, TCPT, Convention, conventions
+from calprompt.metrics.evaluation import Metric, evaluate, metrics
+from calprompt.metrics.inputs import Predictions, predictions
+from calprompt.metrics.scores import (
+    accuracy,
+    brier_score,
+    confidence_gap,
+    macro_f1,
+    mean_confidence,
+    negative_log_likelihood,
+)
+from calprompt.metrics.table import BinTable
+
+__all__ = [
+    "DAC",
+    "DEFAULT",
+    "TCPT",
+    "BinTable",
+    "Convention",
+    "EqualWidth",
+    "Metric",
+    "Predictions",
+    "accuracy",
+    "adaptive_calibration_error",
+    "brier_score",
+    "calibration_errors_from_confidence",
+    "classwise_calibration_error",
+    "confidence_gap",
+    "conventions",
+    "equal_mass_table",
+    "equal_width_table",
+    "evaluate",
+    "expected_calibration_error",
+    "macro_f1",
+    "maximum_calibration_error",
+    "mean_confidence",
+    "metrics",
+    "negative_log_likelihood",
+    "predictions",
+    "proximity_calibration_error",
+    "reliability_table",
+    "weighted_maximum_calibration_error",
+]

@@ -1,0 +1,176 @@
+"""The one binning behind every calibration metric: confidences into bins, bins into a reliability table.
+
+    equal width, closed="right"                           equal mass (here 3 bins of 2)
+
+    accuracy │            ▄                               ▏• •▕ ▏•    •▕ ▏•   •▕
+             │      ▄     █   gap_b = |acc_b − conf_b|    0                    1
+             └──┬─────┬─────┬──
+        0 ∈ (first]  ( lo, hi ]  ∋ 1
+
+By default every sample is in exactly one bin. `EqualWidth` says where edges are and who owns them: public evaluators
+differ there, for confidences that lie on an edge. Equal-mass bins never part samples of equal confidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from calprompt.errors import CalpromptError
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, outcome_vector, unit_vector
+from calprompt.metrics.table import BinTable
+from calprompt.registry import unknown
+
+Quantile = Literal["midrank", "linear", "averaged_inverted_cdf"]
+NARROWEST = 1e-8  # quantile edges nearer than this to the one before are dropped, as scikit-learn does
+
+
+@dataclass(frozen=True)
+class EqualWidth:
+    """Where equal-width bins have their edges, and to which bin an edge belongs.
+
+    - closed: "right" for (lo, hi], "left" for [lo, hi).
+    - edges: "fraction" is k/n rounded to the nearest float64, so that a typed 0.3 is an edge of ten bins; "linspace" is
+      k·(1/n) as `numpy.linspace` has it (0.30000000000000004); "float32" is `torch.linspace` in single precision.
+    - outermost: what half-open intervals leave out, confidence 0 if closed right and 1 if closed left. "keep" puts it
+      into its end bin; "drop" into none, though it still counts in N; "weigh" into the weight of its end bin but not
+      into that bin's means.
+    """
+
+    closed: Literal["right", "left"] = "right"
+    edges: Literal["fraction", "linspace", "float32"] = "fraction"
+    outermost: Literal["keep", "drop", "weigh"] = "keep"
+
+    def __post_init__(self) -> None:
+        for field, known in (
+            ("closed", ("right", "left")),
+            ("edges", ("fraction", "linspace", "float32")),
+            ("outermost", ("keep", "drop", "weigh")),
+        ):
+            if getattr(self, field) not in known:
+                raise unknown(f"value of {field}", str(getattr(self, field)), known)
+
+
+def equal_width_table(
+    confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = 10, bins: EqualWidth | None = None
+) -> BinTable:
+    """Table of equal-width bins from confidences in [0, 1] and whether each prediction was correct.
+
+    >>> table = equal_width_table([0.0, 0.5, 0.6, 1.0], [0, 1, 0, 1], n_bins=2)
+    >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
+    ([2, 2], [0.5, 0.5], [0.25, 0.8])
+    """
+    confidence = unit_vector(confidence, "confidence")
+    correct = outcome_vector(correct, "correct", len(confidence))
+    return width_table(confidence, correct, check_n_bins(n_bins), bins or EqualWidth())
+
+
+def equal_mass_table(
+    confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = 10, quantile: Quantile = "midrank"
+) -> BinTable:
+    """Table of bins that hold (nearly) equally many samples; `lower` and `upper` are the extremes of the members.
+
+    "midrank" sends all samples of one confidence to the bin in which the middle of their ranks falls: with L samples
+    below and E equal, bin ⌊n_bins·(L + E/2)/N⌋ in whole numbers. So equal confidences are never parted, the order of
+    the samples is irrelevant, and repeating each sample changes nothing. Without ties the counts differ by at most 1.
+    "linear" and "averaged_inverted_cdf" cut at quantiles of that definition, see `quantile_edges`.
+
+    >>> equal_mass_table([0.2, 0.9, 0.9, 0.9], [0, 1, 1, 0], n_bins=2).rows()[1]["count"]
+    3
+    """
+    confidence = unit_vector(confidence, "confidence")
+    correct = outcome_vector(correct, "correct", len(confidence))
+    return mass_table(confidence, correct, check_n_bins(n_bins), quantile)
+
+
+def width_edges(n_bins: int, kind: str = "fraction") -> Floats:
+    """The n_bins + 1 edges of equal-width bins.
+
+    >>> width_edges(10)[3], width_edges(10, "linspace")[3]
+    (np.float64(0.3), np.float64(0.30000000000000004))
+    """
+    if kind == "float32":
+        return np.asarray(torch.linspace(0, 1, n_bins + 1, dtype=torch.float32).double().numpy())
+    return np.linspace(0, 1, n_bins + 1) if kind == "linspace" else np.arange(n_bins + 1) / n_bins
+
+
+def width_index(confidence: Floats, edges: Floats, closed: str = "right") -> Ints:
+    """The equal-width bin of each sample; both ends belong to the bin next to them."""
+    return np.searchsorted(edges[1:-1], confidence, side="left" if closed == "right" else "right").astype(np.int64)
+
+
+def quantile_edges(values: Floats, n_bins: int, quantile: Literal["linear", "averaged_inverted_cdf"]) -> Floats:
+    """Edges at the k/n_bins quantiles, without those less than 1e-8 above the one before; ±∞ if all values are equal.
+
+    These are scikit-learn's quantile bins: "linear" its only definition up to 1.6, "averaged_inverted_cdf" the default
+    from 1.9 on (scikit-learn draws 200000 of more samples than that at random; here all are used).
+    """
+    if values.min() == values.max():
+        return np.array([-np.inf, np.inf])
+    edges = np.percentile(values, np.linspace(0, 100, n_bins + 1), method=quantile)
+    return np.asarray(edges[np.ediff1d(edges, to_begin=np.inf) > NARROWEST])
+
+
+def mass_index(values: Floats, n_bins: int, quantile: Quantile = "midrank") -> Ints:
+    """The equal-mass bin of each sample, see `equal_mass_table`."""
+    if quantile not in get_args(Quantile):
+        raise unknown("quantile definition", quantile, get_args(Quantile))
+    if quantile != "midrank":
+        inner = quantile_edges(values, n_bins, quantile)[1:-1]
+        return np.searchsorted(inner, values, side="right").astype(np.int64)
+    _, which, equal = np.unique(values, return_inverse=True, return_counts=True)
+    twice_middle = 2 * np.cumsum(equal) - equal
+    return np.asarray((n_bins * twice_middle // (2 * len(values)))[which], dtype=np.int64)
+
+
+def width_table(confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth) -> BinTable:
+    """`equal_width_table` of checked vectors."""
+    edges = width_edges(n_bins, bins.edges)
+    index = width_index(confidence, edges, bins.closed)
+    counted = averaged = np.ones(len(confidence))
+    if bins.outermost != "keep":
+        averaged = (confidence > 0 if bins.closed == "right" else confidence < 1).astype(np.float64)
+        counted = averaged if bins.outermost == "drop" else counted
+    return _table(index, confidence, correct, counted, averaged, edges[:-1], edges[1:])
+
+
+def mass_table(confidence: Floats, correct: Floats, n_bins: int, quantile: Quantile) -> BinTable:
+    """`equal_mass_table` of checked vectors."""
+    index = mass_index(confidence, n_bins, quantile)
+    lower, upper = np.full(n_bins, np.inf), np.full(n_bins, -np.inf)
+    np.minimum.at(lower, index, confidence)
+    np.maximum.at(upper, index, confidence)
+    lower[np.isinf(lower)] = upper[np.isinf(upper)] = np.nan
+    ones = np.ones(len(confidence))
+    return _table(index, confidence, correct, ones, ones, lower, upper)
+
+
+def cell_table(cell: Ints, n_cells: int, confidence: Floats, correct: Floats) -> BinTable:
+    """Table of samples already sent to cells 0..n_cells−1 that are not intervals of confidence."""
+    ones, nowhere = np.ones(len(confidence)), np.full(n_cells, np.nan)
+    return _table(cell, confidence, correct, ones, ones, nowhere, nowhere)
+
+
+def check_n_bins(n_bins: int) -> int:
+    """A number of bins is a whole number, at least 1."""
+    if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
+        raise CalpromptError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
+    return int(n_bins)
+
+
+def _table(
+    index: Ints, confidence: Floats, correct: Floats, counted: Floats, averaged: Floats, lower: Floats, upper: Floats
+) -> BinTable:
+    def per_bin(weights: Floats) -> Floats:
+        return np.bincount(index, weights, minlength=len(lower)).astype(np.float64)
+
+    members = per_bin(averaged)
+    mean_confidence, accuracy = (
+        np.divide(per_bin(averaged * x), members, out=np.full(len(lower), np.nan), where=members > 0)
+        for x in (confidence, correct)
+    )
+    count = per_bin(counted).astype(np.int64)
+    return BinTable(lower, upper, count, mean_confidence, accuracy, len(index))

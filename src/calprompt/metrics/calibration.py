@@ -1,0 +1,203 @@
+"""Calibration errors: how far confidence and accuracy are apart, bin by bin, each one line over a `BinTable`.
+
+With n_b samples in bin b, acc_b the fraction correct and conf_b the mean confidence:
+
+    ECE            Σ_b n_b/N · |acc_b − conf_b|      equal-width bins
+    ACE            Σ_b n_b/N · |acc_b − conf_b|      equal-mass bins
+    MCE            max_b       |acc_b − conf_b|      the textbook
+    weighted MCE   max_b n_b/N · |acc_b − conf_b|    what the TCPT and DAC papers' tables call MCE
+
+so that weighted MCE ≤ ECE ≤ MCE. All are fractions; published tables are these × 100.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calprompt.metrics import binning
+from calprompt.metrics.binning import check_n_bins
+from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
+from calprompt.metrics.evaluation import checked, metrics
+from calprompt.metrics.inputs import ArrayLike, Floats, Predictions, finite_vector, outcome_vector, unit_vector
+from calprompt.metrics.table import BinTable
+
+Scores = ArrayLike | Predictions
+Labels = ArrayLike | None
+Rule = Convention | str
+
+
+@metrics.register("ece")
+def expected_calibration_error(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Expected calibration error over equal-width bins: Σ_b n_b/N · |acc_b − conf_b|.
+
+    >>> round(expected_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
+    0.316667
+    """
+    given = checked(probs, labels, from_logits, convention)
+    return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
+
+
+@metrics.register("ace")
+def adaptive_calibration_error(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Adaptive calibration error, ECE over bins of equal mass: Σ_b n_b/N · |acc_b − conf_b|.
+
+    Samples of equal confidence share a bin, see `equal_mass_table`.
+
+    >>> round(adaptive_calibration_error([[0.8, 0.2], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1], n_bins=1), 6)
+    0.033333
+    """
+    given = checked(probs, labels, from_logits, convention)
+    return binning.mass_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
+
+
+@metrics.register("mce")
+def maximum_calibration_error(
+    probs: Scores,
+    labels: Labels = None,
+    *,
+    weighted: bool = False,
+    n_bins: int = 10,
+    from_logits: bool = False,
+    convention: Rule = DEFAULT,
+) -> float:
+    """Maximum calibration error, the textbook one: max_b |acc_b − conf_b| over bins that hold samples, however few.
+
+    weighted  each gap times its share of the samples, as in `weighted_maximum_calibration_error`
+
+    >>> round(maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
+    0.4
+    """
+    given = checked(probs, labels, from_logits, convention)
+    table = binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).mce)
+    return table.weighted_maximum_gap if weighted else table.maximum_gap
+
+
+@metrics.register("weighted_mce")
+def weighted_maximum_calibration_error(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """The largest term of the ECE: max_b n_b/N · |acc_b − conf_b|. Published as "MCE" by TCPT and DAC; never above ECE.
+
+    >>> round(weighted_maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
+    0.183333
+    """
+    return maximum_calibration_error(
+        probs, labels, weighted=True, n_bins=n_bins, from_logits=from_logits, convention=convention
+    )
+
+
+@metrics.register("classwise_ece")
+def classwise_calibration_error(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Class-wise ECE (Kull et al., 2019): every class's probability against how often that class is the label.
+
+    (1/C) Σ_k Σ_b n_bk/N · |freq_bk − conf_bk|, with the samples binned by p_k, for each class k in turn.
+
+    >>> round(classwise_calibration_error([[0.8, 0.2], [0.7, 0.3]], [0, 1], n_bins=2), 6)
+    0.25
+    """
+    given = checked(probs, labels, from_logits, convention)
+    n_bins, bins = check_n_bins(n_bins), find_convention(convention).ece
+    tables = (
+        binning.width_table(p, (given.labels == k).astype(np.float64), n_bins, bins)
+        for k, p in enumerate(np.ascontiguousarray(given.probs.T))
+    )
+    return float(np.mean([table.expected_gap for table in tables]))
+
+
+def proximity_calibration_error(
+    probs: Scores,
+    labels: Labels = None,
+    *,
+    distances: ArrayLike,
+    n_bins: int = 10,
+    n_distance_bins: int | None = None,
+    from_logits: bool = False,
+    convention: Rule = DEFAULT,
+) -> float:
+    """Proximity-informed ECE (PIECE; Xiong et al., 2023): ECE over cells of confidence × distance to the neighbours.
+
+    Σ_{d,b} n_db/N · |acc_db − conf_db|, with equal-width bins of confidence (those of the convention's MCE) and
+    `n_distance_bins` (as many, if not given) equal-mass bins of the distances [N]. Not among `evaluate`'s metrics, for
+    it needs those distances.
+
+    >>> round(proximity_calibration_error([[0.8, 0.2], [0.75, 0.25]], [0, 1], distances=[0.1, 0.9]), 6)
+    0.475
+    """
+    confidence, correct = _vectors(checked(probs, labels, from_logits, convention))
+    return _proximity(confidence, correct, distances, n_bins, n_distance_bins, find_convention(convention))
+
+
+def calibration_errors_from_confidence(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    distances: ArrayLike | None = None,
+    n_bins: int = 10,
+    convention: Rule = DEFAULT,
+) -> dict[str, float]:
+    """The errors that need only each sample's confidence and whether it was correct; given distances, PIECE as well.
+
+    >>> errors = calibration_errors_from_confidence([0.8, 0.75, 0.6], [True, False, True])
+    >>> {name: round(value, 3) for name, value in errors.items()}
+    {'ece': 0.317, 'ace': 0.45, 'mce': 0.4, 'weighted_mce': 0.183, 'confidence_gap': 0.05}
+    """
+    rule, n_bins = find_convention(convention), check_n_bins(n_bins)
+    confidence = unit_vector(confidence, "confidence")
+    correct = outcome_vector(correct, "correct", len(confidence))
+    widest = binning.width_table(confidence, correct, n_bins, rule.mce)
+    errors = {
+        "ece": binning.width_table(confidence, correct, n_bins, rule.ece).expected_gap,
+        "ace": binning.mass_table(confidence, correct, n_bins, rule.ace).expected_gap,
+        "mce": widest.maximum_gap,
+        "weighted_mce": widest.weighted_maximum_gap,
+        "confidence_gap": float(confidence.mean() - correct.mean()),
+    }
+    if distances is not None:
+        errors["piece"] = _proximity(confidence, correct, distances, n_bins, None, rule)
+    return errors
+
+
+def reliability_table(
+    probs: Scores,
+    labels: Labels = None,
+    *,
+    n_bins: int = 10,
+    equal_mass: bool = False,
+    from_logits: bool = False,
+    convention: Rule = DEFAULT,
+) -> BinTable:
+    """The reliability diagram as data: the bins of the ECE, or with `equal_mass` those of the ACE.
+
+    >>> reliability_table([[0.8, 0.2], [0.75, 0.25]], [0, 1], n_bins=2).rows()[1]
+    {'lower': 0.5, 'upper': 1.0, 'count': 2, 'confidence': 0.775, 'accuracy': 0.5, 'gap': 0.275}
+    """
+    rule, n_bins = find_convention(convention), check_n_bins(n_bins)
+    confidence, correct = _vectors(checked(probs, labels, from_logits, rule))
+    if equal_mass:
+        return binning.mass_table(confidence, correct, n_bins, rule.ace)
+    return binning.width_table(confidence, correct, n_bins, rule.ece)
+
+
+def _vectors(given: Predictions) -> tuple[Floats, Floats]:
+    return given.confidence, given.correct.astype(np.float64)
+
+
+def _proximity(
+    confidence: Floats,
+    correct: Floats,
+    distances: ArrayLike,
+    n_bins: int,
+    n_distance_bins: int | None,
+    rule: Convention,
+) -> float:
+    n_bins = check_n_bins(n_bins)
+    n_rows = n_bins if n_distance_bins is None else check_n_bins(n_distance_bins)
+    row = binning.mass_index(finite_vector(distances, "distances", len(confidence)), n_rows, rule.ace)
+    column = binning.width_index(confidence, binning.width_edges(n_bins, rule.mce.edges), rule.mce.closed)
+    return binning.cell_table(row * n_bins + column, n_rows * n_bins, confidence, correct).expected_gap

@@ -1,0 +1,64 @@
+"""All metrics at once, and the registry that a metric joins.
+
+A metric is one function, in one file, with the signature of `Metric`:
+
+    @metrics.register("my_metric")
+    def my_metric(probs, labels=None, *, n_bins=10, from_logits=False, convention=DEFAULT):
+        given = checked(probs, labels, from_logits, convention)
+        return float(...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from calprompt.metrics.binning import check_n_bins
+from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
+from calprompt.metrics.inputs import ArrayLike, Predictions, predictions
+from calprompt.registry import Registry
+
+
+class Metric(Protocol):
+    """A number from probabilities [N, C] (or logits, or `Predictions`) and labels [N]; all share these options."""
+
+    def __call__(
+        self,
+        probs: ArrayLike | Predictions,
+        labels: ArrayLike | None = None,
+        *,
+        n_bins: int = 10,
+        from_logits: bool = False,
+        convention: Convention | str = DEFAULT,
+    ) -> float: ...
+
+
+metrics: Registry[Metric] = Registry("metric")
+
+
+def checked(
+    probs: ArrayLike | Predictions, labels: ArrayLike | None, from_logits: bool, convention: Convention | str
+) -> Predictions:
+    """The first line of every metric: check what was given, unless that is done already."""
+    return predictions(probs, labels, from_logits=from_logits, softmax=find_convention(convention).softmax)
+
+
+def evaluate(
+    probs: ArrayLike | Predictions,
+    labels: ArrayLike | None = None,
+    *,
+    names: Iterable[str] | None = None,
+    n_bins: int = 10,
+    from_logits: bool = False,
+    convention: Convention | str = DEFAULT,
+) -> dict[str, float]:
+    """Every registered metric (or those in `names`) as fractions; the input is checked and put through softmax once.
+
+    >>> values = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    >>> {name: round(value, 3) for name, value in values.items() if name in ("accuracy", "ece", "mce", "weighted_mce")}
+    {'accuracy': 0.667, 'ece': 0.4, 'mce': 0.8, 'weighted_mce': 0.267}
+    """
+    chosen = {name: metrics.get(name) for name in (metrics.available() if names is None else names)}
+    check_n_bins(n_bins)
+    given = checked(probs, labels, from_logits, convention)
+    return {name: metric(given, n_bins=n_bins, convention=convention) for name, metric in chosen.items()}

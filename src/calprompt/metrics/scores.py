@@ -1,0 +1,101 @@
+"""Metrics without bins: accuracy, macro F1, Brier score, negative log-likelihood, mean confidence and its gap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calprompt.metrics.conventions import DEFAULT, Convention
+from calprompt.metrics.evaluation import checked, metrics
+from calprompt.metrics.inputs import ArrayLike, Predictions
+
+Scores = ArrayLike | Predictions
+Labels = ArrayLike | None
+Rule = Convention | str
+
+
+@metrics.register("accuracy")
+def accuracy(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Fraction of samples whose largest score is at the label: (1/N) Σ_i 1[ŷ_i = y_i]. Of equal scores the first wins.
+
+    >>> accuracy([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1, 0])
+    0.75
+    """
+    return float(checked(probs, labels, from_logits, convention).correct.mean())
+
+
+@metrics.register("macro_f1")
+def macro_f1(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Mean over the classes that occur among the labels of F1_k = 2·TP_k / (labelled k + predicted k).
+
+    >>> macro_f1([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    0.6666666666666666
+    """
+    given = checked(probs, labels, from_logits, convention)
+    n_classes = given.probs.shape[1]
+    labelled = np.bincount(given.labels, minlength=n_classes)
+    predicted = np.bincount(given.predicted, minlength=n_classes)
+    hit = np.bincount(given.labels[given.correct], minlength=n_classes)
+    seen = labelled > 0
+    return float((2 * hit[seen] / (labelled[seen] + predicted[seen])).mean())
+
+
+@metrics.register("brier")
+def brier_score(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Multi-class Brier score, summed over classes: (1/N) Σ_i Σ_k (p_ik − 1[y_i = k])², between 0 and 2.
+
+    For two classes it is twice the binary Brier score.
+
+    >>> round(brier_score([[0.9, 0.1], [0.5, 0.5]], [0, 1]), 6)
+    0.26
+    """
+    given = checked(probs, labels, from_logits, convention)
+    at_label = given.probs[np.arange(len(given.labels)), given.labels]
+    # Σ_k (p_k − 1[y=k])² = Σ_{k≠y} p_k² + (1 − p_y)²
+    others = np.einsum("nk,nk->n", given.probs, given.probs) - at_label**2
+    return float((np.maximum(others, 0) + (1 - at_label) ** 2).mean())
+
+
+@metrics.register("nll")
+def negative_log_likelihood(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Mean negative log-likelihood in nats, −(1/N) Σ_i log p_i(y_i): the cross-entropy.
+
+    From logits it is the float64 log-softmax, whatever the convention. A probability of exactly 0 counts as the
+    smallest positive number of its dtype (1e-45 for float32), so that the mean stays finite: too small, if anything.
+
+    >>> negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 0])
+    1.0397207708399179
+    """
+    return float(-checked(probs, labels, from_logits, convention).log_likelihood.mean()) + 0.0
+
+
+@metrics.register("mean_confidence")
+def mean_confidence(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Mean of the largest probability: (1/N) Σ_i max_k p_ik.
+
+    >>> mean_confidence([[0.5, 0.5], [0.25, 0.75]], [0, 0])
+    0.625
+    """
+    return float(checked(probs, labels, from_logits, convention).confidence.mean())
+
+
+@metrics.register("confidence_gap")
+def confidence_gap(
+    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
+) -> float:
+    """Mean confidence − accuracy, signed: positive is over-confident, negative under-confident. |gap| ≤ ECE.
+
+    >>> confidence_gap([[0.5, 0.5], [0.25, 0.75]], [0, 0])
+    0.125
+    """
+    given = checked(probs, labels, from_logits, convention)
+    return float(given.confidence.mean() - given.correct.mean())

@@ -1,0 +1,35 @@
+"""What a tuner hands to the losses: one record per training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Logits and features of a batch of B images over C classes, embedding dimension D. All features are unit vectors.
+
+    text         [C, D] tuned, or [B, C, D] if it depends on the image
+    frozen_text  [C, D] of the untuned model
+    terms        what the tuner adds to the objective by itself, already weighted
+    frozen_image gives [B, D] of the untuned model: called only if a loss asks for zero-shot logits
+    """
+
+    logits: Tensor  # [B, C], scaled
+    labels: Tensor  # [B]
+    image: Tensor  # [B, D]
+    text: Tensor
+    frozen_text: Tensor
+    logit_scale: Tensor
+    frozen_image: Callable[[], Tensor]
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    generator: torch.Generator | None = None  # of this step, for losses that draw
+
+    @property
+    def zero_shot_logits(self) -> Tensor:
+        """[B, C] logits of the untuned model."""
+        return self.logit_scale * self.frozen_image() @ self.frozen_text.T

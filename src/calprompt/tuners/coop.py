@@ -1,0 +1,66 @@
+"""CoOp: context vectors learned in place of a prompt's words (Zhou et al., Learning to Prompt for VLMs, IJCV 2022).
+
+[start] v1 … vn  name . [end]          v1 … vn the same for all classes, or each class its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from calprompt.clip import Backbone, unit
+from calprompt.errors import CalpromptError
+from calprompt.tuners.base import Tuner, tuners
+
+
+@tuners.register("coop")
+class CoOp(Tuner):
+    """Learns `context` vectors before, around or after the class name.
+
+    context         how many, when they start at random
+    words           start from these words' embeddings instead; then there are as many vectors as they have tokens
+    position        of the class name: end, middle or front
+    class_specific  every class has its own vectors, which therefore cannot serve other classes
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        class_names: Sequence[str],
+        *,
+        context: int = 16,
+        words: str | None = None,
+        position: str = "end",
+        class_specific: bool = False,
+        **base: Any,
+    ) -> None:
+        if words is None and context < 1:
+            raise CalpromptError(f"context is a number of vectors, at least 1; got {context}")
+        self.phrase: str | int = words if words else context
+        self.position, self.class_specific = position, class_specific
+        super().__init__(backbone, class_names, **base)
+        if words:
+            embedded = backbone.embed(backbone.tokenizer.ids(words))
+            embedded = embedded.expand(len(class_names), -1, -1) if class_specific else embedded
+            self.context = nn.Parameter(embedded.clone())
+        else:
+            self.context = self.random(*self.layout.context_shape, backbone.text_width)
+
+    def bind(self) -> None:
+        super().bind()
+        self.layout = self.backbone.layout(
+            self.class_names, self.phrase, position=self.position, class_specific=self.class_specific
+        )
+
+    def with_classes(self, class_names: Sequence[str], template: str | None = None) -> Tuner:
+        if self.class_specific:
+            raise CalpromptError(
+                "these prompts were learned class by class (class_specific=True) and mean nothing for other classes; "
+                "tune with class_specific=False to use them on novel classes"
+            )
+        return super().with_classes(class_names, template)
+
+    def text_features(self) -> Tensor:
+        return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])

@@ -1,0 +1,15 @@
+"""Zero-shot CLIP: one sentence for every class, nothing learned."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from calprompt.tuners.base import Tuner, tuners
+
+
+@tuners.register("zero-shot")
+class ZeroShot(Tuner):
+    """The untuned model, as a tuner without parameters."""
+
+    def text_features(self) -> Tensor:
+        return self.frozen_text

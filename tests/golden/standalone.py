@@ -1,0 +1,178 @@
+"""Golden checks of single pieces: encoders, losses, tokenizer, schedules. One function an entry of the manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from calprompt.clip import unit
+from calprompt.clip.tokens import Tokenizer, fill
+from calprompt.errors import CalpromptError
+from calprompt.losses import mean_variance_margin, text_moment_matching
+from calprompt.train import TrainingConfig, learning_rate
+from golden import metrics_case, preprocess_case
+from golden.harness import Golden, backbone, inputs, manifest
+
+
+def clip_forward(golden: Golden, directory: Path) -> None:
+    """Frozen towers: features, every block's output, templates and ensembles."""
+    kind = golden.entry["name"].removeprefix("clip_forward_")
+    model = backbone(directory, f"tiny_{kind}.safetensors")
+    images, test = inputs(directory)[f"train_images_{kind}"].flatten(0, 1), inputs(directory)[f"test_images_{kind}"]
+    names = manifest(directory)["base_class_names"]
+    entry = golden.entry
+
+    image = {"train": model.encode_image(images), "test": model.encode_image(test)}
+    for part, features in image.items():
+        golden.check(f"image_features_raw_{part}", features)
+    for part, prompts in entry["prompts"].items():
+        raw = model.encode_strings(prompts)
+        golden.check(f"text_features_raw_{part}", raw)
+        golden.check(f"text_features_{part}", unit(raw))
+        golden.check(f"token_ids_{part}", model.tokenizer(prompts))
+    text = unit(model.encode_strings(entry["prompts"]["base"]))
+    logits = model.logit_scale * unit(image["test"]) @ text.T
+    golden.check("logits_per_image_test_base", logits)
+    golden.check("logits_per_text_test_base", logits.T)
+    for key, template in entry["templates"].items():
+        golden.check_if_present(f"template/{key}/text_features", model.zero_shot(names, template))
+
+    for dataset in ("ImageNet", "OxfordPets"):
+        templates = list(entry["ensemble7_templates"])
+        if dataset != "ImageNet":
+            templates.append(entry["templates"][f"zs/{dataset}"])
+        ensemble = model.zero_shot(names, templates)
+        golden.check_if_present(f"ensemble/{dataset}/text_features", ensemble)
+        logits = model.logit_scale * unit(image["test"]) @ ensemble.T
+        golden.check_if_present(f"ensemble/{dataset}/test_logits", logits)
+    golden.check("ensemble80_raw_mean/text_features_raw", raw_mean(golden, directory, entry["ensemble80_templates"]))
+    check_activations(golden, directory, kind)
+
+
+def raw_mean(golden: Golden, directory: Path, templates: list[str]) -> Tensor:
+    """PromptSRC's teacher: the mean over templates of features that are not normalised."""
+    model, names = backbone(directory, "tiny_vit.safetensors"), manifest(directory)["base_class_names"]
+    if golden.entry["name"] == "clip_forward_rn":
+        model = backbone(directory, "tiny_rn.safetensors")
+    return torch.stack([model.encode_strings([fill(t, name) for name in names]) for t in templates]).mean(dim=0)
+
+
+def check_activations(golden: Golden, directory: Path, kind: str) -> None:
+    """Block outputs of the weights as they were loaded, through open_clip's own forward."""
+    model = backbone(directory, f"tiny_{kind}.safetensors")
+    clip, found = model.model, {}
+    prompts = golden.entry["prompts"]["base"]
+    ids = model.tokenizer(prompts)
+    ends = ids.argmax(dim=1)
+    rows = torch.arange(len(ids))
+    hooks = [
+        block.register_forward_hook(
+            lambda _m, _i, out, n=n: found.__setitem__(f"act/text_block{n}_eot", out[rows, ends])
+        )
+        for n, block in enumerate(clip.transformer.resblocks)
+    ]
+    if model.is_vit:
+        hooks += [
+            block.register_forward_hook(
+                lambda _m, _i, out, n=n: found.__setitem__(f"act/visual_block{n}_cls_first8", out[:, 0])
+            )
+            for n, block in enumerate(clip.visual.transformer.resblocks)
+        ]
+    else:
+        hooks += [
+            getattr(clip.visual, f"layer{n}").register_forward_hook(
+                lambda _m, _i, out, n=n: found.__setitem__(f"act/visual_layer{n}_mean_first8", out.mean(dim=(2, 3)))
+            )
+            for n in range(1, 5)
+        ]
+    clip.encode_text(ids)
+    clip.encode_image(inputs(directory)[f"train_images_{kind}"].flatten(0, 1)[:8])
+    for hook in hooks:
+        hook.remove()
+    for name, value in found.items():
+        golden.check(name, value)
+
+
+def tokenizer(golden: Golden, directory: Path) -> None:
+    ours = Tokenizer(golden.tensors["token_ids"].shape[1])
+    strings = golden.entry["strings"]
+    golden.check("token_ids", ours(strings))
+    golden.check("encode_lengths", torch.tensor([len(ours.ids(text)) for text in strings]))
+    long = golden.entry["truncate_string"]
+    golden.check("truncated_token_ids", ours(long, truncate=True))
+    if golden.entry["too_long_raises"]:
+        with pytest.raises(CalpromptError, match="word word"):
+            ours(long)
+    for text, decoded in golden.entry["decode_examples"]:
+        assert ours.decode(ours.ids(text)) == decoded
+
+
+def preprocess(golden: Golden, directory: Path) -> None:
+    preprocess_case.check(directory, golden.tensors, golden.entry)
+    golden.seen.update(golden.tensors)
+
+
+def metrics(golden: Golden, directory: Path) -> None:
+    metrics_case.check(golden.tensors, golden.entry)
+    golden.seen.update(golden.tensors)
+
+
+def schedules(golden: Golden, directory: Path) -> None:
+    for name in golden.group("lr"):
+        lr, epochs = re.fullmatch(r"(.+)_ep(\d+)", name).groups()
+        config = TrainingConfig(lr=float(lr), epochs=int(epochs))
+        ours = torch.tensor([learning_rate(e, config) for e in range(1, int(epochs) + 1)], dtype=torch.float64)
+        golden.check(f"lr/{name}", ours, tolerance=1e-12)
+
+
+def regularizers(golden: Golden, directory: Path) -> None:
+    logits, labels = golden.take("logits"), golden.take("labels")
+    ties, tie_labels = golden.take("logits_ties"), golden.take("labels_ties")
+    tuned, frozen = golden.take("tuned"), golden.take("frozen")
+    golden.take("image"), golden.take("zs_logits")
+
+    def check(name: str, of: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+        leaf = of.clone().requires_grad_()
+        value = loss(leaf)
+        value.backward()
+        golden.check(f"{name}/value", value)
+        golden.check(f"{name}/grad0", leaf.grad)
+
+    for name in {name.split("/")[0] for name in golden.tensors}:
+        if match := re.fullmatch(r"margin_mean_var(?:_(\w+?))?_a([\d.]+)_b([\d.]+)", name):
+            kind, alpha, beta = match[1], float(match[2]), float(match[3])
+            z, y = {
+                None: (logits, labels),
+                "ties": (ties, tie_labels),
+                "one_sample": (logits[:1], labels[:1]),
+                "two_classes": (logits[:, :2], labels.clamp(max=1)),
+            }[kind]
+            check(name, z, lambda z, y=y, a=alpha, b=beta: mean_variance_margin(z, y, a, b))
+    check("text_moment_matching", tuned, lambda t: text_moment_matching(t, frozen))
+    check("text_moment_matching_scaled", 2 * tuned, lambda t: text_moment_matching(t, 3 * frozen))
+    check("text_moment_matching_one_class", tuned[:1], lambda t: text_moment_matching(t, frozen[:1]))
+    check("text_moment_matching_two_classes", tuned[:2], lambda t: text_moment_matching(t, frozen[:2]))
+    check("text_covariance_match", tuned, lambda t: text_moment_matching(t, frozen, mean_weight=0))
+
+
+def promptsrc_teacher60(golden: Golden, directory: Path) -> None:
+    raw = raw_mean(golden, directory, golden.entry["templates"])
+    golden.check("text_features_raw_mean", raw)
+    golden.check("text_features", unit(raw))
+
+
+CHECKS: dict[str, Callable[[Golden, Path], None]] = {
+    "clip_forward_vit": clip_forward,
+    "clip_forward_rn": clip_forward,
+    "tokenizer": tokenizer,
+    "preprocess": preprocess,
+    "metrics": metrics,
+    "schedules": schedules,
+    "regularizers": regularizers,
+    "promptsrc_teacher60": promptsrc_teacher60,
+}
