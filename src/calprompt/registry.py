@@ -14,8 +14,9 @@ T = TypeVar("T")
 def unknown(kind: str, name: str, known: Iterable[str]) -> CalpromptError:
     """The error for a name that is not among the known ones: the nearest match first, then the whole list."""
     known = sorted(known)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    spelled = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
+    hint = f" Did you mean {spelled[near[0]]!r}?" if near else ""
     return CalpromptError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known) if known else '(none)'}.")
 
 

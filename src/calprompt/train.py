@@ -64,14 +64,19 @@ class TrainingSet(Protocol):
         """The images of this epoch's view, [len(indices), ...]."""
         ...
 
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """The frozen features of the same views, if `images` gives pixels and they are at hand."""
+        ...
+
 
 @dataclass
 class TrainingState:
-    """All that a run needs to go on after an epoch: its prompts and their momenta."""
+    """All that a run needs to go on after an epoch."""
 
     epoch: int = 0  # epochs done
     prompts: dict[str, Tensor] = field(default_factory=dict)
     momenta: dict[str, Tensor] = field(default_factory=dict)
+    tuner: dict[str, Tensor] = field(default_factory=dict)  # what the tuner itself carries from step to step
 
 
 class NonFiniteLossError(CalpromptError):
@@ -124,6 +129,7 @@ def train(
         tuner.load_state_dict(state.prompts)
         for name, momentum in state.momenta.items():
             optimizer.state[parameters[name]]["momentum_buffer"] = momentum.to(parameters[name].device).clone()
+        tuner.load_training_state(state.tuner)
         done = state.epoch
 
     history = []
@@ -139,6 +145,7 @@ def train(
                 objective,
                 data.images(indices, epoch),
                 data.labels[indices],
+                frozen=data.frozen(indices, epoch),
                 generator=seeded(config.seed, epoch, step),
                 autocast=config.autocast,
                 where=f"epoch {epoch}, step {step} of {len(steps)}",
@@ -156,7 +163,8 @@ def train(
                 if optimizer.state[parameter].get("momentum_buffer") is not None
             }
             prompts = {name: tensor.detach().cpu().clone() for name, tensor in tuner.state_dict().items()}
-            after_epoch(TrainingState(epoch, prompts, momenta), record)
+            own = {name: tensor.detach().cpu().clone() for name, tensor in tuner.training_state().items()}
+            after_epoch(TrainingState(epoch, prompts, momenta, own), record)
     return history
 
 
@@ -167,6 +175,7 @@ def training_step(
     images: Tensor,
     labels: Tensor,
     *,
+    frozen: Tensor | None = None,
     generator: torch.Generator | None = None,
     autocast: str | None = None,
     where: str = "this step",
@@ -177,7 +186,7 @@ def training_step(
     """
     optimizer.zero_grad(set_to_none=True)
     with tuner.backbone.autocasting(getattr(torch, autocast) if autocast else None):
-        outputs = tuner(images, labels, generator)
+        outputs = tuner(images, labels, frozen=frozen, generator=generator)
     loss, terms = objective(outputs)
     values = {"loss": float(loss.detach()), **{name: float(value.detach()) for name, value in terms.items()}}
     if not math.isfinite(values["loss"]):

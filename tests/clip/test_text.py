@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calprompt.clip import TextPrompts
 from calprompt.clip.plain import encode_text_plain
-from calprompt.clip.text import encode_text, fold
+from calprompt.clip.text import best_row, encode_text, fold
 from calprompt.errors import CalpromptError
 from tiny import tiny_backbone
 
@@ -107,7 +107,7 @@ def test_many_classes_fold_into_rows_and_agree() -> None:
     names = [f"thing {i} {'very ' * (i % 7)}old" for i in range(120)]
     layout = BACKBONE.layout(names, 4)
     context = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)) * 0.1
-    assert fold(5, layout.lengths, torch.device("cpu")).tokens.shape[0] > 3
+    assert fold(5, layout.lengths, torch.device("cpu"), best_row(5, WIDTH)).tokens.shape[0] > 3
     filled = layout.fill(context)
     assert_close(encode_text(MODEL, filled), encode_text_plain(MODEL, filled))
 

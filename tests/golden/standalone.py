@@ -15,6 +15,7 @@ from calprompt.clip.tokens import Tokenizer, fill
 from calprompt.errors import CalpromptError
 from calprompt.losses import mean_variance_margin, text_moment_matching
 from calprompt.train import TrainingConfig, learning_rate
+from calprompt.tuners.promptsrc import gaussian_weights
 from golden import metrics_case, preprocess_case
 from golden.harness import Golden, backbone, inputs, manifest
 
@@ -128,6 +129,9 @@ def schedules(golden: Golden, directory: Path) -> None:
         config = TrainingConfig(lr=float(lr), epochs=int(epochs))
         ours = torch.tensor([learning_rate(e, config) for e in range(1, int(epochs) + 1)], dtype=torch.float64)
         golden.check(f"lr/{name}", ours, tolerance=1e-12)
+    for name in golden.group("gpa"):
+        epochs, mean, std = re.fullmatch(r"n(\d+)_mean([\d.]+)_std([\d.]+)", name).groups()
+        golden.check(f"gpa/{name}", gaussian_weights(int(epochs), float(mean), float(std)), tolerance=1e-12)
 
 
 def regularizers(golden: Golden, directory: Path) -> None:

@@ -119,11 +119,13 @@ class Backbone:
         context: int | None = None,
         position: str = "end",
         class_specific: bool = False,
+        keep_underscores: bool = False,
     ) -> PromptLayout:
         """The prompts "phrase name." of a class list, as places for learned vectors among frozen tokens.
 
         phrase   the words before the name, or a number of placeholders
         context  how many of its tokens are learned: all, unless said
+        keep_underscores  read names as they are, but count their tokens as if underscores were blanks
         """
         if not names:
             raise CalpromptError("no class names were given; at least one is needed")
@@ -133,7 +135,9 @@ class Backbone:
         context = len(head) - 1 if context is None else context
         if context > len(head) - 1:
             raise CalpromptError(f"{context} context vectors do not fit the {len(head) - 1} tokens of {phrase!r}")
-        sequences = [self.tokenizer.sequence(f"{phrase} {readable(name)}.", of=name) for name in names]
+        read = [name if keep_underscores else readable(name) for name in names]
+        texts = [f"{phrase} {name}." for name in read]
+        sequences = [self.tokenizer.sequence(text, of=name) for text, name in zip(texts, names, strict=True)]
         tails = [sequence[len(head) :] for sequence in sequences]
         lengths = [len(tail) for tail in tails]
         # the text after the name is "." and the end; a name that ends in punctuation may swallow the "."

@@ -346,8 +346,9 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
     for field, (value, tensor) in measure(state).items():
         wanted = getattr(architecture, field)
         if wanted != value:
+            told = "grid (image_size / patch_size)" if field == "grid" else field
             raise CalpromptError(
-                f"the config does not fit the weights: {field} is {wanted} in the config, but {value} in the weights "
+                f"the config does not fit the weights: {told} is {wanted} in the config, but {value} in the weights "
                 f"(tensor {tensor!r}). {fitting_advice(state)}"
             )
     if layout == "openai":

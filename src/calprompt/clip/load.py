@@ -106,7 +106,7 @@ def load_clip(
     """
     try:
         source = _find(spec, Path(cache_dir).expanduser() if cache_dir else None)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
         raise CalpromptError(f"cannot look for backbone {str(spec)!r}: {error}") from error
     if config is not None and source.architecture is not None:
         raise CalpromptError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
@@ -244,7 +244,7 @@ def _find(spec: str | Path, cache_dir: Path | None) -> _Source:
     if pretrained.is_pretrained_cfg(name, tag):
         return _named(name, tag, cache_dir)
     path = Path(spec).expanduser()
-    if path.exists() or path.suffix in SUFFIXES or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
+    if (spec and path.exists()) or path.suffix in SUFFIXES or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
         return _local(path)
     raise _unknown_name(name, tag, spec)
 
@@ -357,19 +357,22 @@ def _table_file(row: Mapping[str, Any], name: str, cache_dir: Path | None) -> Pa
 
 def _has_digest_of(url: str, path: Path) -> bool:
     """Whether a file has the sha256 that OpenAI and open_clip write into their addresses; true where there is none."""
-    digest = re.search(r"/([0-9a-f]{64})/|-([0-9a-f]{8})\.pth?$", url)
-    if digest is None:
+    promised = re.search(r"/([0-9a-f]{64})/|-([0-9a-f]{8})\.pth?$", url)
+    if promised is None:
         return True
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest().startswith(digest[1] or digest[2])
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest().startswith(promised[1] or promised[2])
 
 
 def _hub(spec: str, cache_dir: Path | None) -> _Source:
     repository, _, revision = spec.removeprefix(_HUB).partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
         raise CalpromptError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
     options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": _caches(cache_dir)[0]}
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, huggingface_hub.errors.HFValidationError):
         folder = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
         files = [each.name for each in folder.iterdir()]
         weights = _choose(files, repository)

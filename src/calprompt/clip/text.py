@@ -24,8 +24,6 @@ from torch.utils.checkpoint import checkpoint
 from calprompt.clip.prompts import TextPrompts
 from calprompt.clip.transformer import layer_norm, run_block
 
-ROW_TOKENS = 256  # about sqrt(6 * width * prefix), where the cost of attention and of repeated prefixes balance
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -40,8 +38,8 @@ class Rows:
 
 
 @lru_cache(maxsize=64)
-def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens: int = ROW_TOKENS) -> Rows:
-    """Classes into rows of about equal length, at most `row_tokens` of them where a class fits at all."""
+def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens: int) -> Rows:
+    """Classes into rows of about equal length, near `row_tokens` with the prefix where a class fits at all."""
     total = sum(lengths)
     target = total / max(1, round(total / max(1, row_tokens - prefix)))
     rows: list[list[int]] = [[]]  # class numbers
@@ -108,7 +106,7 @@ def _encode(model: CLIP, prefix: Tensor, rest: Tensor, lengths: tuple[int, ...],
     blocks = model.transformer.resblocks
     dtype = blocks[0].mlp.c_fc.weight.dtype
     N, P, W = prefix.shape
-    rows = fold(P, lengths, prefix.device)
+    rows = fold(P, lengths, prefix.device, best_row(P, W))
     R, L = rows.tokens.shape
 
     padding = prefix.new_zeros(N, 1, W)
@@ -126,6 +124,11 @@ def _encode(model: CLIP, prefix: Tensor, rest: Tensor, lengths: tuple[int, ...],
     x = layer_norm(model.ln_final, x) @ model.text_projection  # [N R, Q, D]
     x = x.unflatten(0, (N, R)).flatten(1, 2)  # [N, R Q, D]
     return x.index_select(1, rows.classes).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def best_row(prefix: int, width: int) -> int:
+    """Tokens in a row: relative to a token's matrices, attention costs row / (6 width), a repeated prefix prefix / row."""
+    return max(64, round((6 * width * prefix) ** 0.5))
 
 
 def overwrite(x: Tensor, vectors: Tensor, rows: int) -> Tensor:

@@ -71,8 +71,7 @@ def maximum_calibration_error(
     >>> round(maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
     """
-    given = checked(probs, labels, from_logits, convention)
-    table = binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).mce)
+    table = _maximum_table(probs, labels, n_bins, from_logits, convention)
     return table.weighted_maximum_gap if weighted else table.maximum_gap
 
 
@@ -85,9 +84,12 @@ def weighted_maximum_calibration_error(
     >>> round(weighted_maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.183333
     """
-    return maximum_calibration_error(
-        probs, labels, weighted=True, n_bins=n_bins, from_logits=from_logits, convention=convention
-    )
+    return _maximum_table(probs, labels, n_bins, from_logits, convention).weighted_maximum_gap
+
+
+def _maximum_table(probs: Scores, labels: Labels, n_bins: int, from_logits: bool, convention: Rule) -> BinTable:
+    given = checked(probs, labels, from_logits, convention)
+    return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).mce)
 
 
 @metrics.register("classwise_ece")

@@ -1,11 +1,33 @@
 """Prompt tuners, one file a method."""
 
-from calprompt.tuners.base import Tuner, create, tuners
+from calprompt.tuners.base import Tuner, create, option_names, tuners
+from calprompt.tuners.cocoop import CoCoOp
 from calprompt.tuners.coop import CoOp
+from calprompt.tuners.kgcoop import KgCoOp
+from calprompt.tuners.maple import MaPLe
+from calprompt.tuners.proda import ProDA
+from calprompt.tuners.prograd import ProGrad
+from calprompt.tuners.promptsrc import PromptSRC
 from calprompt.tuners.zero_shot import ZeroShot
 
 available = tuners.available
 get = tuners.get
 register = tuners.register
 
-__all__ = ["CoOp", "Tuner", "ZeroShot", "available", "create", "get", "register", "tuners"]
+__all__ = [
+    "CoCoOp",
+    "CoOp",
+    "KgCoOp",
+    "MaPLe",
+    "ProDA",
+    "ProGrad",
+    "PromptSRC",
+    "Tuner",
+    "ZeroShot",
+    "available",
+    "create",
+    "get",
+    "option_names",
+    "register",
+    "tuners",
+]

@@ -12,13 +12,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from inspect import signature
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone, unit
+from calprompt.clip import Backbone, PromptLayout, unit
 from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
 from calprompt.registry import Registry, unknown
@@ -32,28 +34,35 @@ class Tuner(nn.Module, ABC):
     Its parameters are the prompts and nothing else; the backbone is only referred to.
 
     template  the sentence of the untuned model, to which losses compare
+    seed      of whatever starts at random
     """
 
-    sees_pixels: ClassVar[bool] = False  # True: visual prompts, the image tower runs at every step
+    sees_pixels: ClassVar[bool] = False  # visual prompts: the image tower runs at every step
+    text_sees_images: ClassVar[bool] = False  # every image has text features of its own
+
+    layout: PromptLayout  # of the current classes
 
     def __init__(
         self, backbone: Backbone, class_names: Sequence[str], *, template: str = "a photo of a {}.", seed: int = 0
     ) -> None:
         super().__init__()
-        if len(set(class_names)) != len(class_names):
-            repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
-            raise CalpromptError(f"class names must differ, and these appear twice: {', '.join(repeated)}")
         if self.sees_pixels:
             backbone.require_vit(f"the tuner {type(self).__name__}")
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
-        self.template = template
-        self.generator = torch.Generator().manual_seed(seed)
-        self.class_names = tuple(class_names)
-        self.bind()
+        self.template, self.seed = template, seed
+        self._generator = torch.Generator().manual_seed(seed)
+        self._bind(class_names)
 
     @property
     def backbone(self) -> Backbone:
         return self._backbone[0]
+
+    def _bind(self, class_names: Sequence[str]) -> None:
+        repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
+        if repeated:
+            raise CalpromptError(f"class names must differ, and these appear twice: {', '.join(repeated)}")
+        self.class_names = tuple(class_names)
+        self.bind()
 
     def bind(self) -> None:
         """Compute what depends on the class list only: frozen features here, prompt layouts in subclasses."""
@@ -63,47 +72,98 @@ class Tuner(nn.Module, ABC):
         """The same prompts (shared, not copied) for other classes, such as novel ones."""
         other = copy.copy(self)
         other.template = self.template if template is None else template
-        other.class_names = tuple(class_names)
-        other.bind()
+        other._bind(class_names)
         return other
 
     def random(self, *shape: int, std: float = 0.02) -> nn.Parameter:
         """A learnable tensor drawn from N(0, std^2) with the tuner's own generator."""
-        drawn = torch.empty(shape, dtype=self.backbone.prompt_dtype).normal_(0, std, generator=self.generator)
+        drawn = torch.empty(shape, dtype=self.backbone.prompt_dtype).normal_(0, std, generator=self._generator)
         return nn.Parameter(drawn.to(self.backbone.device))
 
+    def linear(self, inputs: int, outputs: int) -> nn.Linear:
+        """A learnable affine map, started as torch starts one, with the tuner's own generator."""
+        layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=self.backbone.prompt_dtype)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.uniform_(-(inputs**-0.5), inputs**-0.5, generator=self._generator)
+        return layer.to(self.backbone.device)
+
     @abstractmethod
-    def text_features(self) -> Tensor:
-        """Unit text features of the classes under the tuned prompts, [C, D]."""
+    def text_features(self, image: Tensor | None = None) -> Tensor:
+        """Unit text features of the classes under the tuned prompts, [C, D].
+
+        Where the text sees images: [B, C, D] for image features [B, D], or what no image has changed, [C, D].
+        """
 
     def image_features(self, images: Tensor) -> Tensor:
         """Unit image features [B, D]: of frozen features [B, D] here, of pixels where visual prompts are learned."""
         return unit(images.to(self.backbone.device, self.backbone.prompt_dtype))
 
-    def forward(self, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """The record of one training step on a batch."""
-        image, text = self.image_features(images), self.text_features()
-        return Outputs(
-            logits=self.backbone.logit_scale * image @ text.T,
-            labels=labels.to(image.device),
+    def logits(self, image: Tensor, text: Tensor) -> Tensor:
+        """Scaled cosines, [B, C]."""
+        cosines = image @ text.T if text.ndim == 2 else torch.einsum("bd,bcd->bc", image, text)
+        return self.backbone.logit_scale * cosines
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        frozen: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Outputs:
+        """The record of one training step.
+
+        images  pixels [B, 3, H, W] if the tuner sees them, else frozen image features [B, D]
+        frozen  the frozen features that go with pixels, if they are at hand; computed when needed otherwise
+        """
+        image = self.image_features(images)
+        text = self.text_features(image)
+        return self.outputs(images, labels, image, text, self.logits(image, text), frozen, generator)
+
+    def outputs(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        image: Tensor,
+        text: Tensor,
+        logits: Tensor,
+        frozen: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Outputs:
+        """`Outputs` with the tuner's own terms in it."""
+
+        @cache
+        @torch.no_grad()
+        def frozen_image() -> Tensor:
+            if not self.sees_pixels:
+                return image
+            return unit((self.backbone.encode_image(images) if frozen is None else frozen).to(image))
+
+        record = Outputs(
+            logits=logits,
+            labels=labels.to(logits.device),
             image=image,
             text=text,
             frozen_text=self.frozen_text,
             logit_scale=self.backbone.logit_scale,
-            frozen_image=lambda: image,
-            terms=self.terms(image, text),
+            frozen_image=frozen_image,
             generator=generator,
         )
+        return replace(record, terms=self.terms(record))
 
-    def terms(self, image: Tensor, text: Tensor) -> dict[str, Tensor]:
+    def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         """What the tuner itself adds to the objective, weighted."""
         return {}
 
     @torch.no_grad()
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
-        """Logits [n, C] of batches of images; the text side is computed once."""
-        text = self.text_features()
-        rows = [self.backbone.logit_scale * self.image_features(images) @ text.T for images in batches]
+        """Logits [n, C] of batches of images; text features that no image changes are computed once."""
+        text = None if self.text_sees_images else self.text_features()
+        rows = []
+        for images in batches:
+            image = self.image_features(images)
+            rows.append(self.logits(image, self.text_features(image) if text is None else text))
         if not rows:
             raise CalpromptError("there are no images to predict")
         return torch.cat(rows)
@@ -115,13 +175,25 @@ class Tuner(nn.Module, ABC):
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """Called after each epoch, counted from 1."""
 
+    def training_state(self) -> dict[str, Tensor]:
+        """What training needs besides the prompts to go on where it stopped."""
+        return {}
+
+    def load_training_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what `training_state` gave."""
+
 
 def create(name: str, backbone: Backbone, class_names: Sequence[str], **options: Any) -> Tuner:
     """A tuner by its registered name; an unknown name or option is answered with the known ones."""
     kind = tuners.get(name)
-    known = {**signature(Tuner.__init__).parameters, **signature(kind.__init__).parameters}
-    known = {k: v for k, v in known.items() if v.kind is v.KEYWORD_ONLY}
     for option in options:
-        if option not in known:
-            raise unknown(f"option of tuner {name!r}", option, known)
+        if option not in option_names(kind):
+            raise unknown(f"option of tuner {name!r}", option, option_names(kind))
     return kind(backbone, class_names, **options)
+
+
+def option_names(kind: type[Tuner]) -> list[str]:
+    """Keyword options of a tuner and of the tuners it is derived from."""
+    bases = [base for base in kind.__mro__ if issubclass(base, Tuner)]
+    parameters = [p for base in bases for p in signature(base.__init__).parameters.values()]
+    return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY})

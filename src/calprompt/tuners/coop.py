@@ -62,5 +62,5 @@ class CoOp(Tuner):
             )
         return super().with_classes(class_names, template)
 
-    def text_features(self) -> Tensor:
+    def text_features(self, image: Tensor | None = None) -> Tensor:
         return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])

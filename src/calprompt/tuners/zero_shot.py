@@ -11,5 +11,5 @@ from calprompt.tuners.base import Tuner, tuners
 class ZeroShot(Tuner):
     """The untuned model, as a tuner without parameters."""
 
-    def text_features(self) -> Tensor:
+    def text_features(self, image: Tensor | None = None) -> Tensor:
         return self.frozen_text

@@ -1,0 +1,71 @@
+"""Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017): logits divided by T.
+
+    T = argmin  NLL(s) = -mean_i log softmax(s z_i)[y_i],        s = 1 / T
+
+The NLL is convex in s, with a derivative that is the mean of E_p[z] - z_y. So T is found to the last digit by bisection
+on the sign of that derivative, without a learning rate.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.errors import CalpromptError
+
+SMALLEST, LARGEST = 1e-6, 1e6  # of s
+
+
+@calibrators.register("temperature")
+class Temperature(Calibrator):
+    """One number for all classes.
+
+    >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
+    >>> scaled = Temperature().fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right
+    >>> round(scaled.temperature, 4), scaled(logits).softmax(dim=1)[0, 0].round(decimals=6).item()
+    (3.641, 0.75)
+    """
+
+    keeps_argmax = True
+    novel = True
+
+    def __init__(self) -> None:
+        self.temperature: float | None = None
+
+    def fit(self, logits: Tensor, labels: Tensor) -> Temperature:
+        logits = logits.detach().double()
+        if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2:
+            raise CalpromptError(
+                f"temperature needs validation logits [images, classes] with at least one image and two classes, "
+                f"got {tuple(logits.shape)}"
+            )
+        if not bool(torch.isfinite(logits).all()):
+            raise CalpromptError("the validation logits hold values that are not finite")
+        own = logits.gather(1, labels[:, None].to(logits.device))[:, 0]
+        if slope(SMALLEST, logits, own) >= 0:
+            raise CalpromptError(
+                "no temperature fits: on the validation data the true class does not even have an above-average logit, "
+                "so the likelihood is best when every class is equally probable. Check the labels."
+            )
+        if bool((own >= logits.max(dim=1).values).all()):
+            raise CalpromptError(
+                f"no temperature fits: all {len(logits)} validation images are classified right, "
+                "so the likelihood grows for ever as confidence goes to 1. Use more validation images."
+            )
+        low, high = SMALLEST, LARGEST
+        while high / low > 1 + 1e-15 and (middle := (low * high) ** 0.5) not in (low, high):
+            low, high = (middle, high) if slope(middle, logits, own) < 0 else (low, middle)
+        self.temperature = 1 / high
+        return self
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        if self.temperature is None:
+            raise CalpromptError("fit the temperature on validation logits before applying it")
+        return logits.double() / self.temperature
+
+
+def slope(s: float, logits: Tensor, own: Tensor) -> float:
+    """Derivative of the NLL at s: mean of the expected logit minus the true one."""
+    probabilities = (s * logits).softmax(dim=1)
+    return float(((probabilities * logits).sum(dim=1) - own).mean())

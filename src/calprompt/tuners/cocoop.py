@@ -1,0 +1,76 @@
+"""CoCoOp: a context that each image shifts (Zhou et al., Conditional Prompt Learning for VLMs, CVPR 2022).
+
+    [start] v1 + π … vn + π  name . [end]        π = meta-net(f): Linear(D, D/16) – ReLU – Linear(D/16, W)
+
+f is the image's unit feature, so every image has class features of its own, [B, C, D]. All images of a batch are
+encoded in one call, a prefix each.
+
+Losses on text features, such as TCPT's moments, are taken over the C classes of each image and averaged over the batch;
+the released TCPT code takes the last image of the batch instead (`text_of="last"`), which is the same for batches of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calprompt.clip import Backbone, unit
+from calprompt.errors import CalpromptError
+from calprompt.outputs import Outputs
+from calprompt.tuners.base import Tuner, tuners
+
+TOKENS_AT_ONCE = 65_536  # when predicting: class tokens times images
+
+
+@tuners.register("cocoop")
+class CoCoOp(Tuner):
+    """Learns context vectors and a small network that shifts them by the image.
+
+    words    the context starts from these
+    text_of  what losses on text features see: all images of the batch, or the last
+    """
+
+    text_sees_images = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        class_names: Sequence[str],
+        *,
+        words: str = "a photo of a",
+        text_of: str = "all",
+        **base: Any,
+    ) -> None:
+        if text_of not in ("all", "last"):
+            raise CalpromptError(f"text_of is 'all' or 'last', got {text_of!r}")
+        self.words, self.text_of = words, text_of
+        super().__init__(backbone, class_names, **base)
+        hidden = max(1, backbone.embed_dim // 16)
+        self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)))
+        self.meta_net = nn.Sequential(
+            self.linear(backbone.embed_dim, hidden), nn.ReLU(), self.linear(hidden, backbone.text_width)
+        )
+
+    def bind(self) -> None:
+        super().bind()
+        self.layout = self.backbone.layout(self.class_names, self.words)
+
+    def text_features(self, image: Tensor | None = None) -> Tensor:
+        if image is None:
+            return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])
+        context = self.context + self.meta_net(image)[:, None]  # [B, n, W]
+        return unit(self.backbone.encode_text(self.layout.fill(context)))
+
+    def outputs(self, *record: Any) -> Outputs:
+        outputs = super().outputs(*record)
+        return replace(outputs, text=outputs.text[-1]) if self.text_of == "last" else outputs
+
+    @torch.no_grad()
+    def predict(self, batches: Iterable[Tensor]) -> Tensor:
+        tokens = len(self.layout.prefix) + len(self.layout.rest)
+        at_once = max(1, TOKENS_AT_ONCE // tokens)
+        return super().predict(part for images in batches for part in images.split(at_once))

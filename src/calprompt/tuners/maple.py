@@ -1,0 +1,75 @@
+"""MaPLe: prompts in both towers, the visual ones made from the text ones (Khattak et al., Multi-modal Prompt Learning,
+CVPR 2023).
+
+    text    [start] v1 v2 of a name . [end]     positions of v1, v2 overwritten by P_k before block k = 1 … depth-1
+    image   [class] patches … F(v1) F(v2)       the last two tokens overwritten by F_k(P_k) before block k
+
+F and the F_k are affine maps from the text tower's width to the image tower's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor, nn
+
+from calprompt.clip import Backbone, VisualPrompts, unit
+from calprompt.errors import CalpromptError
+from calprompt.tuners.base import Tuner, tuners
+
+
+@tuners.register("maple")
+class MaPLe(Tuner):
+    """Learns coupled prompts in the first blocks of both towers.
+
+    context  vectors in each place
+    words    the first ones start from the first of these words, whose others stay frozen; none: at random
+    depth    blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
+    """
+
+    sees_pixels = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        class_names: Sequence[str],
+        *,
+        context: int = 2,
+        words: str | None = "a photo of a",
+        depth: int | None = None,
+        **base: Any,
+    ) -> None:
+        self.n, self.phrase = context, words if words else context
+        super().__init__(backbone, class_names, **base)
+        depth = prompt_depth(depth, "both towers", min(backbone.text_depth, backbone.image_depth))
+        W, W_image = backbone.text_width, backbone.image_width
+        if words:
+            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
+        else:
+            self.context = self.random(context, W)
+        self.to_image = self.linear(W, W_image)
+        self.deep = nn.ParameterList([self.random(context, W) for _ in range(depth - 1)])
+        first = self.linear(W, W_image)
+        self.deep_to_image = nn.ModuleList([deepcopy(first) for _ in range(depth - 1)])
+
+    def bind(self) -> None:
+        super().bind()
+        self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
+
+    def text_features(self, image: Tensor | None = None) -> Tensor:
+        return unit(self.backbone.encode_text(self.layout.fill(self.context, list(self.deep)))[0])
+
+    def image_features(self, images: Tensor) -> Tensor:
+        deep = [make(vectors) for make, vectors in zip(self.deep_to_image, self.deep, strict=True)]
+        return unit(self.backbone.encode_image(images, VisualPrompts(self.to_image(self.context), deep)))
+
+
+def prompt_depth(depth: int | None, where: str, blocks: int) -> int:
+    """How many blocks get prompts: 9 as published or all there are, unless said."""
+    if depth is None:
+        return min(9, blocks)
+    if not 1 <= depth <= blocks:
+        raise CalpromptError(f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}")
+    return depth

@@ -1,0 +1,113 @@
+"""ProGrad: CoOp that never moves against what CLIP knows (Zhu et al., Prompt-aligned Gradient, ICCV 2023).
+
+    g_a = ∇ (CE + added losses)        g_b = ∇ KL,   KL = -T² mean_i Σ_c softmax(z⁰_i / T)_c log softmax(z_i / T)_c
+    g   = g_a                                   where cos(g_a, g_b) >= 0
+        = g_a - λ (g_a · ĝ_b) ĝ_b               where they conflict, parameter by parameter
+
+z⁰ are the untuned model's logits. Losses that are added to cross-entropy, such as TCPT's, join g_a, so that what they
+ask for is projected too; `regularisers="distillation"` puts them in g_b instead. The released TCPT code adds everything
+up without projection (`projection=False`).
+
+The context starts from zeros followed by the words of the template before its slot; of a template with a comma, which
+is a token but no word, the last token stays frozen before the class name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calprompt.clip import Backbone, unit
+from calprompt.clip.tokens import PLACEHOLDER
+from calprompt.errors import CalpromptError
+from calprompt.outputs import Outputs
+from calprompt.tuners.base import Tuner, tuners
+
+SIDES = ("cross-entropy", "distillation")
+
+
+@tuners.register("prograd")
+class ProGrad(Tuner):
+    """Learns context vectors before the class name, with projected gradients.
+
+    context        how many
+    from_template  start from the template's words; otherwise at random
+    temperature    T of the distillation
+    strength       λ of the projection
+    regularisers   which gradient carries the losses beside cross-entropy
+    projection     False: one gradient of the plain sum
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        class_names: Sequence[str],
+        *,
+        context: int = 16,
+        template: str = "a photo of a {}.",
+        from_template: bool = True,
+        temperature: float = 1.0,
+        strength: float = 1.0,
+        regularisers: str = "cross-entropy",
+        projection: bool = True,
+        **base: Any,
+    ) -> None:
+        if regularisers not in SIDES:
+            raise CalpromptError(f"regularisers go with {' or '.join(SIDES)}; got {regularisers!r}")
+        self.n, self.temperature, self.strength = context, temperature, strength
+        self.regularisers, self.projection = regularisers, projection
+        words = template.split("{}")[0].split() if from_template else []
+        if len(words) > context:
+            raise CalpromptError(
+                f"the template {template!r} has {len(words)} words before its slot and the context holds {context}; "
+                "give more context vectors or from_template=False"
+            )
+        blanks = context - len(words)
+        self.phrase = " ".join([PLACEHOLDER] * blanks + words)
+        super().__init__(backbone, class_names, template=template, **base)
+        if from_template:
+            embedded = backbone.embed(backbone.tokenizer.ids(" ".join(words))[: len(words)])
+            self.context = nn.Parameter(torch.cat([embedded.new_zeros(blanks, backbone.text_width), embedded]))
+        else:
+            self.context = self.random(context, backbone.text_width)
+
+    def bind(self) -> None:
+        super().bind()
+        self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
+
+    def text_features(self, image: Tensor | None = None) -> Tensor:
+        return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])
+
+    def terms(self, outputs: Outputs) -> dict[str, Tensor]:
+        T = self.temperature
+        teacher = (outputs.zero_shot_logits / T).softmax(dim=-1)
+        student = (outputs.logits / T).log_softmax(dim=-1)
+        return {"distillation": -(T**2) * (teacher * student).sum(dim=-1).mean()}
+
+    def backward(self, loss: Tensor, outputs: Outputs) -> None:
+        if not self.projection:
+            super().backward(loss, outputs)
+            return
+        distillation = outputs.terms["distillation"]
+        fit = loss - distillation
+        if self.regularisers == "distillation":
+            fit = nn.functional.cross_entropy(outputs.logits, outputs.labels)
+        parameters = list(self.parameters())
+        ours = torch.autograd.grad(fit, parameters, retain_graph=True)
+        theirs = torch.autograd.grad(loss - fit, parameters)
+        for parameter, g_a, g_b in zip(parameters, ours, theirs, strict=True):
+            parameter.grad = project(g_a, g_b, self.strength)
+
+
+def project(g_a: Tensor, g_b: Tensor, strength: float = 1.0) -> Tensor:
+    """g_a without `strength` times its part against g_b, if it has one.
+
+    >>> project(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
+    tensor([1., 0.])
+    """
+    direction = g_b / g_b.norm().clamp(min=torch.finfo(g_b.dtype).tiny)
+    along = (g_a * direction).sum()
+    return g_a - strength * along.clamp(max=0) * direction

@@ -1,0 +1,103 @@
+"""Sums of losses as they are written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from calprompt import losses
+from calprompt.errors import CalpromptError
+from calprompt.losses import NAMED, Objective, mean_variance_margin, text_moment_matching
+from calprompt.outputs import Outputs
+
+
+def outputs(**more: object) -> Outputs:
+    generator = torch.Generator().manual_seed(0)
+    image, text, frozen = (F.normalize(torch.randn(6, 8, generator=generator), dim=-1) for _ in range(3))
+    return Outputs(
+        logits=20 * image @ text.T,
+        labels=torch.arange(6) % 3,
+        image=image,
+        text=text,
+        frozen_text=frozen,
+        logit_scale=torch.tensor(20.0),
+        frozen_image=lambda: image,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_tcpt_is_the_sum_of_the_paper() -> None:
+    o = outputs()
+    total, terms = Objective.parse("tcpt")(o)
+    margin, moments = mean_variance_margin(o.logits, o.labels), text_moment_matching(o.text, o.frozen_text)
+    assert total.item() == pytest.approx((F.cross_entropy(o.logits, o.labels) + margin + 5 * moments).item())
+    assert terms["moments"].item() == pytest.approx(moments.item())
+
+
+def test_the_tuners_own_terms_are_added() -> None:
+    total, terms = Objective.parse("ce")(outputs(terms={"own": torch.tensor(3.0)}))
+    assert total.item() == pytest.approx(terms["ce"].item() + 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ce", "ce"),
+        ("tcpt", "ce + margin + 5*moments"),
+        ("ce+margin( alpha = 0.2 )", "ce + margin(alpha=0.2)"),
+        ("0.5*ce + 2*moments(classes=3)", "0.5*ce + 2*moments(classes=3)"),
+    ],
+)
+def test_reads_and_shows(text: str, shown: str) -> None:
+    assert str(Objective.parse(text)) == shown
+    assert Objective.parse(shown).record() == Objective.parse(text).record()
+
+
+def test_record_has_every_setting() -> None:
+    assert Objective.parse("margin").record() == [
+        {"name": "margin", "weight": 1.0, "options": {"alpha": 0.1, "beta": 0.01}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ce + margn", "unknown loss 'margn'. Did you mean 'margin'"),
+        ("ce + margin(alfa=1)", "unknown option of loss 'margin' 'alfa'. Did you mean 'alpha'"),
+        ("ce +", "cannot read the loss"),
+        ("", "cannot read the loss"),
+        ("ce - margin", "cannot read 'ce - margin'"),
+        ("margin(0.1)", "cannot read 'margin"),
+        ("'a'*ce", "not a number"),
+        ("ce + margin(alpha=open('x'))", "is not a plain value"),
+        ("ce + ce", "more than once"),
+        ("__import__('os').system('true')", "cannot read"),
+    ],
+)
+def test_bad_sums_are_answered(text: str, says: str) -> None:
+    with pytest.raises(CalpromptError, match=says.replace("(", r"\(").replace("*", r"\*")):
+        Objective.parse(text)
+
+
+def test_moments_over_drawn_classes_follow_the_generator() -> None:
+    loss = Objective.parse("moments(classes=3)")
+    values = [loss(outputs(generator=torch.Generator().manual_seed(s)))[0].item() for s in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]
+    with pytest.raises(CalpromptError, match="over 7 classes, but there are 6"):
+        Objective.parse("moments(classes=7)")(outputs())
+
+
+def test_zero_shot_logits_are_computed_only_when_asked() -> None:
+    asked = []
+    o = outputs()
+    lazy = Outputs(**{**vars(o), "frozen_image": lambda: asked.append(1) or o.image})
+    Objective.parse("tcpt")(lazy)
+    assert not asked
+    torch.testing.assert_close(lazy.zero_shot_logits, 20 * o.image @ o.frozen_text.T)
+    assert asked
+
+
+def test_registered_names() -> None:
+    assert {"ce", "margin", "moments"} <= set(losses.available())
+    assert "tcpt" in NAMED
