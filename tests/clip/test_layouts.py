@@ -13,16 +13,15 @@ import open_clip
 import pytest
 import torch
 
-from calprompt.clip.layouts import (
+from calprompt.clip.architecture import (
     Architecture,
     check,
-    convert,
     fitting_advice,
     fitting_names,
     known_architectures,
     measure,
-    recognise,
 )
+from calprompt.clip.layouts import convert, recognise
 from calprompt.errors import CalpromptError
 
 VIT: dict[str, Any] = {

@@ -21,7 +21,7 @@ from open_clip import pretrained
 from safetensors.torch import save_file
 from torch import nn
 
-from calprompt.clip import load
+from calprompt.clip import sources
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import LoadedClip, clip_from_state_dict, load_backbone, load_clip
 from calprompt.clip.preprocessing import Preprocessing
@@ -152,7 +152,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(address)
         return None, "no network in this test"
 
-    monkeypatch.setattr(load, "_try", refuse)
+    monkeypatch.setattr(sources, "_try", refuse)
     return asked
 
 
@@ -573,7 +573,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
         return str(tmp_path / "repo" / filename)
 
     files = sorted(path.name for path in (tmp_path / "repo").iterdir())
-    monkeypatch.setattr(load, "_try", lambda address, fetch: (fetch(), ""))
+    monkeypatch.setattr(sources, "_try", lambda address, fetch: (fetch(), ""))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     loaded = load_clip("hf-hub:me/plip", cache_dir=tmp_path / "cache")
@@ -613,7 +613,7 @@ def test_without_network_one_error_says_all_at_once(
             raise OSError(101, "Network is unreachable")
 
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        monkeypatch.setattr(load.socket, "create_connection", unreachable)
+        monkeypatch.setattr(sources.socket, "create_connection", unreachable)
     start = time.monotonic()
     with caplog.at_level(logging.WARNING), pytest.raises(CalpromptError) as caught:
         load_clip(spec, cache_dir=tmp_path / "cache")

@@ -1,20 +1,33 @@
-"""Golden checks of single pieces: encoders, losses, tokenizer, schedules. One function an entry of the manifest."""
+"""Golden checks of single pieces: encoders, losses, calibrators, tokenizer, … One function an entry of the manifest."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from calprompt.calibrators import DistanceAware, Stored, TemperatureSGD
 from calprompt.clip import unit
 from calprompt.clip.tokens import Tokenizer, fill
 from calprompt.errors import CalpromptError
-from calprompt.losses import mean_variance_margin, text_moment_matching
+from calprompt.losses import (
+    margin_label_smoothing,
+    mean_variance_margin,
+    range_penalty,
+    text_l1,
+    text_l2,
+    text_moment_matching,
+    zero_shot_normalised_cross_entropy,
+)
 from calprompt.train import TrainingConfig, learning_rate
+from calprompt.tuners import ProGrad
 from calprompt.tuners.promptsrc import gaussian_weights
 from golden import metrics_case, preprocess_case
 from golden.harness import Golden, backbone, inputs, manifest
@@ -138,7 +151,8 @@ def regularizers(golden: Golden, directory: Path) -> None:
     logits, labels = golden.take("logits"), golden.take("labels")
     ties, tie_labels = golden.take("logits_ties"), golden.take("labels_ties")
     tuned, frozen = golden.take("tuned"), golden.take("frozen")
-    golden.take("image"), golden.take("zs_logits")
+    zero_shot = golden.take("zs_logits")
+    golden.take("image")
 
     def check(name: str, of: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
         leaf = of.clone().requires_grad_()
@@ -157,11 +171,61 @@ def regularizers(golden: Golden, directory: Path) -> None:
                 "two_classes": (logits[:, :2], labels.clamp(max=1)),
             }[kind]
             check(name, z, lambda z, y=y, a=alpha, b=beta: mean_variance_margin(z, y, a, b))
+        elif match := re.fullmatch(r"mbls_baseline_margin_l1_m([\d.]+)_a([\d.]+)", name):  # with its cross-entropy
+            margin, alpha = float(match[1]), float(match[2])
+            check(
+                name, logits, lambda z, m=margin, a=alpha: F.cross_entropy(z, labels) + a * margin_label_smoothing(z, m)
+            )
     check("text_moment_matching", tuned, lambda t: text_moment_matching(t, frozen))
     check("text_moment_matching_scaled", 2 * tuned, lambda t: text_moment_matching(t, 3 * frozen))
     check("text_moment_matching_one_class", tuned[:1], lambda t: text_moment_matching(t, frozen[:1]))
     check("text_moment_matching_two_classes", tuned[:2], lambda t: text_moment_matching(t, frozen[:2]))
     check("text_covariance_match", tuned, lambda t: text_moment_matching(t, frozen, mean_weight=0))
+    check("l1_text_mean", tuned, lambda t: text_l1(t, frozen))
+    check("l2_text_mean", tuned, lambda t: text_l2(t, frozen))
+    check("zsnorm_baseline_eccv_zs", logits, lambda z: zero_shot_normalised_cross_entropy(z, labels, zero_shot))
+    check("penalty_baseline_eccv_penalty", logits, lambda z: 10 * range_penalty(z, zero_shot))  # without cross-entropy
+    prograd = SimpleNamespace(temperature=1.0)
+    check(
+        "prograd_kl",
+        logits,
+        lambda z: ProGrad.terms(prograd, SimpleNamespace(logits=z, zero_shot_logits=zero_shot))["distillation"],  # type: ignore[arg-type]
+    )
+
+
+def dac(golden: Golden, directory: Path) -> None:
+    """The public code divides by k, whether there are so many base classes or not."""
+    for case, settings in golden.entry["cases"].items():
+        features = ("current_tuned", "current_zs", "base_tuned", "base_zs")
+        text, frozen, base, base_frozen = (golden.take(f"{case}/{name}") for name in features)
+        ours = DistanceAware(k=settings["k"], divisor="k")
+        golden.check(f"{case}/class_scale", ours.class_factors(text, frozen, base, base_frozen), tolerance=1e-6)
+        record = Stored(
+            golden.take(f"{case}/logits"),
+            text=text,
+            frozen_text=frozen,
+            base_text=base,
+            base_frozen_text=base_frozen,
+        )
+        golden.check(f"{case}/scaled_logits", ours(record), tolerance=1e-6)
+
+
+def temperature_scaling(golden: Golden, directory: Path) -> None:
+    for case, settings in golden.entry["cases"].items():
+        image, text = golden.take(f"{case}/image_features"), golden.take(f"{case}/text_features")
+        labels = golden.take(f"{case}/labels")
+        ours = TemperatureSGD(
+            initial=settings["init_logit_scale"],
+            **{name: settings[name] for name in ("lr", "epochs", "batch_size", "momentum", "weight_decay")},
+        )
+        cosines = image @ text.T
+        path = ours.descend(cosines, labels)
+        golden.check(f"{case}/logit_scale_after_epoch", torch.tensor(path.log_scales), tolerance=5e-6)
+        golden.check(f"{case}/loss_per_step", torch.tensor(path.losses), tolerance=5e-6)
+        golden.check(f"{case}/lr_per_epoch", torch.tensor(path.rates, dtype=torch.float64), tolerance=1e-12)
+        scale = math.exp(ours.initial)  # the same from stored logits, in float64
+        fitted = ours.fit(Stored(scale * cosines, labels, logit_scale=scale))
+        golden.check(f"{case}/logit_scale_after_epoch", torch.tensor([*path.log_scales[:-1], fitted.log_scale]))
 
 
 def promptsrc_teacher60(golden: Golden, directory: Path) -> None:
@@ -179,4 +243,6 @@ CHECKS: dict[str, Callable[[Golden, Path], None]] = {
     "schedules": schedules,
     "regularizers": regularizers,
     "promptsrc_teacher60": promptsrc_teacher60,
+    "dac": dac,
+    "temperature_scaling": temperature_scaling,
 }

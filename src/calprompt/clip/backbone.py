@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -103,8 +104,8 @@ class Backbone:
         finally:
             self.autocast = before
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext()
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
         """Frozen token embeddings, without positions: [...] -> [..., W]."""

@@ -11,49 +11,26 @@ Files in a local cache are used without asking the network.
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import functools
 import hashlib
 import json
-import os
-import re
-import socket
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import open_clip
 import torch
-from open_clip import pretrained
-from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
+from calprompt.clip.architecture import Architecture, check, fitting_advice, known_architectures
 from calprompt.clip.backbone import Backbone
-from calprompt.clip.layouts import Architecture, check, convert, fitting_advice, known_architectures, recognise
+from calprompt.clip.layouts import convert, recognise
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES, State, listing, read_json, read_weights
+from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
+from calprompt.clip.weights import State, read_json, read_weights
 from calprompt.errors import CalpromptError
 from calprompt.registry import unknown
 
 Config = str | Path | Mapping[str, Any]
-
-_HUB = "hf-hub:"
-_CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
-_PREPROCESSOR = "preprocessor_config.json"
-_WEIGHTS = (  # in order of preference, where a folder has several
-    HF_SAFE_WEIGHTS_NAME,
-    "open_clip_pytorch_model.safetensors",
-    HF_WEIGHTS_NAME,
-    "model.safetensors",
-    f"model.safetensors{INDEX_SUFFIX}",
-    "pytorch_model.bin",
-    f"pytorch_model.bin{INDEX_SUFFIX}",
-)
-_PATIENCE = 5.0  # seconds to find out whether a host answers
 
 
 @dataclass(frozen=True)
@@ -64,16 +41,6 @@ class LoadedClip:
     preprocessing: Preprocessing
     name: str
     fingerprint: str
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where the weights are, and what is known about them beforehand."""
-
-    path: Path
-    name: str
-    architecture: Architecture | None = None
-    preprocessing: Preprocessing | None = None
 
 
 def load_backbone(
@@ -105,13 +72,13 @@ def load_clip(
     cache_dir  where open_clip and Hugging Face keep downloads; theirs, unless said
     """
     try:
-        source = _find(spec, Path(cache_dir).expanduser() if cache_dir else None)
+        source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
     except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
         raise CalpromptError(f"cannot look for backbone {str(spec)!r}: {error}") from error
     if config is not None and source.architecture is not None:
         raise CalpromptError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
     state = read_weights(source.path)
-    with _about(source.path):
+    with about(source.path):
         layout = recognise(state)
         state = convert(state, layout)
         architecture, preprocessing = source.architecture, source.preprocessing
@@ -192,19 +159,19 @@ def _configured(
         if beside is None:
             raise CalpromptError(
                 "the activation and the attention heads cannot be seen in weights of this layout, and there is no "
-                f"{' or '.join(_CONFIGS.values())} beside them. Pass config= with an open_clip model name, the path "
+                f"{' or '.join(CONFIGS.values())} beside them. Pass config= with an open_clip model name, the path "
                 f"of a JSON config, or its content. {fitting_advice(state)}"
             )
-        with _about(beside):
+        with about(beside):
             architecture, preprocessing = _parse(read_json(beside))
-    if layout == "huggingface" and preprocessing is None and folder and (folder / _PREPROCESSOR).is_file():
-        preprocessing = Preprocessing.from_huggingface(read_json(folder / _PREPROCESSOR), architecture.image_size)
+    if layout == "huggingface" and preprocessing is None and folder and (folder / PREPROCESSOR).is_file():
+        preprocessing = Preprocessing.from_huggingface(read_json(folder / PREPROCESSOR), architecture.image_size)
     return architecture, preprocessing
 
 
 def _config_beside(folder: Path, layout: str) -> Path | None:
     """The config of the weights' own library first; a config.json of some other model does not count."""
-    for path in sorted((folder / name for name in _CONFIGS.values()), key=lambda path: path.name != _CONFIGS[layout]):
+    for path in sorted((folder / name for name in CONFIGS.values()), key=lambda path: path.name != CONFIGS[layout]):
         if path.is_file() and (layout == "huggingface" or path.name != "config.json" or _is_clip(read_json(path))):
             return path
     return None
@@ -235,203 +202,6 @@ def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | Non
     return architecture, Preprocessing.from_open_clip(config["preprocess_cfg"], architecture.image_size)
 
 
-def _find(spec: str | Path, cache_dir: Path | None) -> _Source:
-    if isinstance(spec, Path):
-        return _local(spec)
-    if spec.startswith(_HUB):
-        return _hub(spec, cache_dir)
-    name, _, tag = spec.partition("/")
-    if pretrained.is_pretrained_cfg(name, tag):
-        return _named(name, tag, cache_dir)
-    path = Path(spec).expanduser()
-    if (spec and path.exists()) or path.suffix in SUFFIXES or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
-        return _local(path)
-    raise _unknown_name(name, tag, spec)
-
-
-def _unknown_name(name: str, tag: str, spec: str) -> CalpromptError:
-    tags = pretrained.list_pretrained_tags_by_model(name)
-    if tags and not tag:
-        return CalpromptError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")
-    if tags:
-        twin = name.removesuffix("-quickgelu") if name.endswith("-quickgelu") else f"{name}-quickgelu"
-        error = unknown(f"pretrained tag of {name}", tag, tags)
-        hint = f" {twin}/{tag} exists: it has the other activation." if pretrained.is_pretrained_cfg(twin, tag) else ""
-        return CalpromptError(f"{error}{hint}")
-    dashed = f"{spec.replace('/', '-').replace('@', '-').removesuffix('px')}-quickgelu"
-    if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
-        return CalpromptError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
-    known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures())
-    repository = f"; a Hugging Face repository as '{_HUB}{spec}'" if tag else ""
-    return CalpromptError(
-        f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "
-        "a file or folder by its path (there is none of that name)."
-    )
-
-
-def _local(path: Path) -> _Source:
-    path = path.expanduser()
-    if path.is_dir():
-        files = sorted(each.name for each in path.iterdir() if each.is_file())
-        weights = _choose(files, path)
-        if weights is None:
-            raise CalpromptError(
-                f"no weights in folder {path}: expected {', '.join(_WEIGHTS[:4])}, … or one file ending in "
-                f"{', '.join(SUFFIXES)}; found {listing(files) or 'nothing'}"
-            )
-        return _Source(path / weights, name=path.resolve().name)
-    if not path.exists():
-        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        near = difflib.get_close_matches(path.name, [each.name for each in folder.iterdir()], n=1, cutoff=0.5)
-        hint = f" Did you mean {folder / near[0]}?" if near and folder == path.absolute().parent else ""
-        raise CalpromptError(f"no file or folder {path}.{hint}")
-    return _Source(path, name=path.stem)
-
-
-def _choose(files: Iterable[str], where: Any) -> str | None:
-    """The weights among file names: a well-known name, else the only file of a known kind."""
-    files = list(files)
-    for name in _WEIGHTS:
-        if name in files:
-            return name
-    others = [name for name in files if name.endswith(SUFFIXES) and "/" not in name]
-    if len(others) > 1:
-        raise CalpromptError(f"several weights files in {where}: {listing(others)}. Pass the path of one of them.")
-    return others[0] if others else None
-
-
-def _named(name: str, tag: str, cache_dir: Path | None) -> _Source:
-    spec = f"{name}/{tag}"
-    with _about(f"backbone {spec!r}"):
-        architecture = Architecture.from_open_clip(open_clip.get_model_config(name))
-        row = pretrained.get_pretrained_cfg(name, tag)
-        quick = bool(row.get("quick_gelu", False))
-        if quick != architecture.quick_gelu:
-            twin = f"{name}-quickgelu" if quick else name.removesuffix("-quickgelu")
-            raise CalpromptError(
-                f"these weights were trained with {'QuickGELU' if quick else 'GELU'} and the model {name} has "
-                f"{'GELU' if quick else 'QuickGELU'}. Use '{twin}/{tag}'."
-            )
-        preprocessing = Preprocessing.from_open_clip(row, architecture.image_size)
-    return _Source(_table_file(row, name, cache_dir), spec, architecture, preprocessing)
-
-
-def _table_file(row: Mapping[str, Any], name: str, cache_dir: Path | None) -> Path:
-    """The file of a row of open_clip's table: from a cache, else from the hub, else from its address."""
-    if row.get("file"):
-        return Path(row["file"])
-    repository, file = os.path.split(row.get("hf_hub") or "")
-    hub_cache, url_cache = _caches(cache_dir)
-    for candidate in [file] if file else [HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME]:
-        cached = huggingface_hub.try_to_load_from_cache(repository, candidate, hub_cache) if repository else None
-        if isinstance(cached, str):
-            return Path(cached)
-    addresses, reasons = {}, []
-    if row.get("url"):
-        addresses[row["url"]] = False
-        earlier = url_cache / os.path.basename(row["url"])
-        if earlier.is_file():
-            if _has_digest_of(row["url"], earlier):
-                return earlier
-            reasons.append(f"{earlier} is not that file (its digest differs)")
-    if repository:
-        page = f"{huggingface_hub.constants.ENDPOINT}/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}"
-        addresses = {page: True, **addresses}
-    for address, hub in addresses.items():
-        fetch = functools.partial(
-            pretrained.download_pretrained,
-            dict(row),
-            prefer_hf_hub=hub,
-            cache_dir=str(hub_cache if hub else url_cache),
-        )
-        path, reason = _try(address, fetch)
-        if path is not None:
-            return Path(path)
-        reasons.append(reason)
-    raise CalpromptError(
-        f"cannot fetch the weights of {name}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
-        f"looked in {' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}. "
-        f"Download it by hand on a machine with a network and pass its path, with config={name!r}."
-    )
-
-
-def _has_digest_of(url: str, path: Path) -> bool:
-    """Whether a file has the sha256 that OpenAI and open_clip write into their addresses; true where there is none."""
-    promised = re.search(r"/([0-9a-f]{64})/|-([0-9a-f]{8})\.pth?$", url)
-    if promised is None:
-        return True
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest().startswith(promised[1] or promised[2])
-
-
-def _hub(spec: str, cache_dir: Path | None) -> _Source:
-    repository, _, revision = spec.removeprefix(_HUB).partition("@")
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
-        raise CalpromptError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
-    options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": _caches(cache_dir)[0]}
-    with contextlib.suppress(FileNotFoundError, huggingface_hub.errors.HFValidationError):
-        folder = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
-        files = [each.name for each in folder.iterdir()]
-        weights = _choose(files, repository)
-        if weights is not None and not set(files).isdisjoint(_CONFIGS.values()):
-            return _Source(folder / weights, name=spec)
-    page = f"{huggingface_hub.constants.ENDPOINT}/{repository}"
-    path, reason = _try(page, lambda: _download(repository, options))
-    if path is None:
-        raise CalpromptError(
-            f"cannot fetch {spec!r}: {reason}. Wanted {' or '.join(_CONFIGS.values())} and its weights "
-            f"({', '.join(_WEIGHTS[:4])}, …) from {page}; looked in {options['cache_dir']}. Download the repository by "
-            f"hand on a machine with a network ('hf download {repository} --local-dir FOLDER') and pass that folder."
-        )
-    return _Source(Path(path), name=spec)
-
-
-def _download(repository: str, options: dict[str, Any]) -> str:
-    files = huggingface_hub.HfApi().list_repo_files(repository, revision=options["revision"])
-    weights = _choose(files, repository)
-    if weights is None:
-        raise CalpromptError(f"no weights in repository {repository}: found {listing(sorted(files))}")
-    wanted = [name for name in (*_CONFIGS.values(), _PREPROCESSOR) if name in files]
-    if weights.endswith(INDEX_SUFFIX):
-        stem, suffix = os.path.splitext(weights.removesuffix(INDEX_SUFFIX))
-        wanted += [name for name in files if re.fullmatch(rf"{stem}-\d+-of-\d+{re.escape(suffix)}", name)]
-    for name in wanted:  # the weights last: where they are in the cache, the rest is too
-        huggingface_hub.hf_hub_download(filename=name, **options)
-    return huggingface_hub.hf_hub_download(filename=weights, **options)
-
-
-def _try(address: str, download: Callable[[], Any]) -> tuple[Any, str]:
-    """(what `download` returns, "") or (None, why it did not): soon, if the host does not answer at all."""
-    if huggingface_hub.constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("", "0", "NO"):
-        return None, "HF_HUB_OFFLINE is set"
-    host = urllib.parse.urlsplit(address)
-    proxy = urllib.request.getproxies().get(host.scheme)
-    gate = urllib.parse.urlsplit(proxy) if proxy and not urllib.request.proxy_bypass(host.hostname or "") else host
-    try:
-        socket.create_connection(
-            (gate.hostname or "", gate.port or (80 if gate.scheme == "http" else 443)), timeout=_PATIENCE
-        ).close()
-    except OSError as error:
-        return None, f"{gate.hostname} does not answer ({error.strerror or error})"
-    try:
-        return download(), ""
-    except CalpromptError:
-        raise
-    except Exception as error:  # whatever a server or a library makes of it
-        return None, (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _caches(cache_dir: Path | None) -> tuple[Path, Path]:
-    """Where downloads from the hub and from plain addresses are kept."""
-    return (
-        cache_dir or Path(huggingface_hub.constants.HF_HUB_CACHE),
-        cache_dir or Path("~/.cache/clip").expanduser(),
-    )
-
-
 def _device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
@@ -440,12 +210,3 @@ def _device(device: str | torch.device) -> torch.device:
         reason = str(error).strip().splitlines()[0]
         raise CalpromptError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error
     return found
-
-
-@contextlib.contextmanager
-def _about(subject: Any) -> Iterator[None]:
-    """Puts the file or name that an error is about in front of it."""
-    try:
-        yield
-    except CalpromptError as error:
-        raise CalpromptError(f"{subject}: {error}") from error

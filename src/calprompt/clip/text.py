@@ -127,7 +127,7 @@ def _encode(model: CLIP, prefix: Tensor, rest: Tensor, lengths: tuple[int, ...],
 
 
 def best_row(prefix: int, width: int) -> int:
-    """Tokens in a row: relative to a token's matrices, attention costs row / (6 width), a repeated prefix prefix / row."""
+    """Tokens in a row: beside a token's matrices, attention costs row / (6 width), a repeated prefix prefix / row."""
     return max(64, round((6 * width * prefix) ** 0.5))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache
 
 import regex
 import torch
@@ -20,11 +20,20 @@ PLACEHOLDER = "X"  # one token, stands where a learned vector will be
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 
 
-class Tokenizer:
-    """The byte-pair encoding all CLIP models of this vocabulary share.
+@cache
+def byte_pairs() -> SimpleTokenizer:
+    """open_clip's tokenizer, with the special tokens spelled as in the original one."""
+    bpe = SimpleTokenizer()
+    specials = "|".join(regex.escape(special) for special in SPECIALS)
+    bpe.pat = regex.compile(f"{specials}|{PATTERN}", regex.IGNORECASE)
+    bpe.encoder.update(SPECIALS)
+    bpe.decoder.update({number: special for special, number in SPECIALS.items()})
+    bpe.cache.update({special: special for special in SPECIALS})
+    return bpe
 
-    open_clip's tokenizer, with the special tokens spelled as in the original one, and with texts that do not fit
-    refused instead of cut.
+
+class Tokenizer:
+    """The byte-pair encoding all CLIP models of this vocabulary share; texts that do not fit are refused, not cut.
 
     >>> Tokenizer().ids("a photo of a cat.")
     [320, 1125, 539, 320, 2368, 269]
@@ -33,19 +42,9 @@ class Tokenizer:
     def __init__(self, context_length: int = 77) -> None:
         self.context_length = context_length
 
-    @cached_property
-    def _bpe(self) -> SimpleTokenizer:
-        bpe = SimpleTokenizer()
-        specials = "|".join(regex.escape(special) for special in SPECIALS)
-        bpe.pat = regex.compile(f"{specials}|{PATTERN}", regex.IGNORECASE)
-        bpe.encoder.update(SPECIALS)
-        bpe.decoder.update({number: special for special, number in SPECIALS.items()})
-        bpe.cache.update({special: special for special in SPECIALS})
-        return bpe
-
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without start and end."""
-        return list(self._bpe.encode(text))
+        return list(byte_pairs().encode(text))
 
     def sequence(self, text: str, *, of: str | None = None) -> list[int]:
         """[start, ids …, end], up to the first end-of-text; a text that does not fit is an error naming it."""
@@ -74,7 +73,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a list of ids, words separated by blanks."""
-        return str(self._bpe.decode(list(ids)))
+        return str(byte_pairs().decode(list(ids)))
 
 
 def readable(name: str) -> str:

@@ -1,0 +1,245 @@
+"""The command line: `calprompt train`, `show` and `list`, each a few lines over the library.
+
+Libraries that take seconds to import are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import calprompt
+from calprompt.errors import CalpromptError
+
+if TYPE_CHECKING:
+    from calprompt.data import Progress as Report
+    from calprompt.results import Run
+    from calprompt.runs import RunConfig
+
+TRAIN_EXAMPLE = """\
+examples:
+  calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
+  calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
+"""
+COLUMNS = {"accuracy": "accuracy", "ece": "ECE", "ace": "ACE", "mce": "MCE", "confidence_gap": "confidence\ngap"}
+CAPTION = (
+    "percent; 10 bins; MCE is the textbook one, the largest gap of a bin; "
+    "confidence gap is mean confidence minus accuracy"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0 if it worked, 2 for a mistake of the user's, 130 if interrupted."""
+    chosen = parser().parse_args(arguments)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        chosen.command(chosen)
+    except (CalpromptError, OSError) as error:
+        errors.print(f"[red]error:[/red] {escape(str(error))}")
+        return 2
+    except KeyboardInterrupt:
+        hint = "" if chosen.command is not train else "; the same command goes on after the last finished epoch"
+        errors.print(f"interrupted{hint}")
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of all commands; the defaults of `train` are those of `RunConfig`."""
+    top = argparse.ArgumentParser(
+        prog="calprompt", description="Prompt tuning of CLIP with confidences that can be trusted."
+    )
+    top.add_argument("--version", action="version", version=f"calprompt {calprompt.__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    one = commands.add_parser(
+        "train",
+        help="tune prompts on base classes, evaluate on base and novel ones",
+        description="Tune prompts on the first half of the classes, evaluate on both halves, keep it all in a folder.",
+        epilog=TRAIN_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.set_defaults(command=train)
+    add = one.add_argument
+    add("--backbone", required=True, metavar="SPEC", help="model/tag of open_clip, hf-hub:owner/name, file or folder")
+    add("--backbone-config", metavar="NAME", help="open_clip model name or JSON config, for a file that has none")
+    add("--data", required=True, metavar="PATH", help="folder of class folders, of train/ and test/, or .safetensors")
+    add("--tuner", default="coop", help="see 'calprompt list' (default: %(default)s)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", dest="options", help="tuner option: context=4")
+    add("--loss", default="tcpt", help="a name or a sum such as 'ce + 5*moments' (default: %(default)s)")
+    add("--shots", type=_shots, default=16, metavar="K", help="images a class, or 'all' (default: %(default)s)")
+    add("--seed", type=int, default=1, help="of shots, views, prompts and batches (default: %(default)s)")
+    add("--epochs", type=int, default=50, help="(default: %(default)s)")
+    add("--batch-size", type=int, default=32, metavar="N", help="(default: %(default)s)")
+    add("--lr", type=float, default=0.002, help="learning rate (default: %(default)s)")
+    add("--views", type=int, default=8, metavar="N", help="random crops of a training image (default: %(default)s)")
+    add("--template", help="of the untuned model (default: the dataset's, or 'a photo of a {}.')")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: %(default)s)")
+    add("--dtype", default="float32", help="of the weights: float32, float16, bfloat16, float64 (default: %(default)s)")
+    add("--autocast", metavar="DTYPE", help="run the towers in bfloat16 or float16")
+    add("--out", default="runs", metavar="FOLDER", help="where the run's folder goes (default: %(default)s)")
+    add("--quiet", action="store_true", help="no progress bars")
+
+    one = commands.add_parser("show", help="print the table of a run again", description="Print the table of a run.")
+    one.set_defaults(command=show)
+    one.add_argument("run", metavar="RUN", help="folder of a run, such as runs/coop-photos-16shot-seed1-0123456789ab")
+
+    one = commands.add_parser("list", help="tuners, losses, calibrators and metrics there are")
+    one.set_defaults(command=list_names)
+    return top
+
+
+def train(chosen: argparse.Namespace) -> None:
+    """Train and evaluate, then print the table and where everything is."""
+    config = run_config(chosen)
+    from calprompt.runs import run
+
+    with _bars(chosen.quiet) as progress:
+        result = run(config, chosen.out, progress=progress)
+    if result.reused:
+        output().print("already finished, nothing was computed:")
+    print_run(result)
+
+
+def show(chosen: argparse.Namespace) -> None:
+    """Print what a run folder holds."""
+    from calprompt.results import load_run
+
+    print_run(load_run(chosen.run))
+
+
+def list_names(chosen: argparse.Namespace) -> None:
+    """Print every registered name with the first line of what it says about itself."""
+    from calprompt import calibrators, losses, metrics, tuners
+
+    kinds: dict[str, Any] = {
+        "tuners": tuners.tuners,
+        "losses": losses.losses,
+        "calibrators": calibrators.calibrators,
+        "metrics": metrics.metrics,
+    }
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for kind, registry in kinds.items():
+        table.add_row(f"[bold]{kind}[/bold]")
+        for name in registry.available():
+            about = (registry.get(name).__doc__ or "").strip().splitlines()
+            table.add_row(f"  {name}", escape(about[0]) if about else "")
+        if kind == "losses":
+            for name, meaning in losses.NAMED.items():
+                table.add_row(f"  {name}", f"= {meaning}")
+    output().print(table)
+
+
+def run_config(chosen: argparse.Namespace) -> RunConfig:
+    """The settings that the arguments of `train` mean."""
+    options = dict(_option(text) for text in chosen.options)
+    from calprompt.runs.config import RunConfig
+    from calprompt.train import TrainingConfig
+
+    return RunConfig(
+        backbone=chosen.backbone,
+        backbone_config=chosen.backbone_config,
+        data=chosen.data,
+        tuner=chosen.tuner,
+        options=options,
+        loss=chosen.loss,
+        shots=chosen.shots,
+        training=TrainingConfig(
+            epochs=chosen.epochs,
+            batch_size=chosen.batch_size,
+            lr=chosen.lr,
+            seed=chosen.seed,
+            autocast=chosen.autocast,
+        ),
+        views=chosen.views,
+        template=chosen.template,
+        device=chosen.device,
+        dtype=chosen.dtype,
+    )
+
+
+def print_run(run: Run) -> None:
+    """The table of a finished run, or what became of it, and its folder."""
+    console = output()
+    config = run.record["config"]
+    if run.status == "finished":
+        shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
+        title = f"{config['tuner']} ({config['loss']}), {run.record['data']['name']}, {shots}"
+        console.print(results_table(run, f"{title}, seed {config['training']['seed']}"))
+        reasons = [(name, run.metrics[name].get("not_applicable")) for name in ("base", "novel")]
+        for name, reason in reasons:
+            if reason:
+                console.print(f"{name}: {reason}", markup=False, soft_wrap=True)
+    else:
+        done = f"after {len(run.history())} of {config['training']['epochs']} epochs"
+        reason = f": {run.record['reason']}" if "reason" in run.record else ""
+        console.print(f"{run.status} {done}{reason}", markup=False, soft_wrap=True)
+    console.print(str(run.folder), markup=False, soft_wrap=True)
+
+
+def results_table(run: Run, title: str) -> Table:
+    """Base and novel, tuned and zero-shot, in percent."""
+    table = Table(title=escape(title), caption=CAPTION, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.title_justify = table.caption_justify = "left"
+    table.add_column("")
+    for column in ("images", "classes", *COLUMNS.values()):
+        table.add_column(column, justify="right", overflow="fold", vertical="bottom")
+    for part in ("base", "novel"):
+        for name, values in ((part, run.metrics[part]), ("  zero-shot", run.metrics["zero_shot"][part])):
+            counts = [str(values.get(count, "n/a")) for count in ("images", "classes")]
+            table.add_row(name, *counts, *(_percent(values, metric) for metric in COLUMNS))
+    return table
+
+
+def output() -> Console:
+    """Standard output, wide enough for a table when it goes to a file."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def _percent(values: dict[str, Any], metric: str) -> str:
+    if metric not in values:
+        return "n/a"
+    return f"{100 * values[metric]:+.2f}" if metric == "confidence_gap" else f"{100 * values[metric]:.2f}"
+
+
+def _shots(text: str) -> int | None:
+    return None if text == "all" else int(text)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value read as Python writes it, or else as it stands."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise CalpromptError(f"--set takes NAME=VALUE, such as context=4; got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Report]:
+    """Progress bars on standard error; none if it is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        *columns, TextColumn("{task.fields[note]}"), console=console, disable=quiet or not console.is_terminal
+    ) as bars:
+
+        def report(what: str, done: int, total: int, note: str = "") -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, note="")
+            bars.update(tasks[what], completed=done, total=total, note=note)
+
+        yield report

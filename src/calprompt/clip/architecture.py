@@ -1,0 +1,347 @@
+"""The shape of a CLIP: read from a config or measured on its tensors, and the two checked against each other.
+
+Widths, depths and sizes can be seen in the tensors. The activation and the number of heads leave no trace in them, so
+those come from a config or from the openai layout, and are never assumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.model import CLIPTextCfg, CLIPVisionCfg
+
+from calprompt.clip.tokens import VOCABULARY
+from calprompt.clip.weights import State, listing
+from calprompt.errors import CalpromptError
+from calprompt.registry import unknown
+
+_EPSILON = 1e-5  # of every LayerNorm in CLIP
+
+# Fields of open_clip's configs that say the shape, and those that do not matter to frozen CLIP towers.
+_VISION_SHAPE = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size"}
+_TEXT_SHAPE = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+_INERT = re.compile(
+    r"patch_dropout|output_tokens|attn_pooler_\w+|timm_(?!model_name)\w+"
+    r"|pad_id|eos_id|hf_(model_pretrained|proj_type|pooler_type)"
+)
+_TOP = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "nonscalar_logit_scale"}
+
+# What Hugging Face's CLIP config means by a field that a config.json leaves out.
+_HF_TOWER = {"hidden_act": "quick_gelu", "layer_norm_eps": _EPSILON, "num_hidden_layers": 12}
+_HF_TEXT = _HF_TOWER | {
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+    "vocab_size": VOCABULARY,
+    "eos_token_id": VOCABULARY - 1,
+}
+_HF_VISION = _HF_TOWER | {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 32,
+    "num_channels": 3,
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of a CLIP: all that is needed to build it, and nothing that does not change its output.
+
+    `vision_layers` is a number for a ViT, four for a residual network, whose `patch_size` is None and `vision_mlp` 0.
+    """
+
+    embed_dim: int
+    quick_gelu: bool
+    image_size: int
+    patch_size: int | None
+    vision_width: int
+    vision_layers: int | tuple[int, ...]
+    vision_heads: int
+    vision_mlp: int
+    context_length: int
+    vocab_size: int
+    text_width: int
+    text_layers: int
+    text_heads: int
+    text_mlp: int
+
+    def __post_init__(self) -> None:
+        if self.vocab_size != VOCABULARY:
+            raise CalpromptError(
+                f"a vocabulary of {self.vocab_size} is not supported; expected CLIP's byte-pair vocabulary "
+                f"of {VOCABULARY} (token_embedding.weight)"
+            )
+        towers = {
+            "vision": (self.vision_width if self.patch_size else self.vision_width * 32, self.vision_heads),
+            "text": (self.text_width, self.text_heads),
+        }
+        for tower, (width, heads) in towers.items():
+            if heads < 1 or width % heads:
+                raise CalpromptError(f"{tower} width {width} cannot be shared by {heads} attention heads")
+
+    @property
+    def grid(self) -> int:
+        """Positions along a side of the image that the tower's position embedding counts."""
+        return self.image_size // (self.patch_size or 32)
+
+    def build(self) -> open_clip.model.CLIP:
+        """The model on the meta device: names and shapes, no values."""
+        channels = self.vision_width if self.patch_size else self.vision_width * 32
+        vision = CLIPVisionCfg(
+            layers=self.vision_layers,
+            width=self.vision_width,
+            head_width=channels // self.vision_heads,
+            mlp_ratio=_ratio(self.vision_mlp, self.vision_width),
+            patch_size=self.patch_size,
+            image_size=self.image_size,
+        )
+        text = CLIPTextCfg(
+            context_length=self.context_length,
+            vocab_size=self.vocab_size,
+            width=self.text_width,
+            heads=self.text_heads,
+            layers=self.text_layers,
+            mlp_ratio=_ratio(self.text_mlp, self.text_width),
+        )
+        with torch.device("meta"):
+            return open_clip.model.CLIP(self.embed_dim, vision, text, quick_gelu=self.quick_gelu)
+
+    @classmethod
+    def from_open_clip(cls, config: Mapping[str, Any]) -> Architecture:
+        """From open_clip's model config; what open_clip leaves out has open_clip's default."""
+        if config.get("multimodal_cfg"):
+            raise _unsupported("multimodal_cfg", config["multimodal_cfg"], "CLIP, without it (this is CoCa)")
+        if config.get("init_logit_bias") is not None:
+            raise _unsupported("init_logit_bias", config["init_logit_bias"], "CLIP, without it (this is SigLIP)")
+        for name in config:
+            if name not in _TOP | {"multimodal_cfg", "init_logit_bias"}:
+                raise unknown("field of an open_clip config", str(name), _TOP)
+        vision = _tower("vision_cfg", config, CLIPVisionCfg(), _VISION_SHAPE)
+        text = _tower("text_cfg", config, CLIPTextCfg(), _TEXT_SHAPE)
+        resnet = isinstance(vision["layers"], (list, tuple))
+        width = _whole("vision_cfg.width", vision["width"])
+        return cls(
+            embed_dim=_whole("embed_dim", config.get("embed_dim")),
+            quick_gelu=bool(config.get("quick_gelu", False)),
+            image_size=_whole("vision_cfg.image_size", vision["image_size"]),
+            patch_size=None if resnet else _whole("vision_cfg.patch_size", vision["patch_size"]),
+            vision_width=width,
+            vision_layers=tuple(vision["layers"]) if resnet else _whole("vision_cfg.layers", vision["layers"]),
+            vision_heads=(width * 32 if resnet else width) // _whole("vision_cfg.head_width", vision["head_width"]),
+            vision_mlp=0 if resnet else int(width * vision["mlp_ratio"]),
+            context_length=_whole("text_cfg.context_length", text["context_length"]),
+            vocab_size=_whole("text_cfg.vocab_size", text["vocab_size"]),
+            text_width=_whole("text_cfg.width", text["width"]),
+            text_layers=_whole("text_cfg.layers", text["layers"]),
+            text_heads=_whole("text_cfg.heads", text["heads"]),
+            text_mlp=int(text["width"] * text["mlp_ratio"]),
+        )
+
+    @classmethod
+    def from_huggingface(cls, config: Mapping[str, Any]) -> Architecture:
+        """From the config.json of a Hugging Face `CLIPModel`."""
+        if config.get("model_type", "clip") != "clip":
+            raise _unsupported("model_type", config["model_type"], "'clip'")
+        # files of 2022 say the same twice; the *_config_dict is the one that counts
+        text = _HF_TEXT | _last_said(config, "text_config", "text_config_dict")
+        vision = _HF_VISION | _last_said(config, "vision_config", "vision_config_dict")
+        if text["hidden_act"] != vision["hidden_act"]:
+            raise _unsupported(
+                "text_config.hidden_act",
+                text["hidden_act"],
+                f"that of vision_config.hidden_act, {vision['hidden_act']!r}: one activation for both towers",
+            )
+        if text["hidden_act"] not in ("quick_gelu", "gelu"):
+            raise _unsupported("text_config.hidden_act", text["hidden_act"], "'quick_gelu' or 'gelu'")
+        for field, value in (("text_config", text), ("vision_config", vision)):
+            if value["layer_norm_eps"] != _EPSILON:
+                raise _unsupported(f"{field}.layer_norm_eps", value["layer_norm_eps"], str(_EPSILON))
+        if text["eos_token_id"] not in (2, VOCABULARY - 1):  # 2 is how old files say "the largest id"
+            raise _unsupported(
+                "text_config.eos_token_id", text["eos_token_id"], f"{VOCABULARY - 1}, CLIP's end of text"
+            )
+        if vision["num_channels"] != 3:
+            raise _unsupported("vision_config.num_channels", vision["num_channels"], "3")
+        return cls(
+            embed_dim=_whole("projection_dim", config.get("projection_dim", 512)),
+            quick_gelu=text["hidden_act"] == "quick_gelu",
+            image_size=_whole("vision_config.image_size", vision["image_size"]),
+            patch_size=_whole("vision_config.patch_size", vision["patch_size"]),
+            vision_width=_whole("vision_config.hidden_size", vision["hidden_size"]),
+            vision_layers=_whole("vision_config.num_hidden_layers", vision["num_hidden_layers"]),
+            vision_heads=_whole("vision_config.num_attention_heads", vision["num_attention_heads"]),
+            vision_mlp=_whole("vision_config.intermediate_size", vision["intermediate_size"]),
+            context_length=_whole("text_config.max_position_embeddings", text["max_position_embeddings"]),
+            vocab_size=_whole("text_config.vocab_size", text["vocab_size"]),
+            text_width=_whole("text_config.hidden_size", text["hidden_size"]),
+            text_layers=_whole("text_config.num_hidden_layers", text["num_hidden_layers"]),
+            text_heads=_whole("text_config.num_attention_heads", text["num_attention_heads"]),
+            text_mlp=_whole("text_config.intermediate_size", text["intermediate_size"]),
+        )
+
+    @classmethod
+    def from_openai(cls, state: State) -> Architecture:
+        """From the tensors themselves: OpenAI's models all have QuickGELU and 64 channels a head."""
+        shape = {name: value for name, (value, _) in measure(state).items()}
+        channels = shape["vision_width"] * (1 if shape["patch_size"] else 32)
+        image_size = shape.pop("grid") * (shape["patch_size"] or 32)
+        heads = {"vision_heads": channels // 64, "text_heads": shape["text_width"] // 64}
+        return cls(quick_gelu=True, image_size=image_size, **heads, **shape)
+
+
+def measure(state: State) -> dict[str, tuple[Any, str]]:
+    """What the tensors' shapes say of the architecture: field -> (value, the tensor it was read from)."""
+
+    def size(name: str, axis: int) -> tuple[int, str]:
+        if name not in state:
+            raise CalpromptError(
+                f"no tensor {name!r}, which every CLIP of this kind has; found {listing(sorted(state))}. "
+                "Is this a whole CLIP model?"
+            )
+        if state[name].ndim <= axis:
+            raise CalpromptError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected more axes")
+        return state[name].shape[axis], name
+
+    def count(prefix: str) -> tuple[int, str]:
+        return len({name[len(prefix) :].split(".")[0] for name in state if name.startswith(prefix)}), f"{prefix}*"
+
+    found = {
+        "embed_dim": size("text_projection", 1),
+        "context_length": size("positional_embedding", 0),
+        "vocab_size": size("token_embedding.weight", 0),
+        "text_width": size("token_embedding.weight", 1),
+        "text_layers": count("transformer.resblocks."),
+        "text_mlp": size("transformer.resblocks.0.mlp.c_fc.weight", 0),
+    }
+    vit = "visual.class_embedding" in state
+    positions, where = size(f"visual.{'' if vit else 'attnpool.'}positional_embedding", 0)
+    grid = round(max(positions - 1, 0) ** 0.5)
+    if grid**2 + 1 != positions:
+        raise CalpromptError(f"tensor {where!r} has {positions} positions, expected a square number and one")
+    if vit:
+        found |= {
+            "patch_size": size("visual.conv1.weight", 3),
+            "vision_width": size("visual.conv1.weight", 0),
+            "vision_layers": count("visual.transformer.resblocks."),
+            "vision_mlp": size("visual.transformer.resblocks.0.mlp.c_fc.weight", 0),
+        }
+        return {**found, "grid": (grid, where)}
+    layers = tuple(count(f"visual.layer{stage}.")[0] for stage in (1, 2, 3, 4))
+    width = size("visual.layer1.0.conv1.weight", 0)
+    return {
+        **found,
+        "patch_size": (None, where),
+        "vision_width": width,
+        "vision_layers": (layers, "visual.layer*"),
+        "vision_mlp": (0, where),
+        "grid": (grid, where),
+    }
+
+
+def check(architecture: Architecture, state: State, layout: str) -> None:
+    """An error if the tensors are not those of the architecture: its fields first, then tensor by tensor."""
+    for field, (value, tensor) in measure(state).items():
+        wanted = getattr(architecture, field)
+        if wanted != value:
+            told = "grid (image_size / patch_size)" if field == "grid" else field
+            raise CalpromptError(
+                f"the config does not fit the weights: {told} is {wanted} in the config, but {value} in the weights "
+                f"(tensor {tensor!r}). {fitting_advice(state)}"
+            )
+    if layout == "openai":
+        own = Architecture.from_openai(state)
+        for field in ("quick_gelu", "vision_heads", "text_heads"):
+            if getattr(architecture, field) != getattr(own, field):
+                raise CalpromptError(
+                    f"the config does not fit the weights: {field} is {getattr(architecture, field)} in the config, "
+                    f"but {getattr(own, field)} in all weights of OpenAI"
+                )
+    shapes = {name: tuple(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
+    needed = [name for name in shapes if not name.endswith("num_batches_tracked")]
+    missing = [name for name in needed if name not in state]
+    unexpected = [name for name in state if name not in shapes]
+    if missing or unexpected:
+        parts = {"missing": missing, "unexpected": unexpected}
+        told = "; ".join(f"{len(names)} {kind}: {listing(names)}" for kind, names in parts.items() if names)
+        raise CalpromptError(f"the tensors are not those of this CLIP: {told}")
+    for name in needed:
+        if tuple(state[name].shape) != shapes[name]:
+            raise CalpromptError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
+        if not state[name].is_floating_point():
+            raise CalpromptError(f"tensor {name!r} holds {state[name].dtype}, expected floating-point weights")
+
+
+def fitting_names(state: State) -> list[str]:
+    """open_clip's model names whose shapes are those of the tensors."""
+    shape = {name: value for name, (value, _) in measure(state).items()}
+    return [
+        name
+        for name, architecture in known_architectures().items()
+        if all(getattr(architecture, field) == value for field, value in shape.items())
+    ]
+
+
+def known_architectures() -> dict[str, Architecture]:
+    """open_clip's models of the supported kind, by name."""
+    found = {}
+    for name in open_clip.list_models():
+        with contextlib.suppress(CalpromptError):
+            found[name] = Architecture.from_open_clip(open_clip.get_model_config(name))
+    return found
+
+
+def fitting_advice(state: State) -> str:
+    """A sentence on the open_clip models that these tensors could be."""
+    names = fitting_names(state)
+    return f"open_clip models that fit: {', '.join(names)}." if names else "No open_clip model has these shapes."
+
+
+def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[str]) -> dict[str, Any]:
+    """A tower's config with defaults, if it asks for nothing beyond CLIP's own towers."""
+    given = config.get(section)
+    if not isinstance(given, Mapping):
+        raise CalpromptError(f"the config has no {section!r}; expected an open_clip model config")
+    standard = asdict(defaults)
+    for name, value in given.items():
+        if name not in standard:
+            raise unknown(f"field of {section}", str(name), standard)
+        plain = value == standard[name] or (not value and not standard[name])
+        if name not in shape and not plain and not _INERT.fullmatch(name):
+            supported = "CLIP's own tower, without it" if standard[name] is None else repr(standard[name])
+            raise _unsupported(f"{section}.{name}", value, supported)
+    return standard | dict(given)
+
+
+def _last_said(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The last of these sections that a config has, without the fields it leaves open."""
+    said = [config[name] for name in names if isinstance(config.get(name), Mapping)]
+    return {name: value for name, value in said[-1].items() if value is not None} if said else {}
+
+
+def _whole(field: str, value: Any) -> int:
+    if isinstance(value, (list, tuple)) and len(set(value)) == 1:  # [224, 224]
+        value = value[0]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CalpromptError(f"{field} = {value!r} in the config, expected a positive whole number")
+    return value
+
+
+def _ratio(hidden: int, width: int) -> float:
+    """A ratio that open_clip turns back into `hidden`, by int(width * ratio)."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+
+
+def _unsupported(field: str, value: Any, supported: str) -> CalpromptError:
+    return CalpromptError(f"{field} = {textwrap.shorten(repr(value), 60)} is not supported; supported: {supported}")

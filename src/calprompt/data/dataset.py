@@ -1,0 +1,66 @@
+"""A dataset as a record: class names, a template, and labelled images to train, validate and test on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calprompt.data.images import Images
+from calprompt.errors import CalpromptError
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labelled images."""
+
+    images: Images
+    labels: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise CalpromptError(f"{len(self.images)} images have {len(self.labels)} labels; expected one each")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Sequence[int]) -> Split:
+        """These images only, in this order."""
+        return Split(self.images.take(indices), tuple(self.labels[i] for i in indices))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labels count into `class_names`; every class has a training image, and there is something to test on.
+
+    template  the sentence that suits these images, with {} for the class name; None if the dataset says nothing
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Split
+    val: Split
+    test: Split
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        names = self.class_names
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise CalpromptError(f"{self.name}: class names must differ, and these appear twice: {', '.join(repeated)}")
+        for kind in SPLITS:
+            outside = sorted({label for label in getattr(self, kind).labels if not 0 <= label < len(names)})
+            if outside:
+                raise CalpromptError(
+                    f"{self.name}: {kind} label {outside[0]} is out of range; {len(names)} class names allow "
+                    f"0 to {len(names) - 1}"
+                )
+        untrained = [name for label, name in enumerate(names) if label not in set(self.train.labels)]
+        if untrained:
+            raise CalpromptError(
+                f"{self.name}: no training image of {', '.join(untrained[:5])}{', …' if len(untrained) > 5 else ''}; "
+                "every class needs at least one"
+            )
+        if not len(self.test):
+            raise CalpromptError(f"{self.name}: there are no test images")

@@ -1,0 +1,78 @@
+"""Which images a run sees: k shots of every class, then the first half of the classes as base, the rest as novel.
+
+The published protocol: shots are drawn on all classes before the cut, train first, then val with at most four, from one
+stream seeded once; so a seed means the same images for every method, and base images do not depend on the cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from calprompt.data.dataset import Dataset, Split
+from calprompt.errors import CalpromptError
+
+VAL_SHOTS = 4  # at most
+
+
+@dataclass(frozen=True)
+class Part:
+    """Base or novel: its classes, relabelled from 0, and their images."""
+
+    class_names: tuple[str, ...]
+    train: Split
+    val: Split
+    test: Split
+
+
+def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
+    """Indices of `shots` images of every class (all, if it has fewer), classes in order of first appearance.
+
+    >>> draw([5, 5, 2, 5], 1, random.Random(1))
+    [0, 2]
+    """
+    members: dict[int, list[int]] = {}
+    for index, label in enumerate(labels):
+        members.setdefault(label, []).append(index)
+    drawn = (rng.sample(own, shots) if len(own) >= shots else own for own in members.values())
+    return [index for own in drawn for index in own]
+
+
+def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
+    """The dataset with `shots` training images a class and at most four to validate; all of both if None."""
+    if shots is None:
+        return dataset
+    if shots < 1:
+        raise CalpromptError(f"shots is a number of training images a class, at least 1; got {shots}")
+    rng = random.Random(seed)
+    train = dataset.train.take(draw(dataset.train.labels, shots, rng))
+    val = dataset.val.take(draw(dataset.val.labels, min(shots, VAL_SHOTS), rng))
+    return replace(dataset, train=train, val=val)
+
+
+def base_novel(dataset: Dataset) -> tuple[Part, Part]:
+    """The first half of the labels, rounded up, and the rest; both need two classes and something to test on."""
+    labels = sorted(set(dataset.train.labels))
+    middle = -(-len(labels) // 2)
+    if len(labels) - middle < 2:
+        raise CalpromptError(
+            f"{dataset.name} has {len(labels)} {'class' if len(labels) == 1 else 'classes'}; base and novel need two "
+            "each, so there must be four or more"
+        )
+    base, novel = (_part(dataset, chosen) for chosen in (labels[:middle], labels[middle:]))
+    for name, part in (("base", base), ("novel", novel)):
+        if not len(part.test):
+            raise CalpromptError(f"{dataset.name} has no test images of the {name} classes ({part.class_names[0]}, …)")
+    return base, novel
+
+
+def _part(dataset: Dataset, labels: Sequence[int]) -> Part:
+    renumbered = {label: new for new, label in enumerate(labels)}
+
+    def cut(split: Split) -> Split:
+        kept = split.take([index for index, label in enumerate(split.labels) if label in renumbered])
+        return Split(kept.images, tuple(renumbered[label] for label in kept.labels))
+
+    names = tuple(dataset.class_names[label] for label in labels)
+    return Part(names, cut(dataset.train), cut(dataset.val), cut(dataset.test))

@@ -1,0 +1,40 @@
+"""Options given by name, checked against the signature that takes them before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from calprompt.errors import CalpromptError
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}
+
+
+def check_types(what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Raise for a value that is not of the type the function says; names it does not say anything about pass.
+
+    >>> def bake(*, minutes: int, name: str | None = None): ...
+    >>> check_types("option", bake, {"minutes": "ten"})
+    Traceback (most recent call last):
+    calprompt.errors.CalpromptError: option minutes must be a whole number, got 'ten'
+    """
+    hints = get_type_hints(function)
+    for name, value in values.items():
+        allowed = _alternatives(hints.get(name, Any))
+        if not any(_fits(value, each) for each in allowed):
+            words = " or ".join(_WORDS.get(each, str(each)) for each in allowed)
+            raise CalpromptError(f"{what} {name} must be {words}, got {value!r}")
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    if hint is float:
+        return isinstance(value, int | float)
+    kind = get_origin(hint) or hint
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)

@@ -1,0 +1,128 @@
+"""Frozen features and pixels: the right view of the right image, whatever is loaded before or beside it."""
+
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import samples
+from calprompt.clip import Backbone, load_backbone
+from calprompt.data import FeatureBank, ImageFiles, PixelBank, Unreadable, frozen_features, load_dataset
+from calprompt.data.features import batched, content, evaluation_batches, in_order
+from calprompt.data.images import ImageRows
+from calprompt.errors import CalpromptError
+from calprompt.train import seeded
+
+
+@cache
+def backbone() -> Backbone:
+    return load_backbone(samples.backbone())
+
+
+@cache
+def files() -> ImageFiles:
+    images = load_dataset(samples.pictures()).train.images
+    assert isinstance(images, ImageFiles)
+    return images
+
+
+def view(which: int, number: int) -> torch.Generator:
+    return seeded(5, number, which)
+
+
+VIEWS = [partial(view, which) for which in range(3)]
+
+
+def features(images, views=()) -> torch.Tensor:
+    return frozen_features(backbone(), images, views, unreadable=Unreadable())
+
+
+def test_every_view_is_the_crop_drawn_for_the_image_and_the_view() -> None:
+    found = features(files(), VIEWS)
+    assert found.shape == (3, len(files()), samples.EMBED)
+    for which, index in ((0, 0), (2, 7), (1, 29)):
+        with Image.open(files().root / files().paths[index]) as image:
+            pixels = backbone().preprocessing.training(seeded(5, index, which))(image)
+        expected = backbone().encode_image(pixels[None])[0]
+        torch.testing.assert_close(found[which, index], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_views_do_not_depend_on_what_else_is_taken() -> None:
+    chosen = [11, 3, 25]
+    torch.testing.assert_close(features(files().take(chosen), VIEWS), features(files(), VIEWS)[:, chosen])
+
+
+def test_evaluation_view_without_generators() -> None:
+    found = features(files().take([4]))
+    with Image.open(files().root / files().paths[4]) as image:
+        pixels = backbone().preprocessing.evaluation()(image)
+    torch.testing.assert_close(found, backbone().encode_image(pixels[None])[None])
+    assert torch.equal(next(evaluation_batches(files().take([4]), backbone().preprocessing)), pixels[None])
+
+
+def test_epochs_take_the_views_in_turn() -> None:
+    bank = FeatureBank(torch.arange(6.0).reshape(2, 3, 1), torch.tensor([0, 1, 0]))
+    seen = [bank.images(torch.tensor([2, 0]), epoch).flatten().tolist() for epoch in (1, 2, 3)]
+    assert seen == [[2.0, 0.0], [5.0, 3.0], [2.0, 0.0]]
+
+
+def test_pixels_and_features_are_of_the_same_views() -> None:
+    images = files().take(range(0, 30, 4))
+    bank = PixelBank(images, torch.zeros(len(images)), backbone().preprocessing, VIEWS, features(images, VIEWS))
+    indices = torch.tensor([5, 0, 3])
+    for epoch in (1, 2, 3, 4):
+        pixels = bank.images(indices, epoch)
+        torch.testing.assert_close(backbone().encode_image(pixels), bank.frozen(indices, epoch), atol=1e-5, rtol=1e-5)
+    assert not torch.equal(bank.images(indices, 1), bank.images(indices, 2))
+    assert torch.equal(bank.images(indices, 1), bank.images(indices, 4))
+
+
+def test_rows_have_one_view_and_features_are_taken_as_they_are() -> None:
+    held = samples.tensors("images")["train_images"][:5]
+    torch.testing.assert_close(features(ImageRows(held), VIEWS), backbone().encode_image(held)[None])
+    rows = load_dataset(samples.feature_file()).train.images
+    assert torch.equal(features(rows, VIEWS), rows.rows[None])
+
+
+def test_unreadable_images_are_reported_together(tmp_path: Path) -> None:
+    root = samples.picture_folder(tmp_path)
+    whole = (root / "bee" / "3.png").read_bytes()
+    (root / "ant" / "1.png").write_bytes(b"")
+    (root / "bee" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (root / "cat" / "0.png").write_text("this is no picture")
+    unreadable = Unreadable()
+    for split in (load_dataset(root).train, load_dataset(root).val, load_dataset(root).test):
+        frozen_features(backbone(), split.images, unreadable=unreadable)
+        frozen_features(backbone(), split.images, VIEWS, unreadable=unreadable)
+    with pytest.raises(CalpromptError, match="3 images cannot be read") as caught:
+        unreadable.report()
+    for name in ("ant/1.png", "bee/3.png", "cat/0.png"):
+        assert str(caught.value).count(name) == 1
+
+
+def test_a_long_list_of_unreadable_images_is_cut() -> None:
+    with pytest.raises(CalpromptError, match="and 10 more"):
+        Unreadable({f"{number}.png" for number in range(30)}).report()
+
+
+def test_a_file_that_vanished_is_unreadable(tmp_path: Path) -> None:
+    split = load_dataset(samples.picture_folder(tmp_path)).train
+    (tmp_path / split.images.name(2)).unlink()
+    with pytest.raises(CalpromptError, match=r"one image cannot be read.*\n.*No such file"):
+        content({"train": split})
+
+
+def test_content_changes_with_a_pixel_a_label_and_a_name(tmp_path: Path) -> None:
+    root = samples.picture_folder(tmp_path)
+    before = content({"train": load_dataset(root).train})
+    assert before == content({"train": load_dataset(root).train})
+    samples.picture(root / before["train"][0][0], seed=12345)
+    assert before != content({"train": load_dataset(root).train})
+
+
+def test_order_survives_threads_and_batches() -> None:
+    assert list(batched(in_order(lambda n: n * n, range(1000)), 64)) == [
+        [n * n for n in range(start, min(start + 64, 1000))] for start in range(0, 1000, 64)
+    ]

@@ -1,0 +1,107 @@
+"""Small things to run on: a CLIP with random weights, folders of pictures, files of tensors."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from open_clip.model import CLIP
+from PIL import Image
+from safetensors.torch import save_file
+
+from calprompt.runs.config import RunConfig
+from calprompt.train import TrainingConfig
+
+NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
+SIZE, EMBED = 32, 32
+MODEL: dict[str, Any] = {
+    "embed_dim": EMBED,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": SIZE, "patch_size": 8, "width": 64, "head_width": 32, "layers": 2},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
+}
+
+
+@cache
+def shared() -> Path:
+    """A folder for what no test changes, removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="calprompt-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def backbone() -> Path:
+    """Folder of a tiny CLIP as open_clip saves one."""
+    folder = shared() / "tiny-clip"
+    folder.mkdir()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = CLIP(**MODEL)
+        model.logit_scale.data.fill_(np.log(20.0))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": MODEL, "preprocess_cfg": {}}))
+    return folder
+
+
+def picture(path: Path, seed: int, size: tuple[int, int] = (40, 36)) -> None:
+    """A picture of coloured noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed)
+    pixels = noise.integers(0, 80, (size[1], size[0], 3)) + noise.integers(0, 170, 3)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+def picture_folder(root: Path, names: tuple[str, ...] = NAMES, each: int = 10) -> Path:
+    """root/<class>/<number>.png"""
+    for label, name in enumerate(names):
+        for number in range(each):
+            picture(root / name / f"{number}.png", seed=100 * label + number)
+    return root
+
+
+@cache
+def pictures() -> Path:
+    return picture_folder(shared() / "photos")
+
+
+def tensors(kind: str = "features", each: int = 8, names: tuple[str, ...] = NAMES) -> dict[str, torch.Tensor]:
+    """A learnable dataset: every class is noise around a centre of its own."""
+    shape = (EMBED,) if kind == "features" else (3, SIZE, SIZE)
+    generator = torch.Generator().manual_seed(3)
+    centres = torch.randn(len(names), *shape, generator=generator)
+    found = {}
+    for split in ("train", "val", "test"):
+        labels = torch.arange(len(names)).repeat(each)
+        noise = torch.randn(len(labels), *shape, generator=generator)
+        found |= {f"{split}_{kind}": centres[labels] + 0.7 * noise, f"{split}_labels": labels}
+    return found
+
+
+def tensor_file(path: Path, held: dict[str, torch.Tensor] | None = None, names: Any = NAMES, **metadata: str) -> Path:
+    """A dataset in a .safetensors file, its class names in the metadata."""
+    if names is not None:
+        metadata["class_names"] = json.dumps(names)
+    save_file(tensors() if held is None else held, path, metadata)
+    return path
+
+
+@cache
+def feature_file() -> Path:
+    return tensor_file(shared() / "toys.safetensors")
+
+
+def config(data: Path | None = None, *, epochs: int = 3, lr: float = 0.01, seed: int = 1, **settings: Any) -> RunConfig:
+    """A run of a second."""
+    settings.setdefault("options", {} if settings.get("tuner") == "zero-shot" else {"context": 2})
+    settings.setdefault("shots", 4)
+    settings.setdefault("views", 2)
+    training = TrainingConfig(epochs=epochs, batch_size=8, lr=lr, seed=seed)
+    return RunConfig(backbone=str(backbone()), data=str(data or feature_file()), training=training, **settings)

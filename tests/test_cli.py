@@ -1,0 +1,235 @@
+"""The command line: what it prints, where, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import calprompt
+import samples
+from calprompt.cli import _option, main, parser, results_table, run_config
+from calprompt.errors import CalpromptError
+from calprompt.results import load_run
+from calprompt.runs.config import RunConfig
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def arguments(out: Path, *more: str, data: Path | None = None) -> list[str]:
+    given = {
+        "--backbone": samples.backbone(),
+        "--data": data or samples.feature_file(),
+        "--out": out,
+        "--set": "context=2",
+        "--shots": 4,
+        "--epochs": 2,
+        "--batch-size": 8,
+        "--views": 2,
+    }
+    return ["train", *(str(each) for pair in given.items() for each in pair), *more]
+
+
+def command(*given: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "calprompt", *given], capture_output=True, text=True, env=ENVIRONMENT, timeout=120
+    )
+
+
+def test_train_and_show_as_a_user_runs_them(tmp_path: Path) -> None:
+    trained = command(*arguments(tmp_path, data=samples.pictures()))
+    assert (trained.returncode, trained.stderr) == (0, "")  # no bars: it is not a terminal
+    folder = Path(trained.stdout.splitlines()[-1])
+    run = load_run(folder)
+    shown = command("show", str(folder))
+    assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", trained.stdout)
+    rows = [
+        line.split() for line in trained.stdout.splitlines() if line.strip().startswith(("base", "novel", "zero-shot"))
+    ]
+    metrics = run.metrics
+    expected = [metrics["base"], metrics["zero_shot"]["base"], metrics["novel"], metrics["zero_shot"]["novel"]]
+    assert [row[0] for row in rows] == ["base", "zero-shot", "novel", "zero-shot"]
+    for row, values in zip(rows, expected, strict=True):
+        measured = [f"{100 * values[metric]:.2f}" for metric in ("accuracy", "ece", "ace", "mce")]
+        assert row[1:] == ["9", "3", *measured, f"{100 * values['confidence_gap']:+.2f}"]
+
+
+def test_no_digit_is_cut_on_a_narrow_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path)) == 0
+    run = load_run(next(tmp_path.iterdir()))
+    for part in (run.metrics["base"], run.metrics["novel"]):
+        part |= dict.fromkeys(("accuracy", "ece", "ace", "mce", "confidence_gap"), 1.0)
+    capsys.readouterr()
+    Console(width=80).print(results_table(run, "title"))
+    printed = capsys.readouterr().out
+    assert printed.count("100.00") == 10
+    assert "…" not in printed
+    assert "  zero-shot" in printed
+
+
+def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    shown = command("show", str(tmp_path))
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == f"error: {tmp_path} is not a run folder, it has no run.json\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--data", "nowhere"], "there is no data at nowhere"),
+        (["--backbone", "./nothing"], "no file or folder nothing"),
+        (["--tuner", "coopp"], "Did you mean 'coop'"),
+        (["--set", "contxt=2"], "Did you mean 'context'"),
+        (["--set", "context"], "--set takes NAME=VALUE"),
+        (["--set", "context=many"], "context must be a whole number, got 'many'"),
+        (["--loss", "ce + [red]"], "cannot read"),
+        (["--epochs", "0"], "epochs must be at least 1"),
+        (["--lr", "1e30", "--epochs", "4", "--shots", "all"], "not finite at epoch"),
+        (["--autocast", "int8"], "autocast must be bfloat16"),
+        (["--device", "warp"], "cannot use device 'warp'"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    assert main(arguments(tmp_path, *more)) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert says in output.err
+
+
+def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").write_text("")
+    assert main(arguments(tmp_path / "runs")) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["fly"], ["train"], ["train", "--backbone", "b", "--data", "d", "--shots", "few"]]
+)
+def test_wrong_arguments_exit_2(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(given)
+    assert caught.value.code == 2
+    assert "usage: calprompt" in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, says in (
+        (["--version"], f"calprompt {calprompt.__version__}"),
+        (["--help"], "tune prompts on base classes"),
+        (["train", "--help"], "calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(given)
+        assert caught.value.code == 0
+        assert says in capsys.readouterr().out
+
+
+def test_help_and_show_need_no_torch() -> None:
+    script = "import sys, calprompt.cli, calprompt.results; calprompt.cli.parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for name in (
+        "tuners",
+        "coop",
+        "zero-shot",
+        "losses",
+        "margin",
+        "tcpt",
+        "calibrators",
+        "temperature",
+        "metrics",
+        "ece",
+    ):
+        assert name in printed.split()
+
+
+def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path)) == 0
+    first = capsys.readouterr().out
+    assert main(arguments(tmp_path)) == 0
+    assert capsys.readouterr().out == "already finished, nothing was computed:\n" + first
+
+
+def test_not_applicable_is_shown_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "--set", "class_specific=True")) == 0
+    printed = capsys.readouterr().out
+    assert "n/a" in printed
+    assert "novel: these prompts were learned class by class" in printed
+
+
+def test_show_tells_what_became_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "--lr", "1e30", "--epochs", "4", "--shots", "all")) == 2
+    folder = next(tmp_path.iterdir())
+    capsys.readouterr()
+    assert main(["show", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("failed after ")
+    record = json.loads((folder / "run.json").read_text())
+    del record["reason"]
+    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    assert main(["show", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("interrupted after ")
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    chosen = parser().parse_args(["train", "--backbone", "b", "--data", "d"])
+    assert run_config(chosen) == RunConfig(backbone="b", data="d")
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("context=4", ("context", 4)),
+        ("words=a photo of a", ("words", "a photo of a")),
+        ("words='a photo'", ("words", "a photo")),
+        ("class_specific=True", ("class_specific", True)),
+        ("weight=1e-3", ("weight", 1e-3)),
+        ("words=a=b", ("words", "a=b")),
+        ("words=", ("words", "")),
+        ("words=None", ("words", None)),
+    ],
+)
+def test_options_are_python_values_or_text(text: str, pair: tuple[str, Any]) -> None:
+    assert _option(text) == pair
+
+
+@pytest.mark.parametrize("text", ["context", "=4", "con text=4", "4"])
+def test_options_have_names(text: str) -> None:
+    with pytest.raises(CalpromptError, match="NAME=VALUE"):
+        _option(text)
+
+
+def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 (the process ends with it)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main(arguments(tmp_path, "--epochs", "100000"))
+        sys.stderr.flush()
+        os._exit(code)
+    os.close(writer)
+    try:
+        while not list(tmp_path.glob("*/checkpoint.safetensors")):
+            time.sleep(0.01)
+        os.kill(child, signal.SIGINT)
+        with open(reader) as file:
+            said = file.read()
+    finally:
+        status = os.waitpid(child, 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert said == "interrupted; the same command goes on after the last finished epoch\n"
+    assert load_run(next(tmp_path.iterdir())).status == "interrupted"

@@ -1,0 +1,203 @@
+"""Every registered tuner × what every tuner must do. A new one joins by registering itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from calprompt import losses, tuners
+from calprompt.clip import Backbone
+from calprompt.errors import CalpromptError
+from calprompt.losses import NAMED, Objective
+from calprompt.train import TrainingConfig, TrainingState, train, training_step
+from calprompt.tuners import Tuner, create
+from tiny import tiny_backbone
+
+BASE = ["annual crop land", "siamese", "2012 Tesla Model S Sedan", "pizza", "polka_dotted"]
+NOVEL = ["crème brûlée", "american_pit_bull_terrier", "tench"]
+SMALL = {"proda": {"prompts": 8, "prompt_batch": 4, "context": 4}, "coop": {"context": 4}, "promptsrc": {"teacher": 60}}
+NAMES = tuners.available()
+LEARNED = [name for name in NAMES if name != "zero-shot"]
+CONFIG = TrainingConfig(epochs=4, batch_size=4, lr=0.02, warmup_epochs=0, seed=3)
+BACKBONES = {"vit": tiny_backbone(), "resnet": tiny_backbone(vit=False)}
+
+
+def build(name: str, backbone: Backbone = BACKBONES["vit"], seed: int = 0, classes: list[str] = BASE) -> Tuner:
+    options = dict(SMALL.get(name, {}))
+    if name == "promptsrc":
+        options["average"] = (3.0, 1.0)
+    return create(name, backbone, classes, seed=seed, **options)
+
+
+@dataclass
+class Images:
+    """A training set of twelve random images, as pixels or as frozen features."""
+
+    pixels: Tensor
+    features: Tensor
+    labels: Tensor
+    as_pixels: bool
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        return self.pixels[indices] if self.as_pixels else self.features[indices]
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        return self.features[indices] if self.as_pixels else None
+
+
+def images(tuner: Tuner, n: int = 12) -> Images:
+    pixels = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    labels = torch.arange(n) % len(BASE)
+    with torch.no_grad():
+        return Images(pixels, tuner.backbone.encode_image(pixels), labels, tuner.sees_pixels)
+
+
+def everything(data: Images) -> Tensor:
+    return data.images(torch.arange(len(data.labels)), 1)
+
+
+@pytest.fixture(params=LEARNED)
+def tuner(request: pytest.FixtureRequest) -> Iterator[Tuner]:
+    return build(request.param)
+
+
+@pytest.mark.parametrize("objective", ["ce", "tcpt"])
+def test_cross_entropy_falls(tuner: Tuner, objective: str) -> None:
+    config = TrainingConfig(epochs=12, batch_size=12, lr=0.02, warmup_epochs=0)
+    history = train(tuner, images(tuner), Objective.parse(objective), config)
+    assert history[-1]["ce"] < history[0]["ce"] - 0.02
+
+
+def test_gradient_reaches_every_prompt_and_no_weight(tuner: Tuner) -> None:
+    data = images(tuner)
+    optimizer = torch.optim.SGD(tuner.parameters(), lr=0.0)
+    moved = set()
+    for _ in range(3):  # ProDA takes some of its prompts at a time; a meta-net may start dead in some units
+        training_step(tuner, optimizer, Objective.parse("tcpt"), everything(data), data.labels)
+        moved |= {name for name, p in tuner.named_parameters() if p.grad is not None and bool((p.grad != 0).any())}
+    assert moved == {name for name, _ in tuner.named_parameters()}
+    assert all(p.grad is None and not p.requires_grad for p in tuner.backbone.model.parameters())
+
+
+def test_parameters_are_prompts_only(tuner: Tuner) -> None:
+    assert set(tuner.state_dict()) == {name for name, _ in tuner.named_parameters()}
+    assert all(p.dtype == torch.float32 for p in tuner.parameters())
+
+
+def test_saved_prompts_predict_the_same(tuner: Tuner, tmp_path: Path) -> None:
+    data = images(tuner)
+    train(tuner, data, Objective.parse("tcpt"), CONFIG)
+    save_file(tuner.state_dict(), tmp_path / "prompts.safetensors")
+    other = build(tuners_name(tuner), seed=99)
+    assert not torch.equal(other.predict([everything(data)]), tuner.predict([everything(data)]))
+    other.load_state_dict(load_file(tmp_path / "prompts.safetensors"))
+    assert torch.equal(other.predict([everything(data)]), tuner.predict([everything(data)]))
+
+
+def tuners_name(tuner: Tuner) -> str:
+    return next(name for name in NAMES if tuners.get(name) is type(tuner))
+
+
+def test_novel_classes_with_one_call(tuner: Tuner) -> None:
+    data = images(tuner)
+    train(tuner, data, Objective.parse("ce"), CONFIG)
+    before = tuner.predict([everything(data)])
+    novel = tuner.with_classes(NOVEL)
+    assert novel.predict([everything(data)]).shape == (12, len(NOVEL))
+    assert novel.frozen_text.shape[0] == len(NOVEL)
+    assert torch.equal(tuner.predict([everything(data)]), before), "the base classes must stay as they were"
+    same = build(tuners_name(tuner), classes=NOVEL)
+    same.load_state_dict(tuner.state_dict())
+    torch.testing.assert_close(novel.predict([everything(data)]), same.predict([everything(data)]))
+
+
+def test_one_image_and_classes_missing_from_the_batch(tuner: Tuner) -> None:
+    data = images(tuner, 1)
+    history = train(tuner, data, Objective.parse("tcpt"), CONFIG)
+    assert len(history) == CONFIG.epochs
+    assert all(torch.isfinite(p).all() for p in tuner.parameters())
+
+
+def test_two_classes(tuner: Tuner) -> None:
+    two = build(tuners_name(tuner), classes=BASE[:2])
+    data = images(two, 4)
+    data.labels = torch.tensor([0, 1, 0, 1])
+    train(two, data, Objective.parse("tcpt"), CONFIG)
+    assert two.predict([everything(data)]).shape == (4, 2)
+
+
+def test_batches_of_prediction_do_not_matter(tuner: Tuner) -> None:
+    data = everything(images(tuner))
+    torch.testing.assert_close(tuner.predict(data.split(5)), tuner.predict([data]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions(tuner: Tuner, dtype: torch.dtype) -> None:
+    other = build(tuners_name(tuner), tiny_backbone(dtype=dtype))
+    data = images(other)
+    train(other, data, Objective.parse("tcpt"), TrainingConfig(epochs=2, batch_size=4, lr=0.002))
+    expected = torch.promote_types(dtype, torch.float32)
+    assert all(p.dtype == expected and torch.isfinite(p).all() for p in other.parameters())
+    assert other.predict([everything(data)]).dtype == expected
+
+
+def test_autocast_leaves_prompts_and_logits_in_float32(tuner: Tuner) -> None:
+    data = images(tuner)
+    train(tuner, data, Objective.parse("tcpt"), TrainingConfig(epochs=2, batch_size=4, lr=0.002, autocast="bfloat16"))
+    assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in tuner.parameters())
+    assert tuner.predict([everything(data)]).dtype == torch.float32
+
+
+def test_training_twice_gives_the_same_bits(tuner: Tuner) -> None:
+    other = build(tuners_name(tuner))
+    histories = [train(each, images(each), Objective.parse("tcpt"), CONFIG) for each in (tuner, other)]
+    assert histories[0] == histories[1]
+    for name, tensor in tuner.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_resumed_training_gives_the_same_bits(tuner: Tuner, stop: int) -> None:
+    states: list[TrainingState] = []
+    objective = Objective.parse("ce + margin + 5*moments(classes=3)")
+    train(tuner, images(tuner), objective, CONFIG, after_epoch=lambda state, record: states.append(state))
+    other = build(tuners_name(tuner), seed=42 if tuners_name(tuner) != "proda" else 0)
+    train(other, images(other), objective, CONFIG, state=states[stop - 1])
+    for name, tensor in tuner.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("loss", sorted({*losses.available(), *NAMED}))
+def test_with_every_loss(tuner: Tuner, loss: str) -> None:
+    data = images(tuner)
+    objective = Objective.parse(loss if loss in NAMED or loss == "ce" else f"ce + {loss}")
+    history = train(tuner, data, objective, TrainingConfig(epochs=2, batch_size=6, lr=0.002))
+    assert len(history) == 2
+    assert all(torch.isfinite(p).all() for p in tuner.parameters())
+
+
+def test_residual_network(tuner: Tuner) -> None:
+    name = tuners_name(tuner)
+    if tuner.sees_pixels:
+        with pytest.raises(CalpromptError, match=rf"{type(tuner).__name__} needs a vision transformer"):
+            build(name, BACKBONES["resnet"])
+    else:
+        other = build(name, BACKBONES["resnet"])
+        train(other, images(other), Objective.parse("tcpt"), CONFIG)
+        assert all(torch.isfinite(p).all() for p in other.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_options_and_repeated_classes_are_answered(name: str) -> None:
+    with pytest.raises(CalpromptError, match=rf"unknown option of tuner '{name}' 'templat'.* Did you mean 'template'"):
+        create(name, BACKBONES["vit"], BASE, templat="x")
+    with pytest.raises(CalpromptError, match="appear twice: pizza"):
+        create(name, BACKBONES["vit"], ["pizza", "tench", "pizza"])
+    with pytest.raises(CalpromptError, match="exactly once"):
+        create(name, BACKBONES["vit"], BASE, template="a photo.")

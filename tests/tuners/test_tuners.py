@@ -1,0 +1,129 @@
+"""What single tuners promise: parameter counts, named departures of the public code, projections, averages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from open_clip.model import CLIP
+
+from calprompt import tuners
+from calprompt.clip import Backbone, Preprocessing
+from calprompt.errors import CalpromptError
+from calprompt.tuners import CoOp, MaPLe, ProDA, PromptSRC, create
+from calprompt.tuners.kgcoop import mean_similarity
+from calprompt.tuners.proda import spread
+from calprompt.tuners.prograd import project
+from tiny import MEAN, STD, tiny_backbone
+
+BACKBONE = tiny_backbone()
+NAMES = ["cat", "dog", "tree"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("zero-shot", 0), ("coop", 8_192), ("cocoop", 35_360), ("maple", 3_555_072), ("promptsrc", 46_080)],
+)
+def test_learnable_parameters_at_vit_b_16(name: str, count: int) -> None:
+    """The known counts, on a model of that size without memory."""
+    with torch.device("meta"):
+        model = CLIP(512, {"layers": 12, "width": 768, "patch_size": 16, "image_size": 224}, {})
+    backbone = Backbone(model, preprocessing=Preprocessing(224, MEAN, STD), name="ViT-B-16", fingerprint="")
+    assert sum(p.numel() for p in create(name, backbone, NAMES).parameters()) == count
+
+
+def test_available() -> None:
+    known = {"zero-shot", "coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc"}
+    assert known <= set(tuners.available())
+    with pytest.raises(CalpromptError, match=r"unknown tuner 'CoOpp'\. Did you mean 'coop'\? Known: cocoop, coop"):
+        tuners.get("CoOpp")
+
+
+def test_class_specific_prompts_refuse_other_classes() -> None:
+    tuner = CoOp(BACKBONE, NAMES, context=4, class_specific=True)
+    assert tuner.context.shape == (3, 4, 64)
+    with pytest.raises(CalpromptError, match="learned class by class"):
+        tuner.with_classes(["car"])
+
+
+def test_words_set_the_length() -> None:
+    assert CoOp(BACKBONE, NAMES, context=16, words="a photo of a").context.shape == (4, 64)
+    with pytest.raises(CalpromptError, match="at least 1; got 0"):
+        CoOp(BACKBONE, NAMES, context=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "says"),
+    [
+        ("cocoop", {"text_of": "first"}, "text_of is 'all' or 'last'"),
+        ("kgcoop", {"pull": "none"}, "pull is one of knowledge, orthogonality"),
+        ("prograd", {"context": 2}, "4 words before its slot and the context holds 2"),
+        ("prograd", {"regularisers": "both"}, "cross-entropy or distillation"),
+        ("proda", {"prompts": 6, "prompt_batch": 4}, "6 prompts cannot be taken 4 at a time"),
+        ("maple", {"depth": 4}, "do not fit both towers: choose 1 to 3"),
+        ("promptsrc", {"visual_depth": 9}, "do not fit the image tower: choose 1 to 3"),
+        ("promptsrc", {"teacher": 7}, "60 or 80"),
+    ],
+)
+def test_bad_options_are_answered(name: str, option: dict, says: str) -> None:
+    with pytest.raises(CalpromptError, match=says):
+        create(name, BACKBONE, NAMES, **option)
+
+
+@given(st.integers(0, 10_000), st.floats(0, 2))
+def test_projection(seed: int, strength: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(6, generator=generator).double(), torch.randn(6, generator=generator).double()
+    projected = project(a, b, strength)
+    if a @ b >= 0:
+        assert torch.equal(projected, a)
+    else:
+        assert (projected @ b).item() == pytest.approx(((1 - strength) * (a @ b)).item(), abs=1e-9)
+
+
+def test_projection_without_direction_changes_nothing() -> None:
+    a = torch.randn(4)
+    assert torch.equal(project(a, torch.zeros(4)), a)
+
+
+def test_proda_spread_is_the_covariance_formula() -> None:
+    """R_i[c,c'] = Σ_d f_id² Σ_p δ_cpd δ_c'pd / (P + 1), σ = R_yy + R_cc - 2 R_yc, with every matrix in full."""
+    generator = torch.Generator().manual_seed(0)
+    image, deviations = torch.randn(5, 8, generator=generator), torch.randn(4, 6, 8, generator=generator)
+    labels = torch.tensor([0, 5, 2, 2, 1])
+    A = torch.einsum("pcd,pkd->dck", deviations, deviations) / 5
+    R = torch.einsum("bd,dck->bck", image**2, A)
+    rows = torch.arange(5)
+    full = R[rows, labels, labels][:, None] + R.diagonal(dim1=1, dim2=2) - 2 * R[rows, labels]
+    torch.testing.assert_close(spread(image, labels, deviations), full, rtol=1e-5, atol=1e-5)
+
+
+def test_proda_takes_every_prompt_once_a_round() -> None:
+    tuner = ProDA(BACKBONE, NAMES, prompts=8, prompt_batch=4, context=2)
+    rounds = [sorted(tuner.draw() + tuner.draw()) for _ in range(3)]
+    assert rounds == [list(range(8))] * 3
+    assert tuner.positions == ["front"] * 2 + ["middle"] * 2 + ["end"] * 4
+
+
+def test_maple_keeps_the_words_beyond_its_context_frozen() -> None:
+    tuner = MaPLe(BACKBONE, NAMES)
+    assert tuner.context.shape == (2, 64)
+    assert len(tuner.layout.prefix) == 5
+    assert len(tuner.deep) == 2  # three blocks
+
+
+def test_promptsrc_average_is_the_weighted_mean_of_the_epochs() -> None:
+    tuner = PromptSRC(BACKBONE, NAMES, average=(2, 1))
+    seen = []
+    for epoch in range(1, 4):
+        with torch.no_grad():
+            tuner.context.fill_(epoch)
+        tuner.end_epoch(epoch, 3)
+        seen.append(float(tuner.context[0, 0]))
+    weights = torch.tensor([-0.5, 0.0, -0.5]).softmax(dim=0)
+    assert seen == pytest.approx([1, 2, float(weights @ torch.tensor([1.0, 2.0, 3.0]))], rel=1e-5)
+
+
+def test_mean_similarity_of_one_is_zero() -> None:
+    assert mean_similarity(torch.ones(1, 4)) == 0
