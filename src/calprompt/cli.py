@@ -9,6 +9,7 @@ import argparse
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -31,6 +32,7 @@ examples:
   calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
 """
 COLUMNS = {"accuracy": "accuracy", "ece": "ECE", "ace": "ACE", "mce": "MCE", "confidence_gap": "confidence\ngap"}
+PARTS = ("base", "novel", "all")
 CAPTION = (
     "percent; 10 bins; MCE is the textbook one, the largest gap of a bin; "
     "confidence gap is mean confidence minus accuracy"
@@ -71,23 +73,27 @@ def parser() -> argparse.ArgumentParser:
     one.set_defaults(command=train)
     add = one.add_argument
     add("--backbone", required=True, metavar="SPEC", help="model/tag of open_clip, hf-hub:owner/name, file or folder")
-    add("--backbone-config", metavar="NAME", help="open_clip model name or JSON config, for a file that has none")
     add("--data", required=True, metavar="PATH", help="folder of class folders, of train/ and test/, or .safetensors")
-    add("--tuner", default="coop", help="see 'calprompt list' (default: %(default)s)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", dest="options", help="tuner option: context=4")
-    add("--loss", default="tcpt", help="a name or a sum such as 'ce + 5*moments' (default: %(default)s)")
-    add("--shots", type=_shots, default=16, metavar="K", help="images a class, or 'all' (default: %(default)s)")
-    add("--seed", type=int, default=1, help="of shots, views, prompts and batches (default: %(default)s)")
-    add("--epochs", type=int, default=50, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=32, metavar="N", help="(default: %(default)s)")
-    add("--lr", type=float, default=0.002, help="learning rate (default: %(default)s)")
-    add("--views", type=int, default=8, metavar="N", help="random crops of a training image (default: %(default)s)")
-    add("--template", help="of the untuned model (default: the dataset's, or 'a photo of a {}.')")
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: %(default)s)")
-    add("--dtype", default="float32", help="of the weights: float32, float16, bfloat16, float64 (default: %(default)s)")
-    add("--autocast", metavar="DTYPE", help="run the towers in bfloat16 or float16")
+    add("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file; options go over it")
     add("--out", default="runs", metavar="FOLDER", help="where the run's folder goes (default: %(default)s)")
     add("--quiet", action="store_true", help="no progress bars")
+    setting = partial(add, default=argparse.SUPPRESS)  # what is not said is left to the recipe, then to RunConfig
+    setting("--backbone-config", metavar="NAME", help="open_clip model name or JSON config, for a file that has none")
+    setting("--tuner", help="see 'calprompt list' (default: coop)")
+    setting("--set", action="append", metavar="NAME=VALUE", dest="options", help="tuner option, such as context=4")
+    setting("--loss", help="a name or a sum such as 'ce + 5*moments' (default: tcpt)")
+    setting("--protocol", help="base-to-novel, or few-shot on all classes (default: base-to-novel)")
+    setting("--shots", type=_shots, metavar="K", help="images a class, or 'all' (default: 16)")
+    setting("--seed", type=int, help="of shots, views, prompts and batches (default: 1)")
+    setting("--epochs", type=int, help="(default: 50)")
+    setting("--batch-size", type=int, metavar="N", help="(default: 32)")
+    setting("--lr", type=float, help="learning rate (default: 0.002)")
+    setting("--views", type=int, metavar="N", help="random crops of a training image (default: 8)")
+    setting("--template", help="of the untuned model (default: the dataset's, or 'a photo of a {}.')")
+    setting("--device", help="cpu, cuda, cuda:1, … (default: cpu)")
+    setting("--dtype", help="of the weights: float32, float16, bfloat16, float64 (default: float32)")
+    setting("--autocast", metavar="DTYPE", help="run the towers in bfloat16 or float16")
+    setting("--import", action="append", metavar="FILE", dest="imports", help="Python file of your own to run first")
 
     one = commands.add_parser("show", help="print the table of a run again", description="Print the table of a run.")
     one.set_defaults(command=show)
@@ -120,6 +126,7 @@ def show(chosen: argparse.Namespace) -> None:
 def list_names(chosen: argparse.Namespace) -> None:
     """Print every registered name with the first line of what it says about itself."""
     from calprompt import calibrators, losses, metrics, tuners
+    from calprompt.runs import recipes
 
     kinds: dict[str, Any] = {
         "tuners": tuners.tuners,
@@ -136,35 +143,24 @@ def list_names(chosen: argparse.Namespace) -> None:
         if kind == "losses":
             for name, meaning in losses.NAMED.items():
                 table.add_row(f"  {name}", f"= {meaning}")
+    table.add_row("[bold]recipes[/bold]")
+    for name in recipes.available():
+        table.add_row(f"  {name}", escape(recipes.read_recipe(name)[0]))
     output().print(table)
 
 
 def run_config(chosen: argparse.Namespace) -> RunConfig:
-    """The settings that the arguments of `train` mean."""
-    options = dict(_option(text) for text in chosen.options)
-    from calprompt.runs.config import RunConfig
-    from calprompt.train import TrainingConfig
+    """The settings that the arguments of `train` mean: the recipe's, and over them what was said."""
+    said = {name: value for name, value in vars(chosen).items() if name not in ("command", "recipe", "out", "quiet")}
+    options = dict(_option(text) for text in said.pop("options", []))
+    if "imports" in said:
+        said["imports"] = tuple(said["imports"])
+    from calprompt.runs.recipes import build_config, read_recipe
 
-    return RunConfig(
-        backbone=chosen.backbone,
-        backbone_config=chosen.backbone_config,
-        data=chosen.data,
-        tuner=chosen.tuner,
-        options=options,
-        loss=chosen.loss,
-        shots=chosen.shots,
-        training=TrainingConfig(
-            epochs=chosen.epochs,
-            batch_size=chosen.batch_size,
-            lr=chosen.lr,
-            seed=chosen.seed,
-            autocast=chosen.autocast,
-        ),
-        views=chosen.views,
-        template=chosen.template,
-        device=chosen.device,
-        dtype=chosen.dtype,
-    )
+    recipe = read_recipe(chosen.recipe)[1] if chosen.recipe else {}
+    if "tuner" in said and said["tuner"] != recipe.get("tuner", said["tuner"]):
+        raise CalpromptError(f"recipe {chosen.recipe} is for tuner {recipe['tuner']}, not for {said['tuner']}")
+    return build_config(**{**recipe, **said, "options": {**recipe.get("options", {}), **options}})
 
 
 def print_run(run: Run) -> None:
@@ -175,7 +171,7 @@ def print_run(run: Run) -> None:
         shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
         title = f"{config['tuner']} ({config['loss']}), {run.record['data']['name']}, {shots}"
         console.print(results_table(run, f"{title}, seed {config['training']['seed']}"))
-        reasons = [(name, run.metrics[name].get("not_applicable")) for name in ("base", "novel")]
+        reasons = [(name, run.metrics[name].get("not_applicable")) for name in PARTS if name in run.metrics]
         for name, reason in reasons:
             if reason:
                 console.print(f"{name}: {reason}", markup=False, soft_wrap=True)
@@ -187,13 +183,13 @@ def print_run(run: Run) -> None:
 
 
 def results_table(run: Run, title: str) -> Table:
-    """Base and novel, tuned and zero-shot, in percent."""
+    """Base and novel, or all classes, tuned and zero-shot, in percent."""
     table = Table(title=escape(title), caption=CAPTION, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.title_justify = table.caption_justify = "left"
     table.add_column("")
     for column in ("images", "classes", *COLUMNS.values()):
         table.add_column(column, justify="right", overflow="fold", vertical="bottom")
-    for part in ("base", "novel"):
+    for part in (part for part in PARTS if part in run.metrics):
         for name, values in ((part, run.metrics[part]), ("  zero-shot", run.metrics["zero_shot"][part])):
             counts = [str(values.get(count, "n/a")) for count in ("images", "classes")]
             table.add_row(name, *counts, *(_percent(values, metric) for metric in COLUMNS))

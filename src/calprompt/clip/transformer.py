@@ -6,9 +6,11 @@ any attention mask for each row of the batch, and, for the last block, only the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from open_clip.transformer import ResidualAttentionBlock
+from open_clip.transformer import QuickGELU, ResidualAttentionBlock
 from torch import Tensor, nn
 
 
@@ -42,7 +44,15 @@ def run_block(
     heads = block.attn.num_heads
     attended = F.scaled_dot_product_attention(split(q, heads), split(k, heads), split(v, heads), attn_mask=mask)
     x = x + block.ls_1(block.attn.out_proj(attended.transpose(1, 2).flatten(2)))
-    return x + block.ls_2(block.mlp(layer_norm(block.ln_2, x)))
+    return x + block.ls_2(run_mlp(block.mlp, layer_norm(block.ln_2, x)))
+
+
+def run_mlp(mlp: Any, x: Tensor) -> Tensor:
+    """The block's two matrices; QuickGELU x σ(1.702 x) as SiLU(1.702 x) / 1.702, which is one kernel and keeps less."""
+    if not isinstance(mlp.gelu, QuickGELU):
+        return mlp(x)
+    hidden = F.silu(mlp.c_fc(x).mul_(1.702))
+    return F.linear(hidden, mlp.c_proj.weight) / 1.702 + mlp.c_proj.bias
 
 
 def split(x: Tensor, heads: int) -> Tensor:

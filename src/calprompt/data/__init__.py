@@ -8,7 +8,7 @@ from calprompt.data.dataset import Dataset, Split
 from calprompt.data.features import FeatureBank, PixelBank, Progress, Unreadable, frozen_features
 from calprompt.data.folders import read_folder
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
-from calprompt.data.splits import Part, base_novel, draw, few_shot
+from calprompt.data.splits import Part, all_classes, base_novel, draw, few_shot
 from calprompt.data.tensors import read_tensors
 from calprompt.errors import CalpromptError
 
@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "Split",
     "Unreadable",
+    "all_classes",
     "base_novel",
     "draw",
     "few_shot",

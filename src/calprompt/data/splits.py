@@ -51,6 +51,13 @@ def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
     return replace(dataset, train=train, val=val)
 
 
+def all_classes(dataset: Dataset) -> Part:
+    """Every class as one part, to train and to test on."""
+    if len(dataset.class_names) < 2:
+        raise CalpromptError(f"{dataset.name} has one class; there must be two or more to tell apart")
+    return _part(dataset, range(len(dataset.class_names)))
+
+
 def base_novel(dataset: Dataset) -> tuple[Part, Part]:
     """The first half of the labels, rounded up, and the rest; both need two classes and something to test on."""
     labels = sorted(set(dataset.train.labels))

@@ -1,0 +1,36 @@
+# The two commands of the README. Each makes .venv on first use and leaves it alone afterwards.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test demo lint benchmark clean
+
+test: .venv/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+demo: .venv/.installed
+	@$(BIN)/calprompt list
+
+benchmark: .venv/.installed
+	$(BIN)/python benchmarks/tuner_steps.py --text
+	$(BIN)/python benchmarks/tuner_steps.py
+
+lint: .venv/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/mypy
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/.installed-test: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,35 @@
+"""A user's own file with a tuner, loss, calibrator or metric in it: run once, so that it registers itself."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from calprompt.errors import CalpromptError
+
+
+def load_extension(path: str | Path) -> str:
+    """Import a Python file by its path and return the sha256 of its text; a file is imported once, however often asked.
+
+    The file is code and is run: import only what you trust.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise CalpromptError(f"there is no Python file {path} to import")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    name = f"calprompt_extension_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            if isinstance(error, CalpromptError):
+                raise
+            raise CalpromptError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+    return digest

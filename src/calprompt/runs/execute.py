@@ -1,0 +1,207 @@
+"""A run: one backbone, dataset, tuner, objective and seed, trained and evaluated into a folder.
+
+    <out>/<id>/run.json              config, versions, fingerprint, timings, status
+               prompts.safetensors   what was learned
+               metrics.json          base and novel, or all; val; and zero_shot of each
+               history.jsonl         a line an epoch
+               logits.safetensors    of every evaluated split: logits, zero_shot_logits, labels; text, frozen_text
+               checkpoint.safetensors   while it trains: a killed run goes on from it to the same bits
+
+The fingerprint is part of the folder's name, so a finished run is found again, and another setting never lands in it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calprompt.data import FeatureBank, PixelBank, Unreadable
+from calprompt.data.features import Progress, frozen_features, silent
+from calprompt.errors import CalpromptError
+from calprompt.files import clear_leftovers, locked, write_bytes, write_json
+from calprompt.losses import Objective
+from calprompt.results import (
+    CHECKPOINT,
+    HISTORY,
+    LOGITS,
+    METRICS,
+    PROMPTS,
+    RECORD,
+    Run,
+    is_complete,
+    load_run,
+    read_history,
+)
+from calprompt.runs.checkpoint import checkpoint_file, read_checkpoint, tensor_file
+from calprompt.runs.config import RunConfig
+from calprompt.runs.evaluate import measure, tuned_logits, zero_shot_logits
+from calprompt.runs.prepare import Prepared, autocasting, describe, prepare
+from calprompt.train import NonFiniteLossError, TrainingSet, TrainingState, train
+from calprompt.tuners import Tuner
+
+
+def run(config: RunConfig, out: str | Path = "runs", *, progress: Progress = silent) -> Run:
+    """Train and evaluate into a folder of its own under `out`; a finished run is read back, a killed one goes on.
+
+    progress  told what is being done, how much of it is done, of how much, and a word on how it goes
+    """
+    timings: dict[str, float] = {}
+    with clock(timings, "load"):
+        prepared = prepare(config, progress=progress)
+    folder = Path(out).expanduser() / prepared.id
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), autocasting(prepared.backbone, config):
+        clear_leftovers(folder)
+        if (folder / RECORD).is_file() and load_run(folder).record.get("fingerprint") != prepared.fingerprint:
+            raise CalpromptError(
+                f"{folder} holds another run than its name says; move it away or choose another folder"
+            )
+        if is_complete(folder):
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+            return replace(load_run(folder), reused=True)
+        record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
+        write_json(folder / RECORD, record)
+        try:
+            metrics = _work(prepared, folder, record, progress)
+        except Exception as error:
+            record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
+            with suppress(OSError):  # such as a full disk, which is then what is raised already
+                write_json(folder / RECORD, record)
+            raise
+        record |= {"status": "finished", "ended": now()}
+        write_json(folder / RECORD, record)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        return Run(folder, record, metrics)
+
+
+def _work(prepared: Prepared, folder: Path, record: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
+    timings = record["timings"]
+    learns = any(True for _ in prepared.tuner.parameters())
+    with clock(timings, "features"):
+        data, features = _images(prepared, learns, progress)
+    with clock(timings, "train"):
+        if data is not None:
+            record["resumed_after_epoch"] = _train(prepared, data, folder, progress)
+        else:
+            write_bytes(folder / HISTORY, b"")
+    with clock(timings, "evaluate"):
+        tensors, metrics = _evaluate(prepared, features)
+    write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
+    names = {name: part.class_names for name, (part, _) in prepared.evaluated.items()}
+    scale = float(prepared.backbone.logit_scale)
+    write_bytes(folder / LOGITS, tensor_file(tensors, {"class_names": names, "logit_scale": scale}))
+    write_json(folder / METRICS, metrics)
+    return metrics
+
+
+def _images(prepared: Prepared, learns: bool, progress: Progress) -> tuple[TrainingSet | None, dict[str, Tensor]]:
+    """What is trained on, if anything, and frozen features of what is evaluated; unreadable files are reported here."""
+    unreadable = Unreadable()
+    backbone, split = prepared.backbone, prepared.base.train
+    read = partial(frozen_features, backbone, unreadable=unreadable, progress=progress)
+    data: TrainingSet | None = None
+    if learns:
+        views, labels = read(split.images, prepared.views, what="training features"), torch.tensor(split.labels)
+        data = FeatureBank(views, labels)
+        if prepared.tuner.sees_pixels:
+            data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views, views)
+    features = {name: read(split.images, what=f"{name} features")[0] for name, (_, split) in prepared.evaluated.items()}
+    unreadable.report()
+    return data, features
+
+
+def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
+    """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
+    tuner, config = prepared.tuner, prepared.config.training
+    state = read_checkpoint(folder / CHECKPOINT, prepared.fingerprint)
+    history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
+    known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
+    if state.epoch:
+        known.append(state.prompts)
+
+    def keep(state: TrainingState, row: dict[str, float]) -> None:
+        history.append({**row, "epoch": state.epoch})
+        # the history first: it may be ahead of the checkpoint, never behind
+        write_bytes(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in history).encode())
+        write_bytes(folder / CHECKPOINT, checkpoint_file(state, prepared.fingerprint))
+        known.append(state.prompts)
+        del known[1:-2]
+        progress("training", state.epoch, config.epochs, f"loss {row['loss']:.4f}")
+
+    progress("training", state.epoch, config.epochs, "")
+    try:
+        train(tuner, data, Objective.parse(prepared.config.loss), config, state=state, after_epoch=keep)
+    except NonFiniteLossError:
+        good = next((prompts for prompts in reversed(known[1:]) if _is_usable(tuner, prompts)), known[0])
+        write_bytes(folder / PROMPTS, prompts_file(prepared, good))
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        raise
+    return state.epoch
+
+
+@torch.no_grad()
+def _is_usable(tuner: Tuner, prompts: Mapping[str, Tensor]) -> bool:
+    tuner.load_state_dict(dict(prompts))
+    return bool(torch.isfinite(tuner.text_features()).all())
+
+
+@torch.no_grad()
+def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metrics of every evaluated split; of novel classes, only those of the untuned model if need be."""
+    backbone, tensors, metrics, zero_shot = prepared.backbone, {}, {}, {}
+    tuned: dict[str, Tuner | None] = {name: prepared.tuner for name in prepared.evaluated if name != "novel"}
+    if prepared.novel is not None and prepared.novel_reason is None:
+        tuned["novel"] = prepared.tuner.with_classes(prepared.novel.class_names)
+    for name, (part, split) in prepared.evaluated.items():
+        tuner, labels = tuned.get(name), torch.tensor(split.labels)
+        frozen = backbone.zero_shot(part.class_names, prepared.template) if tuner is None else tuner.frozen_text
+        tensors[f"{name}/labels"] = labels
+        tensors[f"{name}/zero_shot_logits"] = zero_shot_logits(backbone, features[name], frozen)
+        zero_shot[name] = measure(tensors[f"{name}/zero_shot_logits"], labels)
+        if name != "val":
+            tensors[f"{name}/frozen_text"] = frozen.float()
+        if tuner is None:
+            metrics[name] = {"not_applicable": prepared.novel_reason}
+            continue
+        tensors[f"{name}/logits"] = tuned_logits(tuner, split.images, features[name])
+        metrics[name] = measure(tensors[f"{name}/logits"], labels)
+        if name != "val":
+            tensors[f"{name}/text"] = tuner.text_features().float()
+    return tensors, {**metrics, "zero_shot": zero_shot}
+
+
+def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:
+    """Prompts, with what it takes to use them again."""
+    about = {
+        "tuner": prepared.config.tuner,
+        "options": dict(prepared.config.options),
+        "class_names": prepared.base.class_names,
+        "template": prepared.template,
+        "backbone": prepared.backbone.fingerprint,
+    }
+    return tensor_file(prompts, about)
+
+
+@contextmanager
+def clock(timings: dict[str, float], phase: str) -> Iterator[None]:
+    """Note how many seconds something took, also if it fails."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        timings[phase] = round(time.perf_counter() - start, 3)
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

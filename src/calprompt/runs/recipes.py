@@ -1,0 +1,66 @@
+"""Recipes: settings of runs as they were published, in YAML files of the package or of one's own.
+
+# first what it is, then the command that runs it
+tuner: coop
+options: {context: 16, position: middle}
+loss: tcpt
+epochs: 50
+
+A recipe sets what it names; everything else keeps the default of `RunConfig`, and the command line goes over both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calprompt.errors import CalpromptError
+from calprompt.registry import unknown
+from calprompt.runs.config import RunConfig
+from calprompt.train import TrainingConfig
+
+TRAINING = [field.name for field in fields(TrainingConfig)]
+RUN = [field.name for field in fields(RunConfig) if field.name != "training"]
+
+
+def available() -> list[str]:
+    """Names of the package's recipes."""
+    folder = files("calprompt") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
+    """What a recipe says it is, and its settings; `name` is one of the package's or the path of a YAML file."""
+    if name in available():
+        text = (files("calprompt") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).suffix in (".yaml", ".yml"):
+        try:
+            text = Path(name).expanduser().read_text(encoding="utf-8")
+        except OSError as error:
+            raise CalpromptError(f"cannot read recipe {name}: {error.strerror or error}") from error
+    else:
+        raise unknown("recipe", name, available())
+    try:
+        settings = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise CalpromptError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise CalpromptError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
+    for key in settings:
+        if key not in RUN + TRAINING:
+            raise unknown(f"setting in recipe {name}", str(key), RUN + TRAINING)
+    head = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    return " ".join(line for line in head if not line.startswith("calprompt ")), settings
+
+
+def build_config(**settings: Any) -> RunConfig:
+    """`RunConfig` from flat settings, those of training among them."""
+    training = {name: settings.pop(name) for name in TRAINING if name in settings}
+    try:
+        return RunConfig(**settings, training=TrainingConfig(**training))
+    except TypeError as error:
+        raise CalpromptError(f"these settings do not fit together: {error}") from error

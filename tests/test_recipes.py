@@ -1,0 +1,92 @@
+"""Recipes: every published setting reads, fits its tuner and says the command that runs it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import samples
+from calprompt.cli import parser, run_config
+from calprompt.errors import CalpromptError
+from calprompt.runs import RunConfig, recipes, run
+from calprompt.tuners import available, create
+from tiny import tiny_backbone
+
+
+@pytest.mark.parametrize("name", recipes.available())
+def test_every_recipe_fits_its_tuner(name: str) -> None:
+    about, settings = recipes.read_recipe(name)
+    assert about
+    config = recipes.build_config(backbone="b", data="d", **settings)
+    depths = {"depth": 2, "visual_depth": 2}  # of a tower with three blocks
+    options = {key: depths.get(key, value) for key, value in config.options.items()}
+    create(config.tuner, tiny_backbone(), ["cat", "dog"], **options)
+
+
+@pytest.mark.parametrize("name", recipes.available())
+def test_every_recipe_says_its_command(name: str) -> None:
+    text = (files("calprompt") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    command = next(line for line in text.splitlines() if line.startswith("# calprompt "))
+    chosen = parser().parse_args(command.split()[2:])
+    assert chosen.recipe == name
+    assert run_config(chosen).tuner == name.split("-")[0]
+
+
+def test_every_tuner_has_recipes_for_both_protocols() -> None:
+    for tuner in set(available()) - {"zero-shot"}:
+        own = [recipes.read_recipe(name)[1] for name in recipes.available() if name.startswith(f"{tuner}-")]
+        assert {settings.get("protocol", "base-to-novel") for settings in own} == {"base-to-novel", "few-shot"}, tuner
+        assert {settings["loss"] for settings in own} == {"ce", "tcpt"}, tuner
+
+
+def test_the_command_line_goes_over_the_recipe() -> None:
+    given = ["train", "--backbone", "b", "--data", "d", "--recipe", "coop-tcpt", "--epochs", "3", "--set", "context=4"]
+    config = run_config(parser().parse_args(given))
+    assert (config.training.epochs, config.training.batch_size) == (3, 32)
+    assert config.options == {"context": 4, "position": "middle"}
+    with pytest.raises(CalpromptError, match="recipe coop-tcpt is for tuner coop, not for maple"):
+        run_config(parser().parse_args([*given, "--tuner", "maple"]))
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("# mine\ntuner: kgcoop\nepochs: 7\n")
+    assert recipes.read_recipe(str(tmp_path / "mine.yaml")) == ("mine", {"tuner": "kgcoop", "epochs": 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tuner: coop\nepoch: 3\n", "unknown setting in recipe .* 'epoch'. Did you mean 'epochs'"),
+        ("- coop\n", "must be settings such as 'tuner: coop', got list"),
+        ("tuner: [\n", "is not YAML"),
+    ],
+)
+def test_bad_recipes_are_answered(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(CalpromptError, match=says):
+        recipes.read_recipe(str(tmp_path / "bad.yaml"))
+
+
+def test_unknown_recipes_are_answered() -> None:
+    with pytest.raises(CalpromptError, match=r"unknown recipe 'coop-tpct'\. Did you mean 'coop-tcpt'"):
+        recipes.read_recipe("coop-tpct")
+    with pytest.raises(CalpromptError, match=r"cannot read recipe none\.yaml"):
+        recipes.read_recipe("none.yaml")
+
+
+def test_settings_of_the_wrong_type_are_answered() -> None:
+    with pytest.raises(CalpromptError, match="setting shots must be a whole number or None, got 'many'"):
+        RunConfig("b", "d", shots="many")  # type: ignore[arg-type]
+    with pytest.raises(CalpromptError, match=r"unknown protocol 'fewshot'\. Did you mean 'few-shot'"):
+        RunConfig("b", "d", protocol="fewshot")
+
+
+def test_few_shot_runs_train_and_test_on_all_classes(tmp_path: Path) -> None:
+    config = samples.config(protocol="few-shot")
+    done = run(config, tmp_path)
+    both = run(samples.config(), tmp_path)
+    assert set(done.metrics) >= {"all", "zero_shot"}
+    assert done.metrics["all"]["classes"] == both.metrics["base"]["classes"] + both.metrics["novel"]["classes"]
+    assert done.metrics["all"]["images"] == both.metrics["base"]["images"] + both.metrics["novel"]["images"]
