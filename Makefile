@@ -11,6 +11,7 @@ test: .venv/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 demo: .venv/.installed
+	@echo "The embedded model is not in this version yet; this is what there is to run on weights of yours:"
 	@$(BIN)/calprompt list
 
 benchmark: .venv/.installed

@@ -1,6 +1,8 @@
-"""Temperature scaling: the optimum, what it keeps, and what it refuses."""
+"""Temperature scaling: the optimum, what it keeps, and what it refuses; and the published descent towards it."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -9,17 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from calprompt import calibrators
-from calprompt.calibrators import Temperature
+from calibrators.drawn import drawn
+from calprompt.calibrators import Stored, Temperature, TemperatureSGD
 from calprompt.errors import CalpromptError
-
-
-def drawn(seed: int, n: int = 60, classes: int = 5, scale: float = 6.0) -> tuple[Tensor, Tensor]:
-    """Logits that know something of their labels, too sure of it."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (n,), generator=generator)
-    logits = torch.randn(n, classes, generator=generator) + 0.8 * F.one_hot(labels, classes)
-    return scale * logits, labels
 
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.floats(0.01, 100))
@@ -29,6 +23,7 @@ def test_is_the_optimum_and_keeps_predictions(seed: int, classes: int, scale: fl
     scaled = Temperature().fit(logits, labels)
     best = F.cross_entropy(scaled(logits), labels)
     assert torch.equal(scaled(logits).argmax(dim=1), logits.argmax(dim=1))
+    assert scaled.temperature is not None
     for other in (1.0, 0.999 * scaled.temperature, 1.001 * scaled.temperature):
         assert best <= F.cross_entropy(logits.double() / other, labels) + 1e-12
 
@@ -56,8 +51,8 @@ def test_against_scipy() -> None:
         (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), "two classes"),
         (torch.eye(3), torch.arange(3), "all 3 validation images are classified right"),
         (torch.eye(3), torch.tensor([1, 2, 0]), "no temperature fits.*Check the labels"),
-        (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0]), "no temperature fits"),
-        (torch.tensor([[float("nan"), 0.0]]), torch.tensor([0]), "not finite"),
+        (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0]), "nothing to fit"),
+        (torch.tensor([[float("nan"), 0.0]]), torch.tensor([0]), "must be finite"),
     ],
 )
 def test_degenerate_data_is_refused(logits: Tensor, labels: Tensor, says: str) -> None:
@@ -65,11 +60,31 @@ def test_degenerate_data_is_refused(logits: Tensor, labels: Tensor, says: str) -
         Temperature().fit(logits, labels)
 
 
-def test_unfitted_is_refused() -> None:
-    with pytest.raises(CalpromptError, match="fit the temperature"):
-        Temperature()(torch.zeros(1, 2))
+def test_the_descent_arrives_at_the_optimum_if_it_goes_on() -> None:
+    logits, labels = drawn(2)
+    record = Stored(logits, labels, logit_scale=100.0)
+    patient = TemperatureSGD(epochs=300, batch_size=60, weight_decay=0.0).fit(record)
+    assert patient.log_scale is not None
+    assert 100 / math.exp(patient.log_scale) == pytest.approx(Temperature().fit(record).temperature, rel=1e-3)
 
 
-def test_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(CalpromptError, match=r"unknown calibrator 'temprature'\. Did you mean 'temperature'"):
-        calibrators.get("temprature")
+def test_the_descent_works_on_cosines_whatever_scale_they_were_stored_with() -> None:
+    logits, labels = drawn(2)
+    one = TemperatureSGD().fit(Stored(logits, labels, logit_scale=100.0))
+    two = TemperatureSGD().fit(Stored(logits / 2, labels, logit_scale=50.0))
+    assert one.log_scale == pytest.approx(two.log_scale, rel=1e-9)
+    torch.testing.assert_close(
+        one(Stored(logits, logit_scale=100.0)), two(Stored(logits / 2, logit_scale=50.0)), rtol=1e-6, atol=1e-6
+    )
+
+
+@torch.no_grad()
+def test_the_descent_does_not_mind_no_grad() -> None:
+    logits, labels = drawn(2)
+    assert TemperatureSGD().fit(Stored(logits, labels, logit_scale=100.0)).log_scale != 4.6052
+
+
+def test_a_descent_that_diverges_is_refused() -> None:
+    logits, labels = drawn(2)
+    with pytest.raises(CalpromptError, match=r"diverged at lr=1000000"):
+        TemperatureSGD(lr=1e6).fit(Stored(logits, labels, logit_scale=1.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,13 @@ def test_the_tuners_own_terms_are_added() -> None:
         ("tcpt", "ce + margin + 5*moments"),
         ("ce+margin( alpha = 0.2 )", "ce + margin(alpha=0.2)"),
         ("0.5*ce + 2*moments(classes=3)", "0.5*ce + 2*moments(classes=3)"),
+        ("0.123456789*ce", "0.123456789*ce"),
+        ("mbls", "ce + 0.1*mbls"),
+        ("1*mbls", "1*mbls"),
+        ("penalty", "ce + 10*penalty"),
+        ("zs_norm", "zs_norm"),
+        ("margin_variance_only", "ce + margin(alpha=0)"),
+        ("margin_l1", "ce + margin + 5*l1"),
     ],
 )
 def test_reads_and_shows(text: str, shown: str) -> None:
@@ -72,6 +81,9 @@ def test_record_has_every_setting() -> None:
         ("'a'*ce", "not a number"),
         ("ce + margin(alpha=open('x'))", "is not a plain value"),
         ("ce + ce", "more than once"),
+        ("ce + margin(alpha='much')", "option of loss 'margin': alpha must be a number, got 'much'"),
+        ("label_smoothing(epsilon=2)", "a share in"),
+        ("focal(gamma=-1)", "0 or more, got -1"),
         ("__import__('os').system('true')", "cannot read"),
     ],
 )
@@ -98,6 +110,33 @@ def test_zero_shot_logits_are_computed_only_when_asked() -> None:
     assert asked
 
 
-def test_registered_names() -> None:
-    assert {"ce", "margin", "moments"} <= set(losses.available())
-    assert "tcpt" in NAMED
+@pytest.mark.parametrize("name", sorted({*NAMED, *losses.available()}))
+def test_every_name_gives_a_finite_scalar_with_a_gradient(name: str) -> None:
+    for images in ((), (6,)):  # shared text features, and text features of each image
+        text = F.normalize(
+            torch.randn(*images, 6, 8, generator=torch.Generator().manual_seed(1)), dim=-1
+        ).requires_grad_()
+        o = outputs()
+        logits = 20 * (o.image @ text.T if not images else torch.einsum("nd,ncd->nc", o.image, text))
+        total, terms = Objective.parse(name)(replace(o, text=text, logits=logits))
+        total.backward()
+        assert total.shape == ()
+        assert all(bool(torch.isfinite(value)) for value in (total, *terms.values()))
+        assert bool(torch.isfinite(text.grad).all())
+        assert float(text.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_sums_say_what_they_are(name: str) -> None:
+    named, written = Objective.parse(name), Objective.parse(NAMED[name])
+    assert named.record() == written.record()
+    assert Objective.parse(str(named)).record() == named.record()
+
+
+def test_losses_with_zero_shot_logits_ask_for_them() -> None:
+    o = outputs()
+    values = {name: losses.get(name)()(o).item() for name in ("zs_norm", "penalty")}
+    assert values["zs_norm"] == pytest.approx(
+        losses.zero_shot_normalised_cross_entropy(o.logits, o.labels, o.zero_shot_logits).item()
+    )
+    assert values["penalty"] == pytest.approx(losses.range_penalty(o.logits, o.zero_shot_logits).item())

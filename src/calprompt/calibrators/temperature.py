@@ -3,24 +3,28 @@
     T = argmin  NLL(s) = -mean_i log softmax(s z_i)[y_i],        s = 1 / T
 
 The NLL is convex in s, with a derivative that is the mean of E_p[z] - z_y. So T is found to the last digit by bisection
-on the sign of that derivative, without a learning rate.
+on the sign of that derivative, without a learning rate. The published fit by SGD is `temperature_sgd`.
 """
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass, field
+
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.calibrators.stored import Stored
 from calprompt.errors import CalpromptError
 
 SMALLEST, LARGEST = 1e-6, 1e6  # of s
 
 
 @calibrators.register("temperature")
+@dataclass
 class Temperature(Calibrator):
-    """One number for all classes.
+    """One number that all logits are divided by, of the best likelihood.
 
+    >>> import torch
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> scaled = Temperature().fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right
     >>> round(scaled.temperature, 4), scaled(logits).softmax(dim=1)[0, 0].round(decimals=6).item()
@@ -29,20 +33,13 @@ class Temperature(Calibrator):
 
     keeps_argmax = True
     novel = True
+    learns = ("temperature",)
 
-    def __init__(self) -> None:
-        self.temperature: float | None = None
+    temperature: float | None = field(default=None, init=False)
 
-    def fit(self, logits: Tensor, labels: Tensor) -> Temperature:
-        logits = logits.detach().double()
-        if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2:
-            raise CalpromptError(
-                f"temperature needs validation logits [images, classes] with at least one image and two classes, "
-                f"got {tuple(logits.shape)}"
-            )
-        if not bool(torch.isfinite(logits).all()):
-            raise CalpromptError("the validation logits hold values that are not finite")
-        own = logits.gather(1, labels[:, None].to(logits.device))[:, 0]
+    def learn(self, record: Stored) -> None:
+        logits = record.logits.double()
+        own = logits.gather(1, record.given("labels")[:, None].to(logits.device))[:, 0]
         if slope(SMALLEST, logits, own) >= 0:
             raise CalpromptError(
                 "no temperature fits: on the validation data the true class does not even have an above-average logit, "
@@ -57,12 +54,10 @@ class Temperature(Calibrator):
         while high / low > 1 + 1e-15 and (middle := (low * high) ** 0.5) not in (low, high):
             low, high = (middle, high) if slope(middle, logits, own) < 0 else (low, middle)
         self.temperature = 1 / high
-        return self
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        if self.temperature is None:
-            raise CalpromptError("fit the temperature on validation logits before applying it")
-        return logits.double() / self.temperature
+    def apply(self, record: Stored) -> Tensor:
+        assert self.temperature is not None
+        return record.logits.double() / self.temperature
 
 
 def slope(s: float, logits: Tensor, own: Tensor) -> float:

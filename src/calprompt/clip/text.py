@@ -127,8 +127,12 @@ def _encode(model: CLIP, prefix: Tensor, rest: Tensor, lengths: tuple[int, ...],
 
 
 def best_row(prefix: int, width: int) -> int:
-    """Tokens in a row: beside a token's matrices, attention costs row / (6 width), a repeated prefix prefix / row."""
-    return max(64, round((6 * width * prefix) ** 0.5))
+    """Tokens in a row, where what grows with it and what shrinks balance.
+
+    Relative to a token's matrices, its attention costs about row / (3 width), as measured, and its share of a repeated
+    prefix prefix / row.
+    """
+    return max(32, round((3 * width * prefix) ** 0.5))
 
 
 def overwrite(x: Tensor, vectors: Tensor, rows: int) -> Tensor:

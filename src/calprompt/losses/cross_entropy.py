@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calprompt.losses.inputs import precise
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
 
@@ -18,5 +18,4 @@ class CrossEntropy:
     """-mean_i log softmax(z_i)[y_i], in float32 or better."""
 
     def __call__(self, outputs: Outputs) -> Tensor:
-        logits = outputs.logits
-        return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), outputs.labels)
+        return F.cross_entropy(precise(outputs.logits), outputs.labels)

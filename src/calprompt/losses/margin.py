@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.losses.inputs import precise_logits
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
 
@@ -22,12 +21,11 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Among equal runners-up the gradient goes to one.
 
+    >>> import torch
     >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]))
     tensor([1.])
     """
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise CalpromptError(f"margins need logits [batch, classes] of two classes or more, got {tuple(logits.shape)}")
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = precise_logits(logits, "margins")
     labels = labels[:, None]
     runner_up = logits.scatter(1, labels, float("-inf")).max(dim=1).values
     return logits.gather(1, labels)[:, 0] - runner_up
@@ -36,6 +34,7 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 def mean_variance_margin(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 0.01) -> Tensor:
     """-alpha * mean + beta * population variance of the margins of a batch.
 
+    >>> import torch
     >>> logits = torch.tensor([[3.0, 1.0], [1.0, 5.0]])
     >>> mean_variance_margin(logits, torch.tensor([0, 1]))  # margins 2 and 4
     tensor(-0.2900)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from calprompt.errors import CalpromptError
+from calprompt.losses.inputs import tuned_and_frozen
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
 
@@ -33,13 +34,7 @@ def text_moment_matching(
     >>> text_moment_matching(eye, eye.flip(0))  # the same set of classes in another order
     tensor(0.)
     """
-    if tuned.ndim < 2 or tuned.shape[-2:] != frozen.shape[-2:]:
-        raise CalpromptError(
-            f"tuned and frozen features are [..., classes, dimensions] of the same classes, "
-            f"got {tuple(tuned.shape)} and {tuple(frozen.shape)}"
-        )
-    dtype = torch.promote_types(torch.promote_types(tuned.dtype, frozen.dtype), torch.float32)
-    tuned, frozen = tuned.to(dtype), frozen.detach().to(dtype)
+    tuned, frozen = tuned_and_frozen(tuned, frozen)
     tuned_mean, frozen_mean = tuned.mean(dim=-2, keepdim=True), frozen.mean(dim=-2, keepdim=True)
     mean_gap = (tuned_mean - frozen_mean).square().sum(dim=(-2, -1))
     T, U = tuned - tuned_mean, frozen - frozen_mean

@@ -12,10 +12,28 @@ from torch import Tensor
 
 from calprompt.errors import CalpromptError
 from calprompt.losses.registry import Loss, losses
+from calprompt.options import check_types
 from calprompt.outputs import Outputs
 from calprompt.registry import unknown
 
-NAMED = {"tcpt": "ce + margin(alpha=0.1, beta=0.01) + 5*moments"}  # the paper's objective, with its weights
+# Sums with a name. One that is also the name of a loss (mbls, penalty) means the published sum when it stands alone.
+NAMED = {
+    "tcpt": "ce + margin(alpha=0.1, beta=0.01) + 5*moments",  # the paper's objective, with its weights
+    # what it is compared with; zs_norm, label_smoothing and focal stand for themselves
+    "mbls": "ce + 0.1*mbls(margin=10)",
+    "penalty": "ce + 10*penalty",
+    # its parts
+    "margin_only": "ce + margin",
+    "margin_mean_only": "ce + margin(beta=0)",
+    "margin_variance_only": "ce + margin(alpha=0)",
+    "moments_only": "ce + 5*moments",
+    "mean_moment_only": "ce + 5*moments(covariance_weight=0)",
+    "covariance_only": "ce + 5*moments(mean_weight=0)",
+    # another alignment of the text features in place of the moments, with the same weight
+    "margin_l1": "ce + margin + 5*l1",
+    "margin_l2": "ce + margin + 5*l2",
+    "margin_orthogonality": "ce + margin + 5*orthogonality",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +52,7 @@ class Term:
     def __str__(self) -> str:
         defaults = {name: parameter.default for name, parameter in signature(type(self.loss)).parameters.items()}
         set_ = [f"{name}={value!r}" for name, value in self.options.items() if value != defaults.get(name)]
-        weight = f"{self.weight:g}*" if self.weight != 1 else ""
+        weight = repr(self.weight).removesuffix(".0") + "*" if self.weight != 1 else ""
         return weight + self.name + (f"({', '.join(set_)})" if set_ else "")
 
 
@@ -72,7 +90,8 @@ class Objective:
         return cls(terms)
 
     def __str__(self) -> str:
-        return " + ".join(str(term) for term in self.terms)
+        text = " + ".join(str(term) for term in self.terms)
+        return f"1*{text}" if text in NAMED else text
 
     def record(self) -> list[dict[str, Any]]:
         """Every term with its weight and all its settings, as plain data."""
@@ -109,6 +128,7 @@ def _build(name: str, options: dict[Any, Any]) -> Loss:
     for option in options:
         if option not in known:
             raise unknown(f"option of loss {name!r}", str(option), known)
+    check_types(f"option of loss {name!r}:", make, options)
     return make(**options)
 
 

@@ -1,0 +1,115 @@
+"""Calibrators one after another: `temperature -> dac`, each fitted on what the former one gives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+
+from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.calibrators.stored import Stored
+from calprompt.errors import CalpromptError
+from calprompt.options import check_types
+from calprompt.registry import unknown
+
+ARROW = "->"
+
+
+class Chain(Calibrator):
+    """Calibrators in a row. It promises what all of them promise and needs what any of them needs.
+
+    >>> chain = parse("temperature -> dac(k=3)")
+    >>> chain.keeps_argmax, chain.novel, chain.needs
+    (True, True, ('text', 'frozen_text', 'base_text', 'base_frozen_text'))
+    """
+
+    def __init__(self, steps: Sequence[Calibrator]) -> None:
+        if not steps:
+            raise CalpromptError("a chain needs at least one calibrator")
+        self.steps = tuple(steps)
+        self.keeps_argmax = all(step.keeps_argmax for step in steps)
+        self.novel = all(step.novel for step in steps)
+        self.needs = tuple(dict.fromkeys(field for step in steps for field in step.needs))
+        learners = [n for n, step in enumerate(steps, start=1) if step.learns]
+        self.fitted = max(learners, default=0)  # how many steps the fit goes through: up to the last learner
+        self.learns = ("states",) if learners else ()
+
+    @property
+    def name(self) -> str:
+        return f" {ARROW} ".join(step.name for step in self.steps)
+
+    @property
+    def states(self) -> list[dict[str, Any]] | None:
+        """What each step learned; nothing before the fit."""
+        states = [step.state() for step in self.steps]
+        return None if any(value is None for state in states for value in state.values()) else states
+
+    @property
+    def fit_needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(field for step in self.steps[: self.fitted] for field in step.needs))
+
+    def forget(self) -> None:
+        for step in self.steps:
+            step.forget()
+
+    def learn(self, record: Stored) -> None:
+        *before, last = self.steps[: self.fitted]
+        for step in before:
+            record = replace(record, logits=step.fit(record)(record))
+        last.fit(record)
+
+    def apply(self, record: Stored) -> Tensor:
+        for step in self.steps:
+            record = replace(record, logits=step(record))
+        return record.logits
+
+    def restore(self, state: Mapping[str, Any]) -> Chain:
+        self.forget()
+        learned = state.get("states") or []
+        if learned and len(learned) != len(self.steps):
+            raise CalpromptError(
+                f"the chain {self.name!r} has {len(self.steps)} steps, got the states of {len(learned)}"
+            )
+        for step, each in zip(self.steps, learned, strict=False):
+            step.restore(each)
+        return self
+
+
+def parse(spec: str | Calibrator | Sequence[str | Calibrator]) -> Calibrator:
+    """A calibrator from its name, with options if need be, or a chain from several.
+
+    >>> parse("dac(k=3)"), parse("temperature").name, parse(["temperature", "dac"]).name
+    (DistanceAware(k=3, threshold=0.05, divisor='neighbours'), 'temperature', 'temperature -> dac')
+    """
+    if isinstance(spec, Calibrator):
+        return spec
+    if isinstance(spec, str):
+        parts = spec.split(ARROW)
+        return _read(spec) if len(parts) == 1 else Chain([_read(part) for part in parts])
+    return Chain([parse(each) for each in spec])
+
+
+def _read(text: str) -> Calibrator:
+    """`name` or `name(option=value, ...)`."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        if not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("not a name with options")
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise CalpromptError(
+            f"cannot read the calibrator {text.strip()!r}; write a name, with options in parentheses if need be, and "
+            f"arrows between several: 'temperature {ARROW} dac(k=3)'"
+        ) from error
+    make = calibrators.get(call.func.id)
+    known = signature(make).parameters
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of calibrator {call.func.id!r}", option, known)
+    check_types(f"option of calibrator {call.func.id!r}:", make, options)
+    return make(**options)

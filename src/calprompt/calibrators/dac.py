@@ -1,0 +1,95 @@
+"""Distance-aware calibration, DAC (Wang et al., Open-Vocabulary Calibration for Fine-tuned CLIP, ICML 2024).
+
+    d⁰_c = mean distance of u_c to its K nearest frozen base features
+    d_c  = mean distance of t_c to its K nearest tuned base features
+    γ_c  = exp(d⁰_c - d_c),  or 1 where the nearest tuned base feature is closer than 0.05: c is a base class
+    z_i  ← γ_p z_i           with p the predicted class of image i
+
+u and t are frozen and tuned text features, as unit vectors. Where tuning has driven a class away from the base classes,
+d_c > d⁰_c, and predictions of it become less sure. γ is not clipped: above 1, they become surer. Nothing is fitted, and
+base classes are left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.calibrators.stored import Stored
+from calprompt.errors import CalpromptError
+from calprompt.registry import unknown
+
+DIVISORS = ("neighbours", "k")
+
+
+@calibrators.register("dac")
+@dataclass
+class DistanceAware(Calibrator):
+    """Confidence of a class scaled by how far tuning moved it from the base classes (DAC).
+
+    k          nearest base classes whose distances are averaged
+    threshold  a class this near to a base class is one
+    divisor    with fewer base classes than k: "neighbours" divides by how many there are, "k" by k as the public code
+
+    Text features that depend on the image, [n, C, D], give each image the factor of its predicted class from its own
+    features; then `base_text` depends on the image too.
+
+    >>> base, near, far = torch.eye(3)[:1], torch.tensor([[0.6, 0.8, 0.0]]), torch.eye(3)[1:2]
+    >>> moved = Stored(torch.ones(1, 1), text=far, frozen_text=near, base_text=base, base_frozen_text=base)
+    >>> DistanceAware()(moved)  # from 0.894 to 1.414: exp(0.894 - 1.414)
+    tensor([[0.5946]], dtype=torch.float64)
+    """
+
+    keeps_argmax = True
+    novel = True
+    needs = ("text", "frozen_text", "base_text", "base_frozen_text")
+
+    k: int = 5
+    threshold: float = 0.05
+    divisor: str = "neighbours"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise CalpromptError(f"k of dac is 1 or more, got {self.k}")
+        if self.divisor not in DIVISORS:
+            raise unknown("divisor of dac", self.divisor, DIVISORS)
+
+    def apply(self, record: Stored) -> Tensor:
+        return record.logits.double() * self.factors(record)[:, None]
+
+    def factors(self, record: Stored) -> Tensor:
+        """What each image's logits are multiplied by, [n]."""
+        text, frozen, base, base_frozen = (record.given(name) for name in self.needs)
+        if text.ndim != base.ndim:
+            raise CalpromptError(
+                f"dac compares text features with base_text: give both for each image or neither, "
+                f"got {list(text.shape)} and {list(base.shape)}"
+            )
+        predicted = record.logits.argmax(dim=1)
+        if text.ndim == 2:
+            return self.class_factors(text, frozen, base, base_frozen)[predicted]
+        own = text[torch.arange(len(text), device=text.device), predicted]  # [n, D]
+        return self.class_factors(own[:, None], frozen[predicted][:, None], base, base_frozen)[:, 0]
+
+    def class_factors(self, text: Tensor, frozen: Tensor, base: Tensor, base_frozen: Tensor) -> Tensor:
+        """γ of every class: features [..., C, D], base features [..., C', D] -> [..., C]."""
+        now, nearest = self.distance(text, base)
+        before, _ = self.distance(frozen, base_frozen)
+        return torch.where(nearest < self.threshold, 1.0, torch.exp(before - now))
+
+    def distance(self, features: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean distance to the k nearest base features, and the distance to the nearest, both [..., C]."""
+        if features.shape[-1] != base.shape[-1] or base.shape[-2] == 0:
+            raise CalpromptError(
+                f"dac needs text features of one dimension and at least one base class, "
+                f"got {list(features.shape)} and base features {list(base.shape)}"
+            )
+        features, base = F.normalize(features.double(), dim=-1), F.normalize(base.double(), dim=-1)
+        apart = torch.cdist(features, base, compute_mode="donot_use_mm_for_euclid_dist")  # [..., C, C']
+        closest = apart.topk(min(self.k, base.shape[-2]), largest=False).values
+        divisor = self.k if self.divisor == "k" else closest.shape[-1]
+        return closest.sum(dim=-1) / divisor, closest[..., 0]

@@ -1,0 +1,45 @@
+"""SaLS (Murugesan et al., Robust Calibration of Large Vision-Language Adapters, ECCV 2024): zero-shot range at test.
+
+    R(z) = (z - min z) / (max z - min z) * (max z⁰ - min z⁰) + min z⁰
+
+with minima and maxima over the classes of one image, and z⁰ its zero-shot logits. The order of the classes stays; how
+sure the model may be is taken from before tuning. Nothing is fitted. The same map in the training loss is `zs_norm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.calibrators.stored import Stored
+from calprompt.errors import CalpromptError
+from calprompt.losses.zs_norm import rescale_to_range
+
+
+@calibrators.register("sals")
+@dataclass
+class SampleLogitScaling(Calibrator):
+    """Logits of each image rescaled to the range of its zero-shot ones (SaLS).
+
+    An image with equal logits for all classes, tuned or zero-shot, is refused: no range, or no prediction left.
+
+    >>> import torch
+    >>> SampleLogitScaling()(Stored(torch.tensor([[0.0, 5.0, 10.0]]), zero_shot_logits=torch.tensor([[2.0, 4.0, 3.0]])))
+    tensor([[2., 3., 4.]], dtype=torch.float64)
+    """
+
+    keeps_argmax = True
+    novel = True
+    needs = ("zero_shot_logits",)
+
+    def apply(self, record: Stored) -> Tensor:
+        zero_shot = record.given("zero_shot_logits").double()
+        flat = (zero_shot.amin(dim=1) == zero_shot.amax(dim=1)).nonzero().flatten().tolist()
+        if flat:
+            raise CalpromptError(
+                f"sals: the zero-shot logits of image {flat[0]} are the same for every class, so its prediction would "
+                f"be lost ({len(flat)} such of {len(zero_shot)} images)"
+            )
+        return rescale_to_range(record.logits.double(), zero_shot)

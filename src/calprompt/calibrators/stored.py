@@ -1,0 +1,116 @@
+"""What calibrators work on: the stored results of a model on a set of images, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+
+MEANING = {
+    "labels": "the true classes",
+    "text": "tuned text features of the classes",
+    "frozen_text": "untuned text features of the classes",
+    "base_text": "tuned text features of the base classes",
+    "base_frozen_text": "untuned text features of the base classes",
+    "zero_shot_logits": "logits of the untuned model",
+    "logit_scale": "the number that cosines were multiplied by",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Logits of n images over C classes, and what else is known; checked when it is made.
+
+    logits            [n, C], scaled
+    labels            [n], wanted by what is fitted
+    text              [C, D] tuned, or [n, C, D] if it depends on the image
+    frozen_text       [C, D] of the untuned model
+    base_text         [C', D] tuned, of the base classes, or [n, C', D]
+    base_frozen_text  [C', D] of the untuned model
+    zero_shot_logits  [n, C] of the untuned model
+    logit_scale       what cosines were multiplied by to give the logits
+
+    >>> Stored(torch.zeros(2, 3)).require("the calibrator 'dac'", ("text",))
+    Traceback (most recent call last):
+    calprompt.errors.CalpromptError: the calibrator 'dac' needs text (tuned text features of the classes), ...
+    """
+
+    logits: Tensor
+    labels: Tensor | None = None
+    text: Tensor | None = None
+    frozen_text: Tensor | None = None
+    base_text: Tensor | None = None
+    base_frozen_text: Tensor | None = None
+    zero_shot_logits: Tensor | None = None
+    logit_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 2 or self.logits.shape[1] == 0 or not self.logits.is_floating_point():
+            raise CalpromptError(
+                f"logits must be floating-point numbers [images, classes], got {_shown(self.logits)} "
+                f"of {self.logits.dtype}"
+            )
+        n, C = self.logits.shape
+        self._expect("labels", [n])
+        self._expect("text", [C, None], [n, C, None])
+        self._expect("frozen_text", [C, None])
+        self._expect("base_text", [None, None], [n, None, None])
+        self._expect("base_frozen_text", [None, None])
+        self._expect("zero_shot_logits", [n, C])
+        for name in ("logits", "text", "frozen_text", "base_text", "base_frozen_text", "zero_shot_logits"):
+            given = getattr(self, name)
+            if given is not None and not bool(torch.isfinite(given).all()):
+                raise CalpromptError(f"{name} must be finite, got {int((~torch.isfinite(given)).sum())} that are not")
+        if self.labels is not None and n:
+            if self.labels.is_floating_point() or self.labels.dtype == torch.bool:
+                raise CalpromptError(f"labels must be whole numbers, got {self.labels.dtype}")
+            lowest, highest = int(self.labels.min()), int(self.labels.max())
+            if lowest < 0 or highest >= C:
+                raise CalpromptError(f"labels must lie in 0..{C - 1} for {C} classes, got {lowest}..{highest}")
+        if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
+            raise CalpromptError(f"logit_scale must be a positive number, got {self.logit_scale}")
+
+    def require(self, who: str, names: tuple[str, ...]) -> None:
+        """Raise for the first of these fields that is missing."""
+        for name in names:
+            if getattr(self, name) is None:
+                raise CalpromptError(
+                    f"{who} needs {name} ({MEANING[name]}), which the record does not have: Stored(..., {name}=...)"
+                )
+
+    def given(self, name: str) -> Tensor:
+        """A tensor of the record that has to be there."""
+        self.require("this", (name,))
+        tensor: Tensor = getattr(self, name)
+        return tensor
+
+    def _expect(self, name: str, *shapes: list[int | None]) -> None:
+        given = getattr(self, name)
+        if given is None:
+            return
+        for shape in shapes:
+            if len(shape) == given.ndim and all(
+                wanted in (None, got) for wanted, got in zip(shape, given.shape, strict=True)
+            ):
+                return
+        wanted = " or ".join(_shown(shape) for shape in shapes)
+        raise CalpromptError(
+            f"{name} must have the shape {wanted} beside logits {_shown(self.logits)}, got {_shown(given)}"
+        )
+
+
+def stored(record: Stored | Tensor, labels: Tensor | None = None) -> Stored:
+    """A record as it is, or made of logits and perhaps labels."""
+    if isinstance(record, Stored):
+        if labels is not None:
+            raise CalpromptError("the record has a field for labels: give Stored(logits, labels), or two tensors")
+        return record
+    return Stored(record.detach(), labels)
+
+
+def _shown(shape: Tensor | list[int | None]) -> str:
+    sizes = list(shape.shape) if isinstance(shape, Tensor) else shape
+    return "[" + ", ".join("any" if size is None else str(size) for size in sizes) + "]"

@@ -1,0 +1,46 @@
+"""Focal loss (Lin et al., ICCV 2017; for calibration: Mukhoti et al., NeurIPS 2020): hard images count more.
+
+    L = -mean_i (1 - p_i)^γ log p_i          p_i = softmax(z_i)[y_i]
+
+What is right and sure already counts little; γ = 0 is cross-entropy, which it replaces. 1 - p is taken as the
+probability of all other classes, in logarithms, so neither value nor gradient loses digits when p is near 0 or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+from calprompt.losses.inputs import precise_logits
+from calprompt.losses.registry import losses
+from calprompt.outputs import Outputs
+
+
+def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Tensor:
+    """Cross-entropy of logits [B, C] and labels [B], each image weighted by (1 - p)^γ.
+
+    >>> import torch
+    >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5² * 0.6931
+    tensor(0.1733)
+    """
+    log_p = precise_logits(logits, "focal loss").log_softmax(dim=1)
+    labels = labels[:, None]
+    log_rest = log_p.scatter(1, labels, float("-inf")).logsumexp(dim=1)
+    return -((gamma * log_rest).exp() * log_p.gather(1, labels)[:, 0]).mean()
+
+
+@losses.register("focal")
+@dataclass(frozen=True)
+class Focal:
+    """Cross-entropy that weighs sure and right images down, `focal_loss`; instead of `ce`."""
+
+    gamma: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise CalpromptError(f"gamma of the focal loss is 0 or more, got {self.gamma}")
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return focal_loss(outputs.logits, outputs.labels, self.gamma)

@@ -1,0 +1,47 @@
+"""What losses do to their tensors first: float32 or better, shapes that fit, no gradient to the frozen side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """In float32, or as it is if that is better.
+
+    >>> precise(torch.zeros(1, dtype=torch.float16)).dtype, precise(torch.zeros(1, dtype=torch.float64)).dtype
+    (torch.float32, torch.float64)
+    """
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def precise_logits(logits: Tensor, of: str) -> Tensor:
+    """Logits [B, C] of two classes or more, in float32 or better."""
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise CalpromptError(f"{of}: logits are [batch, classes] of two classes or more, got {tuple(logits.shape)}")
+    return precise(logits)
+
+
+def with_zero_shot(logits: Tensor, zero_shot: Tensor, of: str) -> tuple[Tensor, Tensor]:
+    """Logits and, detached, the zero-shot logits of the same images, both [B, C]."""
+    if logits.shape != zero_shot.shape:
+        raise CalpromptError(
+            f"{of}: tuned and zero-shot logits are of the same images and classes, "
+            f"got {tuple(logits.shape)} and {tuple(zero_shot.shape)}"
+        )
+    logits = precise_logits(logits, of)
+    dtype = torch.promote_types(logits.dtype, zero_shot.dtype)
+    return logits.to(dtype), zero_shot.detach().to(dtype)
+
+
+def tuned_and_frozen(tuned: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
+    """Text features [..., C, D] and, detached, the frozen ones [C, D] of the same classes, in one dtype."""
+    if tuned.ndim < 2 or tuned.shape[-2:] != frozen.shape[-2:]:
+        raise CalpromptError(
+            f"tuned and frozen features are [..., classes, dimensions] of the same classes, "
+            f"got {tuple(tuned.shape)} and {tuple(frozen.shape)}"
+        )
+    dtype = torch.promote_types(torch.promote_types(tuned.dtype, frozen.dtype), torch.float32)
+    return tuned.to(dtype), frozen.detach().to(dtype)

@@ -1,0 +1,60 @@
+"""ZS-Norm (Murugesan et al., Robust Calibration of Large Vision-Language Adapters, ECCV 2024).
+
+    R(z) = (z - min z) / (max z - min z) * (max z⁰ - min z⁰) + min z⁰          L = CE(R(z), y)
+
+z⁰ are the zero-shot logits of the same image; minima and maxima are over its classes. Cross-entropy sees logits with
+the zero-shot range, so it replaces `ce`. Gradients flow through the minimum and the maximum of z; nothing reaches z⁰.
+At test time nothing is rescaled: that is the calibrator `sals`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calprompt.errors import CalpromptError
+from calprompt.losses.inputs import with_zero_shot
+from calprompt.losses.registry import losses
+from calprompt.outputs import Outputs
+
+
+def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
+    """Logits [B, C] mapped row by row, linearly, onto the range of the zero-shot ones.
+
+    A row of equal logits has no range to map, and is refused.
+
+    >>> rescale_to_range(torch.tensor([[0.0, 5.0, 10.0]]), torch.tensor([[2.0, 4.0, 3.0]]))
+    tensor([[2., 3., 4.]])
+    """
+    logits, zero_shot = with_zero_shot(logits, zero_shot, "rescaling to the zero-shot range")
+    low, high = logits.min(dim=1, keepdim=True).values, logits.max(dim=1, keepdim=True).values
+    flat = (high == low).flatten().nonzero().flatten().tolist()
+    if flat:
+        raise CalpromptError(
+            f"image {flat[0]} has the same logit for every class, which has no range to rescale "
+            f"({len(flat)} such of {len(logits)} images); the class features may have become one"
+        )
+    bottom, top = zero_shot.min(dim=1, keepdim=True).values, zero_shot.max(dim=1, keepdim=True).values
+    return torch.lerp(bottom, top, (logits - low) / (high - low))  # both ends are met exactly
+
+
+def zero_shot_normalised_cross_entropy(logits: Tensor, labels: Tensor, zero_shot: Tensor) -> Tensor:
+    """Cross-entropy of logits that were given the zero-shot range.
+
+    >>> z, z0 = torch.tensor([[0.0, 9.0]]), torch.tensor([[1.0, 2.0]])
+    >>> zero_shot_normalised_cross_entropy(z, torch.tensor([1]), z0)  # log(1 + 1/e)
+    tensor(0.3133)
+    """
+    return F.cross_entropy(rescale_to_range(logits, zero_shot), labels)
+
+
+@losses.register("zs_norm")
+@dataclass(frozen=True)
+class ZeroShotNorm:
+    """Cross-entropy of logits rescaled to the zero-shot range (ZS-Norm); instead of `ce`."""
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return zero_shot_normalised_cross_entropy(outputs.logits, outputs.labels, outputs.zero_shot_logits)

@@ -1,0 +1,44 @@
+"""The tuner of docs/add-a-tuner.md, run as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import samples
+import torch
+
+from calprompt import tuners
+from calprompt.cli import main
+from calprompt.runs import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-tuner.md"
+
+
+@pytest.fixture(scope="module")
+def preface(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    path = tmp_path_factory.mktemp("own") / "preface.py"
+    path.write_text(code)
+    return path
+
+
+def test_it_runs_from_the_command_line(preface: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = re.search(r"^calprompt (train --import preface\.py .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    places = {"preface.py": preface, "SPEC": samples.backbone(), "DATA": samples.feature_file()}
+    given = [str(places.get(word, word)) for word in command[1].split()]
+    assert main([*given, "--epochs", "3", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "preface (tcpt)" in printed
+    assert "novel" in printed
+
+
+def test_it_is_a_tuner_like_any_other(preface: Path, tmp_path: Path) -> None:
+    config = samples.config(tuner="preface", options={"words": "a sketch of a"}, imports=(str(preface),))
+    assert "preface" in tuners.available()
+    one, two = run(config, tmp_path / "one"), run(config, tmp_path / "two")
+    prompts = [(done.folder / "prompts.safetensors").read_bytes() for done in (one, two)]
+    assert prompts[0] == prompts[1]
+    assert one.history()[-1]["ce"] < one.history()[0]["ce"]
+    assert torch.isfinite(torch.tensor([one.metrics["novel"]["ece"]]))
