@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     setting("--epochs", type=int, help="(default: 50)")
     setting("--batch-size", type=int, metavar="N", help="(default: 32)")
     setting("--lr", type=float, help="learning rate (default: 0.002)")
+    setting("--diagnose-every", type=int, metavar="STEPS", help="log gradient norms of all terms (default: never)")
     setting("--views", type=int, metavar="N", help="random crops of a training image (default: 8)")
     setting("--template", help="of the untuned model (default: the dataset's, or 'a photo of a {}.')")
     setting("--device", help="cpu, cuda, cuda:1, … (default: cpu)")

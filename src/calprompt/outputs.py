@@ -27,7 +27,12 @@ class Outputs:
     logit_scale: Tensor
     frozen_image: Callable[[], Tensor]
     terms: Mapping[str, Tensor] = field(default_factory=dict)
-    generator: torch.Generator | None = None  # of this step, for losses that draw
+    seed: int = 0  # of this step, for losses that draw
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A fresh one of this step: a loss that is computed again draws the same."""
+        return torch.Generator().manual_seed(self.seed)
 
     @property
     def zero_shot_logits(self) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from calprompt.diagnostics import diagnose
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
 from calprompt.tuners import Tuner
@@ -31,10 +32,11 @@ class TrainingConfig:
     warmup_epochs: int = 1
     warmup_lr: float = 1e-5
     seed: int = 1
+    diagnose_every: int = 0  # steps between looks at every term's gradient; 0: never
     autocast: str | None = None  # "bfloat16" or "float16": the frozen towers run in it, prompts stay as they are
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("seed", 0)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("seed", 0), ("diagnose_every", 0)):
             if getattr(self, name) < least:
                 raise CalpromptError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not (math.isfinite(self.lr) and self.lr > 0):
@@ -92,13 +94,18 @@ def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
 
 def seeded(*numbers: int) -> torch.Generator:
     """A generator of its own for every tuple of numbers."""
-    mixed = 0
-    for number in numbers:  # splitmix64, so that neighbouring seeds and epochs have unrelated streams
-        mixed = (mixed + number + 0x9E3779B97F4A7C15) % 2**64
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-        mixed ^= mixed >> 31
-    return torch.Generator().manual_seed(mixed % 2**63)
+    return torch.Generator().manual_seed(mixed(*numbers))
+
+
+def mixed(*numbers: int) -> int:
+    """One number of many, by splitmix64: neighbouring seeds and epochs have unrelated streams."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) % 2**64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
+        state ^= state >> 31
+    return state % 2**63
 
 
 def train(
@@ -132,11 +139,11 @@ def train(
         tuner.load_training_state(state.tuner)
         done = state.epoch
 
-    history = []
+    history, every = [], config.diagnose_every
     for epoch in range(done + 1, config.epochs + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(epoch, config)
-        sums: dict[str, float] = {}
+        seen: dict[str, list[float]] = {}
         steps = batches(n, config.batch_size, config.seed, epoch)
         for step, indices in enumerate(steps, start=1):
             values = training_step(
@@ -146,15 +153,16 @@ def train(
                 data.images(indices, epoch),
                 data.labels[indices],
                 frozen=data.frozen(indices, epoch),
-                generator=seeded(config.seed, epoch, step),
+                seed=mixed(config.seed, epoch, step),
+                diagnosed=every > 0 and ((epoch - 1) * len(steps) + step - 1) % every == 0,
                 autocast=config.autocast,
                 where=f"epoch {epoch}, step {step} of {len(steps)}",
             )
             for name, value in values.items():
-                sums[name] = sums.get(name, 0.0) + value
+                seen.setdefault(name, []).append(value)
         tuner.end_epoch(epoch, config.epochs)
         record = {"epoch": float(epoch), "lr": learning_rate(epoch, config)}
-        record |= {name: total / len(steps) for name, total in sums.items()}
+        record |= {name: math.fsum(values) / len(values) for name, values in seen.items()}
         history.append(record)
         if after_epoch is not None:
             momenta = {
@@ -176,22 +184,25 @@ def training_step(
     labels: Tensor,
     *,
     frozen: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
+    diagnosed: bool = False,
     autocast: str | None = None,
     where: str = "this step",
 ) -> dict[str, float]:
-    """One update of the prompts; returns the loss, its terms and the batch accuracy.
+    """One update of the prompts; returns the loss, its terms and the batch accuracy, and diagnostics if asked.
 
     A loss or gradient that is not finite raises before anything is updated.
     """
     optimizer.zero_grad(set_to_none=True)
     with tuner.backbone.autocasting(getattr(torch, autocast) if autocast else None):
-        outputs = tuner(images, labels, frozen=frozen, generator=generator)
+        outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)
     values = {"loss": float(loss.detach()), **{name: float(value.detach()) for name, value in terms.items()}}
     if not math.isfinite(values["loss"]):
         bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
         raise NonFiniteLossError(f"the loss is not finite at {where} ({bad}); lower the learning rate or the weights")
+    if diagnosed:
+        values |= diagnose(tuner, objective, outputs, terms)
     tuner.backward(loss, outputs)
     for name, parameter in tuner.named_parameters():
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):

@@ -94,7 +94,7 @@ def test_bad_sums_are_answered(text: str, says: str) -> None:
 
 def test_moments_over_drawn_classes_follow_the_generator() -> None:
     loss = Objective.parse("moments(classes=3)")
-    values = [loss(outputs(generator=torch.Generator().manual_seed(s)))[0].item() for s in (1, 1, 2)]
+    values = [loss(outputs(seed=s))[0].item() for s in (1, 1, 2)]
     assert values[0] == values[1] != values[2]
     with pytest.raises(CalpromptError, match="over 7 classes, but there are 6"):
         Objective.parse("moments(classes=7)")(outputs())

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-import samples
 import torch
 
+import samples
 from calprompt import tuners
 from calprompt.cli import main
 from calprompt.runs import run

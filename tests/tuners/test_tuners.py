@@ -120,7 +120,7 @@ def test_promptsrc_average_is_the_weighted_mean_of_the_epochs() -> None:
         with torch.no_grad():
             tuner.context.fill_(epoch)
         tuner.end_epoch(epoch, 3)
-        seen.append(float(tuner.context[0, 0]))
+        seen.append(tuner.context[0, 0].item())
     weights = torch.tensor([-0.5, 0.0, -0.5]).softmax(dim=0)
     assert seen == pytest.approx([1, 2, float(weights @ torch.tensor([1.0, 2.0, 3.0]))], rel=1e-5)
 

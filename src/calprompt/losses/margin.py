@@ -7,7 +7,7 @@ over the batch, on scaled logits, with the population variance. A batch of one h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -50,6 +50,9 @@ class Margin:
 
     alpha: float = 0.1
     beta: float = 0.01
+
+    def parts(self) -> dict[str, Margin]:
+        return {"mean": replace(self, beta=0.0), "variance": replace(self, alpha=0.0)}
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return mean_variance_margin(outputs.logits, outputs.labels, self.alpha, self.beta)

@@ -11,7 +11,7 @@ which takes C x C matrices instead of D x D ones, and, unlike expanding the squa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,9 @@ class Moments:
     mean_weight: float = 1.0
     covariance_weight: float = 1.0
     classes: int | None = None
+
+    def parts(self) -> dict[str, Moments]:
+        return {"mean": replace(self, covariance_weight=0.0), "covariance": replace(self, mean_weight=0.0)}
 
     def __call__(self, outputs: Outputs) -> Tensor:
         tuned, frozen = outputs.text, outputs.frozen_text

@@ -110,7 +110,7 @@ class Tuner(nn.Module, ABC):
         labels: Tensor,
         *,
         frozen: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        seed: int = 0,
     ) -> Outputs:
         """The record of one training step.
 
@@ -119,7 +119,7 @@ class Tuner(nn.Module, ABC):
         """
         image = self.image_features(images)
         text = self.text_features(image)
-        return self.outputs(images, labels, image, text, self.logits(image, text), frozen, generator)
+        return self.outputs(images, labels, image, text, self.logits(image, text), frozen, seed)
 
     def outputs(
         self,
@@ -129,7 +129,7 @@ class Tuner(nn.Module, ABC):
         text: Tensor,
         logits: Tensor,
         frozen: Tensor | None,
-        generator: torch.Generator | None,
+        seed: int,
     ) -> Outputs:
         """`Outputs` with the tuner's own terms in it."""
 
@@ -148,7 +148,7 @@ class Tuner(nn.Module, ABC):
             frozen_text=self.frozen_text,
             logit_scale=self.backbone.logit_scale,
             frozen_image=frozen_image,
-            generator=generator,
+            seed=seed,
         )
         return replace(record, terms=self.terms(record))
 

@@ -99,13 +99,13 @@ class ProDA(Tuner):
         labels: Tensor,
         *,
         frozen: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        seed: int = 0,
     ) -> Outputs:
         image, labels = self.image_features(images), labels.to(self.context.device)
         features = self.prompt_features(self.draw())
         mean = features.mean(dim=0)
         bound = 0.5 * self.backbone.logit_scale**2 * spread(image, labels, features - mean)
-        return self.outputs(images, labels, image, mean, self.logits(image, mean) + bound, frozen, generator)
+        return self.outputs(images, labels, image, mean, self.logits(image, mean) + bound, frozen, seed)
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         alone = unit(self.backbone.encode_text(self.nameless.fill(self.context))[:, 0])  # [prompts, D]

@@ -63,9 +63,7 @@ class PromptSRC(Tuner):
         if teacher not in TEACHERS:
             raise CalpromptError(f"teacher is 60 or 80 templates, got {teacher!r}")
         if average is not None and (len(average) != 2 or average[1] <= 0):
-            raise CalpromptError(
-                f"average is a mean and a deviation in epochs, such as (15, 1); got {average}"
-            )
+            raise CalpromptError(f"average is a mean and a deviation in epochs, such as (15, 1); got {average}")
         self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
         self.text_weight, self.image_weight, self.logit_weight = text_weight, image_weight, logit_weight
         self.average = average

@@ -1,0 +1,57 @@
+"""How strongly each term of the objective pulls on the prompts (TCPT, supplement): norms of gradients and their ratios.
+
+    rho_margin      ‖∇ mean part‖ / ‖∇ variance part‖ of the margin loss
+    rho_mom         ‖∇ mean part‖ / ‖∇ covariance part‖ of the moment loss
+    rho_mom/margin, rho_margin/CE, rho_mom/CE      of whole terms, with their weights
+
+A loss that has parts says so with a method `parts()`, which gives each part as a loss of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from calprompt.losses import Objective, margins
+from calprompt.outputs import Outputs
+from calprompt.tuners import Tuner
+
+EPSILON = 1e-12
+RATIOS = {
+    "rho_margin": ("margin.mean", "margin.variance"),
+    "rho_mom": ("moments.mean", "moments.covariance"),
+    "rho_mom/margin": ("moments", "margin"),
+    "rho_margin/CE": ("margin", "ce"),
+    "rho_mom/CE": ("moments", "ce"),
+}
+
+
+def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mapping[str, Tensor]) -> dict[str, float]:
+    """Gradient norms of all terms and parts, their ratios, and the margins' mean and variance, of one step.
+
+    terms  what the objective gave for these outputs; their graph is kept
+    """
+    pulls = {term.name: term.weight * terms[term.name] for term in objective.terms}
+    pulls |= dict(outputs.terms)
+    for term in objective.terms:
+        for part, loss in getattr(term.loss, "parts", dict)().items():
+            pulls[f"{term.name}.{part}"] = term.weight * loss(outputs)
+    parameters = list(tuner.parameters())
+    norms = {name: gradient_norm(value, parameters) for name, value in pulls.items()}
+    found = {f"grad/{name}": norm for name, norm in norms.items()}
+    for ratio, (above, below) in RATIOS.items():
+        if above in norms and below in norms:
+            found[ratio] = norms[above] / (norms[below] + EPSILON)
+    m = margins(outputs.logits.detach(), outputs.labels)
+    return {**found, "margin_mean": float(m.mean()), "margin_variance": float(m.var(correction=0))}
+
+
+def gradient_norm(value: Tensor, parameters: list[torch.nn.Parameter]) -> float:
+    """Euclidean norm of a scalar's gradient over all parameters together; 0 if it depends on none."""
+    if not value.requires_grad:
+        return 0.0
+    gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
