@@ -66,7 +66,8 @@ def class_names(n: int) -> list[str]:
     """Two or three tokens each, as most datasets have (their means lie between 1.5 and 2.5, cars at 8.5)."""
     first = ("red", "blue", "old", "new", "small", "large", "round", "flat", "dark", "pale")
     second = ("cat", "dog", "tree", "house", "car", "boat", "chair", "lamp", "road", "bird", "fish", "cup", "door")
-    names = [f"{a} {b}" for b in second for a in first] + [f"very {a} {b}" for b in second for a in first]
+    names = [f"{a} {b}" for b in second for a in first]
+    names += [f"{a} {other} {b}" for b in second for a in first for other in first if a != other]
     if n > len(names):
         raise SystemExit(f"at most {len(names)} classes")
     return names[:n]
@@ -118,16 +119,18 @@ def compare(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, 
     return best
 
 
-def peak_memory(name: str, plain: bool, classes: int) -> float:
+def peak_memory(name: str, plain: bool, classes: int, *more: str) -> float:
     """MB by which a step raises the resident set of a fresh process at its peak."""
-    command = [sys.executable, __file__, "--memory-of", name, "--classes", str(classes)]
+    command = [sys.executable, __file__, "--memory-of", name, "--classes", str(classes), *more]
     output = subprocess.run([*command, *(["--plain"] if plain else [])], capture_output=True, text=True, check=True)
     return json.loads(output.stdout)["mb"]
 
 
-def measure_memory(name: str, plain: bool, classes: int) -> None:
+def measure_memory(name: str, plain: bool, classes: int, chunk: int | None) -> None:
     if name == "text":
-        step = text_step(16, "end", backbone(PlainBackbone if plain else Backbone, vit_b_16()), classes)
+        model = backbone(PlainBackbone if plain else Backbone, vit_b_16())
+        model.chunk = chunk
+        step = text_step(16, "end", model, classes)
     else:
         step = step_of(name, plain, vit_b_16(), classes, lean=True)
     gc.collect()
@@ -175,6 +178,8 @@ def report_text(classes: int, repeats: int) -> None:
             print(f"{context:8} {position:>9} {best['plain']:9.3f} {best['ours']:9.3f} {ratio:6.1f}x {error:15.1e}")
     memory = {plain: peak_memory("text", plain, classes) for plain in (True, False)}
     print(f"peak memory of a step, context 16, end: plain {memory[True]:.0f} MB, ours {memory[False]:.0f} MB")
+    whole, parts = peak_memory("text", False, 1000), peak_memory("text", False, 1000, "--chunk", "100")
+    print(f"the same for 1000 classes: ours {whole:.0f} MB, 100 classes at a time {parts:.0f} MB")
 
 
 def report_tuners(names: list[str], classes: int, repeats: int, lean: bool) -> None:
@@ -202,10 +207,11 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="only the text side of CoOp")
     parser.add_argument("--lean", action="store_true", help="without the public code's superfluous image passes")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--chunk", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.memory_of:
-        measure_memory(given.memory_of, given.plain, given.classes)
+        measure_memory(given.memory_of, given.plain, given.classes, given.chunk)
     elif given.text:
         report_text(given.classes, given.repeats)
     else:

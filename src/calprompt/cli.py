@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     setting("--diagnose-every", type=int, metavar="STEPS", help="log gradient norms of all terms (default: never)")
     setting("--views", type=int, metavar="N", help="random crops of a training image (default: 8)")
     setting("--template", help="of the untuned model (default: the dataset's, or 'a photo of a {}.')")
+    setting("--chunk", type=int, metavar="N", help="classes encoded at a time, to save memory (default: all)")
     setting("--device", help="cpu, cuda, cuda:1, … (default: cpu)")
     setting("--dtype", help="of the weights: float32, float16, bfloat16, float64 (default: float32)")
     setting("--autocast", metavar="DTYPE", help="run the towers in bfloat16 or float16")

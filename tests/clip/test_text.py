@@ -146,3 +146,18 @@ def test_wrong_shapes_are_refused() -> None:
         BACKBONE.layout(["cat"], 4, position="start")
     with pytest.raises(CalpromptError, match="no class names"):
         BACKBONE.layout([], 4)
+
+
+def test_a_backbone_that_encodes_in_chunks_gives_the_same_gradient() -> None:
+    layout = BACKBONE.layout([f"thing {i}" for i in range(9)], 4)
+    context = (torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(4)) * 0.1).requires_grad_()
+    weights = torch.randn(1, 9, BACKBONE.embed_dim, generator=torch.Generator().manual_seed(5))
+    gradients = []
+    for chunk in (None, 4):
+        BACKBONE.chunk = chunk
+        try:
+            (gradient,) = torch.autograd.grad((BACKBONE.encode_text(layout.fill(context)) * weights).sum(), context)
+        finally:
+            BACKBONE.chunk = None
+        gradients.append(gradient)
+    assert_close(*gradients)

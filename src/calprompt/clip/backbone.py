@@ -25,6 +25,8 @@ class Backbone:
 
     name         what it was loaded from
     fingerprint  digest of its weights and architecture: equal weights, equal fingerprint
+    chunk        classes whose text is encoded at a time, with activations computed again for the gradient instead of
+                 kept: less memory, more time; `None`: all at once, kept
     """
 
     def __init__(self, model: CLIP, *, preprocessing: Preprocessing, name: str, fingerprint: str) -> None:
@@ -34,6 +36,7 @@ class Backbone:
         self.fingerprint = fingerprint
         self.tokenizer = Tokenizer(model.positional_embedding.shape[0])
         self.autocast: torch.dtype | None = None
+        self.chunk: int | None = None
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, {self.dtype}, {self.device})"
@@ -164,10 +167,11 @@ class Backbone:
             row[: len(sequence)] = torch.tensor(sequence)
         return rows
 
-    def encode_text(self, prompts: TextPrompts, *, chunk: int | None = None, checkpointing: bool = False) -> Tensor:
+    def encode_text(self, prompts: TextPrompts) -> Tensor:
         """Text features [N, C, D] of prompts, not normalised; see `calprompt.clip.text`."""
         with self._autocast():
-            return encode_text(self.model, prompts, chunk=chunk, checkpointing=checkpointing)
+            again = self.chunk is not None and torch.is_grad_enabled()
+            return encode_text(self.model, prompts, chunk=self.chunk, checkpointing=again)
 
     def encode_image(self, images: Tensor, prompts: VisualPrompts | None = None) -> Tensor:
         """Image features [B, D], not normalised; see `calprompt.clip.image`."""

@@ -32,6 +32,7 @@ class RunConfig:
                                few-shot: train and test on all of them
     shots                      training images a class; None: all
     views                      random crops of every training image, taken in turn by the epochs
+    chunk                      classes encoded at a time, to save memory; None: all
     template                   of the untuned model; None: the dataset's, or "a photo of a {}."
     imports                    Python files of one's own that register tuners, losses or metrics
     """
@@ -46,6 +47,7 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int = 8
     template: str | None = None
+    chunk: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
     backbone_config: str | None = None
@@ -70,7 +72,7 @@ class RunConfig:
         except (TypeError, ValueError) as error:
             raise CalpromptError(f"options must be plain values, got {dict(self.options)}") from error
         Objective.parse(self.loss)
-        for name in ("shots", "views"):
+        for name in ("shots", "views", "chunk"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise CalpromptError(f"{name} must be at least 1, got {value}")

@@ -107,6 +107,7 @@ def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
     backbone = load_backbone(
         config.backbone, config=config.backbone_config, device=config.device, dtype=getattr(torch, config.dtype)
     )
+    backbone.chunk = config.chunk
     splits = {"train": base.train, "val": base.val, "base": base.test}
     if novel is not None:
         splits["novel"] = novel.test
