@@ -37,21 +37,20 @@ def context_only(tuner: Tuner) -> dict[str, str]:
     return {"prompt_learner.ctx": "context"}
 
 
+def words_and_count(given: dict[str, Any]) -> dict[str, Any]:
+    """The public code counts words, not tokens; a context that is given by words ignores N_CTX."""
+    words = (given["ctx_init"] or "").replace("_", " ")
+    return {"words": words or None, "context": len(words.split(" ")) if words else given["n_ctx"]}
+
+
 def coop(case: Case, model: Backbone, names: list[str]) -> Tuner:
     given = options(case)
-    return CoOp(
-        model,
-        names,
-        context=given["n_ctx"],
-        words=given["ctx_init"] or None,
-        position=given["class_token_position"],
-        class_specific=given["csc"],
-        **base(case),
-    )
+    place = {"position": given["class_token_position"], "class_specific": given["csc"]}
+    return CoOp(model, names, **words_and_count(given), **place, **base(case))
 
 
 def cocoop(case: Case, model: Backbone, names: list[str]) -> Tuner:
-    return CoCoOp(model, names, words=options(case)["ctx_init"], text_of="last", **base(case))
+    return CoCoOp(model, names, **words_and_count(options(case)), text_of="last", **base(case))
 
 
 def cocoop_parameters(tuner: Tuner) -> dict[str, str]:
@@ -66,10 +65,10 @@ def cocoop_parameters(tuner: Tuner) -> dict[str, str]:
 
 def kgcoop(case: Case, model: Backbone, names: list[str]) -> Tuner:
     given, literal = options(case), case["variant"] == "tcpt_literal"
-    words = "a photo of a" if given["ctx_init"] else None
-    if literal:
-        return KgCoOp(model, names, words=words, context=given["n_ctx"], pull="orthogonality", **base(case))
-    return KgCoOp(model, names, words=words, context=given["n_ctx"], weight=given["w"], **base(case))
+    start = words_and_count({**given, "ctx_init": "a photo of a" if given["ctx_init"] else ""})
+    place = {"position": given["class_token_position"], "class_specific": given["csc"]}
+    pull = {"pull": "orthogonality"} if literal else {"weight": given["w"]}
+    return KgCoOp(model, names, **start, **place, **pull, **base(case))
 
 
 def kgcoop_terms(tuner: Tuner) -> dict[str, tuple[str, float]]:
@@ -86,14 +85,26 @@ def prograd(case: Case, model: Backbone, names: list[str]) -> Tuner:
         temperature=given["t"],
         strength=given["lambda"],
         projection=case["variant"] != "tcpt_literal",
+        position=given["class_token_position"],
+        class_specific=given["csc"],
         **base(case),
     )
+
+
+def few_words(words: str, context: int) -> str | None:
+    """MaPLe's and PromptSRC's code starts from words only if there are at most four vectors."""
+    return words if words and context <= 4 else None
 
 
 def maple(case: Case, model: Backbone, names: list[str]) -> Tuner:
     given = options(case)
     return MaPLe(
-        model, names, context=given["n_ctx"], words=given["ctx_init"] or None, depth=given["prompt_depth"], **base(case)
+        model,
+        names,
+        context=given["n_ctx"],
+        words=few_words(given["ctx_init"], given["n_ctx"]),
+        depth=given["prompt_depth"],
+        **base(case),
     )
 
 
@@ -113,7 +124,7 @@ def promptsrc(case: Case, model: Backbone, names: list[str]) -> Tuner:
         names,
         context=given["n_ctx_text"],
         visual=given["n_ctx_vision"],
-        words=given["ctx_init"] or None,
+        words=few_words(given["ctx_init"], given["n_ctx_text"]),
         depth=given["prompt_depth_text"],
         visual_depth=given["prompt_depth_vision"],
         text_weight=given["text_loss_weight"],

@@ -48,7 +48,13 @@ def test_class_specific_prompts_refuse_other_classes() -> None:
 
 
 def test_words_set_the_length() -> None:
-    assert CoOp(BACKBONE, NAMES, context=16, words="a photo of a").context.shape == (4, 64)
+    assert CoOp(BACKBONE, NAMES).context.shape == (16, 64)
+    assert CoOp(BACKBONE, NAMES, words="a photo of a").context.shape == (4, 64)
+    some = CoOp(BACKBONE, NAMES, words="a photo of a", context=2)
+    assert some.context.shape == (2, 64)
+    torch.testing.assert_close(some.text_features(), some.frozen_text)  # nothing learned yet: the sentence itself
+    with pytest.raises(CalpromptError, match="16 context vectors do not fit the 4 tokens of 'a photo of a'"):
+        CoOp(BACKBONE, NAMES, words="a photo of a", context=16)
     with pytest.raises(CalpromptError, match="at least 1; got 0"):
         CoOp(BACKBONE, NAMES, context=0)
 

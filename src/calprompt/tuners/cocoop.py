@@ -30,7 +30,8 @@ TOKENS_AT_ONCE = 65_536  # when predicting: class tokens times images
 class CoCoOp(Tuner):
     """Learns context vectors and a small network that shifts them by the image.
 
-    words    the context starts from these
+    words    the context starts from these; none: at random
+    context  how many vectors; `None`: one for each token of the words, or 4. Words beyond them stay frozen
     text_of  what losses on text features see: all images of the batch, or the last
     """
 
@@ -41,23 +42,28 @@ class CoCoOp(Tuner):
         backbone: Backbone,
         class_names: Sequence[str],
         *,
-        words: str = "a photo of a",
+        words: str | None = "a photo of a",
+        context: int | None = None,
         text_of: str = "all",
         **base: Any,
     ) -> None:
         if text_of not in ("all", "last"):
             raise CalpromptError(f"text_of is 'all' or 'last', got {text_of!r}")
-        self.words, self.text_of = words, text_of
+        self.phrase: str | int = words or context or 4
+        self.n, self.text_of = context, text_of
         super().__init__(backbone, class_names, **base)
         hidden = max(1, backbone.embed_dim // 16)
-        self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)))
+        if words:
+            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
+        else:
+            self.context = self.random(*self.layout.context_shape, backbone.text_width)
         self.meta_net = nn.Sequential(
             self.linear(backbone.embed_dim, hidden), nn.ReLU(), self.linear(hidden, backbone.text_width)
         )
 
     def bind(self) -> None:
         super().bind()
-        self.layout = self.backbone.layout(self.class_names, self.words)
+        self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
 
     def text_features(self, image: Tensor | None = None) -> Tensor:
         if image is None:

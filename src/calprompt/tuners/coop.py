@@ -19,8 +19,8 @@ from calprompt.tuners.base import Tuner, tuners
 class CoOp(Tuner):
     """Learns `context` vectors before, around or after the class name.
 
-    context         how many, when they start at random
-    words           start from these words' embeddings instead; then there are as many vectors as they have tokens
+    words           start from these words' embeddings; otherwise at random
+    context         how many; `None`: one for each token of the words, or 16. Words beyond them stay frozen
     position        of the class name: end, middle or front
     class_specific  every class has its own vectors, which therefore cannot serve other classes
     """
@@ -30,19 +30,19 @@ class CoOp(Tuner):
         backbone: Backbone,
         class_names: Sequence[str],
         *,
-        context: int = 16,
+        context: int | None = None,
         words: str | None = None,
         position: str = "end",
         class_specific: bool = False,
         **base: Any,
     ) -> None:
-        if words is None and context < 1:
+        if context is not None and context < 1:
             raise CalpromptError(f"context is a number of vectors, at least 1; got {context}")
-        self.phrase: str | int = words if words else context
-        self.position, self.class_specific = position, class_specific
+        self.phrase: str | int = words or context or 16
+        self.n, self.position, self.class_specific = context, position, class_specific
         super().__init__(backbone, class_names, **base)
         if words:
-            embedded = backbone.embed(backbone.tokenizer.ids(words))
+            embedded = backbone.embed(backbone.tokenizer.ids(words)[:context])
             embedded = embedded.expand(len(class_names), -1, -1) if class_specific else embedded
             self.context = nn.Parameter(embedded.clone())
         else:
@@ -51,7 +51,7 @@ class CoOp(Tuner):
     def bind(self) -> None:
         super().bind()
         self.layout = self.backbone.layout(
-            self.class_names, self.phrase, position=self.position, class_specific=self.class_specific
+            self.class_names, self.phrase, context=self.n, position=self.position, class_specific=self.class_specific
         )
 
     def with_classes(self, class_names: Sequence[str], template: str | None = None) -> Tuner:

@@ -20,18 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone, unit
+from calprompt.clip import Backbone
 from calprompt.clip.tokens import PLACEHOLDER
 from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import tuners
+from calprompt.tuners.coop import CoOp
 
 SIDES = ("cross-entropy", "distillation")
 
 
 @tuners.register("prograd")
-class ProGrad(Tuner):
-    """Learns context vectors before the class name, with projected gradients.
+class ProGrad(CoOp):
+    """CoOp with projected gradients.
 
     context        how many
     from_template  start from the template's words; otherwise at random
@@ -53,11 +54,11 @@ class ProGrad(Tuner):
         strength: float = 1.0,
         regularisers: str = "cross-entropy",
         projection: bool = True,
-        **base: Any,
+        **coop: Any,
     ) -> None:
         if regularisers not in SIDES:
             raise CalpromptError(f"regularisers go with {' or '.join(SIDES)}; got {regularisers!r}")
-        self.n, self.temperature, self.strength = context, temperature, strength
+        self.temperature, self.strength = temperature, strength
         self.regularisers, self.projection = regularisers, projection
         words = template.split("{}")[0].split() if from_template else []
         if len(words) > context:
@@ -66,20 +67,11 @@ class ProGrad(Tuner):
                 "give more context vectors or from_template=False"
             )
         blanks = context - len(words)
-        self.phrase = " ".join([PLACEHOLDER] * blanks + words)
-        super().__init__(backbone, class_names, template=template, **base)
+        opening = " ".join([PLACEHOLDER] * blanks + words) if from_template else None
+        super().__init__(backbone, class_names, context=context, words=opening, template=template, **coop)
         if from_template:
-            embedded = backbone.embed(backbone.tokenizer.ids(" ".join(words))[: len(words)])
-            self.context = nn.Parameter(torch.cat([embedded.new_zeros(blanks, backbone.text_width), embedded]))
-        else:
-            self.context = self.random(context, backbone.text_width)
-
-    def bind(self) -> None:
-        super().bind()
-        self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
-
-    def text_features(self, image: Tensor | None = None) -> Tensor:
-        return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])
+            with torch.no_grad():
+                self.context[..., :blanks, :] = 0
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         T = self.temperature
