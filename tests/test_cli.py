@@ -87,7 +87,7 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
         (["--tuner", "coopp"], "Did you mean 'coop'"),
         (["--set", "contxt=2"], "Did you mean 'context'"),
         (["--set", "context"], "--set takes NAME=VALUE"),
-        (["--set", "context=many"], "context must be a whole number, got 'many'"),
+        (["--set", "context=many"], "context must be a whole number or None, got 'many'"),
         (["--loss", "ce + [red]"], "cannot read"),
         (["--epochs", "0"], "epochs must be at least 1"),
         (["--lr", "1e30", "--epochs", "4", "--shots", "all"], "not finite at epoch"),

@@ -281,10 +281,10 @@ def test_unreadable_images_are_named_before_training(tmp_path: Path) -> None:
     [
         ({"tuner": "coopp"}, "unknown tuner 'coopp'. Did you mean 'coop'"),
         ({"options": {"contxt": 2}}, "Did you mean 'context'"),
-        ({"options": {"context": "four"}}, "context must be a whole number, got 'four'"),
+        ({"options": {"context": "four"}}, "context must be a whole number or None, got 'four'"),
         ({"options": {"words": 4}}, "words must be text or None, got 4"),
         ({"options": {"class_specific": "yes"}}, "class_specific must be True or False, got 'yes'"),
-        ({"options": {"context": True}}, "context must be a whole number, got True"),
+        ({"options": {"context": True}}, "context must be a whole number or None, got True"),
         ({"options": {"seed": 2}}, "seed is a setting of the run"),
         ({"options": {"template": "{}"}}, "template is a setting of the run"),
         ({"tuner": "zero-shot", "options": {"context": 2}}, "unknown option of tuner 'zero-shot'"),

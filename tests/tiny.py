@@ -1,11 +1,17 @@
-"""Tiny CLIP models with random weights, for tests."""
+"""Tiny CLIP models with random weights, tuners on them and images for them, for tests."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from open_clip.model import CLIP
+from torch import Tensor
 
+from calprompt import tuners
 from calprompt.clip import Backbone, Preprocessing
+from calprompt.tuners import Tuner, create
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -32,3 +38,46 @@ def tiny_clip(
 def tiny_backbone(*, dtype: torch.dtype = torch.float32, **shape: object) -> Backbone:
     model = tiny_clip(**shape).to(dtype)  # type: ignore[arg-type]
     return Backbone(model, preprocessing=Preprocessing(32, MEAN, STD), name="tiny", fingerprint="tiny")
+
+
+BACKBONES = {"vit": tiny_backbone(), "resnet": tiny_backbone(vit=False)}
+BASE = ["annual crop land", "siamese", "2012 Tesla Model S Sedan", "pizza", "polka_dotted"]
+NOVEL = ["crème brûlée", "american_pit_bull_terrier", "tench"]
+LEARNED = [name for name in tuners.available() if name != "zero-shot"]
+SMALL: dict[str, dict[str, Any]] = {
+    "coop": {"context": 4},
+    "proda": {"prompts": 8, "prompt_batch": 4, "context": 4},
+    "promptsrc": {"teacher": 60, "average": (3.0, 1.0)},
+}
+
+
+def build(name: str, backbone: Backbone = BACKBONES["vit"], seed: int = 0, classes: list[str] = BASE) -> Tuner:
+    """A tuner of a few small prompts."""
+    return create(name, backbone, classes, seed=seed, **SMALL.get(name, {}))
+
+
+@dataclass
+class Images:
+    """A training set of random images, as pixels or as frozen features."""
+
+    pixels: Tensor
+    features: Tensor
+    labels: Tensor
+    as_pixels: bool
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        return self.pixels[indices] if self.as_pixels else self.features[indices]
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        return self.features[indices] if self.as_pixels else None
+
+
+def images(tuner: Tuner, n: int = 12) -> Images:
+    pixels = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    labels = torch.arange(n) % len(BASE)
+    with torch.no_grad():
+        return Images(pixels, tuner.backbone.encode_image(pixels), labels, tuner.sees_pixels)
+
+
+def everything(data: Images) -> Tensor:
+    return data.images(torch.arange(len(data.labels)), 1)

@@ -1,4 +1,4 @@
-"""The command line: `calprompt train`, `show` and `list`, each a few lines over the library.
+"""The command line: `calprompt train`, `evaluate`, `show` and `list`, each a few lines over the library.
 
 Libraries that take seconds to import are imported by the command that needs them.
 """
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -30,6 +31,12 @@ TRAIN_EXAMPLE = """\
 examples:
   calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
   calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
+"""
+EVALUATE_EXAMPLE = """\
+examples:
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
+  calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab --target-error 0.05
 """
 COLUMNS = {"accuracy": "accuracy", "ece": "ECE", "ace": "ACE", "mce": "MCE", "confidence_gap": "confidence\ngap"}
 PARTS = ("base", "novel", "all")
@@ -97,6 +104,34 @@ def parser() -> argparse.ArgumentParser:
     setting("--autocast", metavar="DTYPE", help="run the towers in bfloat16 or float16")
     setting("--import", action="append", metavar="FILE", dest="imports", help="Python file of your own to run first")
 
+    one = commands.add_parser(
+        "evaluate",
+        help="all metrics of runs under calibrators, with intervals, from their stored logits",
+        description="Measure runs again from their stored logits, without the model: every metric with a bootstrap\n"
+        "interval, as it is and under calibrators fitted on the validation images.",
+        epilog=EVALUATE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.set_defaults(command=evaluate)
+    add = one.add_argument
+    add("runs", nargs="+", metavar="RUN", help="folder of a run")
+    add("--out", metavar="FILE", help=".json or .csv of all runs (default: evaluation.json in each run's folder)")
+    setting = partial(add, default=argparse.SUPPRESS)  # what is not said is left to EvaluationSettings
+    setting(
+        "--calibrators",
+        nargs="+",
+        metavar="NAME",
+        help="see 'calprompt list', or 'a -> b'; none comes first (default: temperature dac sals)",
+    )
+    setting("--bins", type=int, metavar="N", help="of the calibration errors (default: 10)")
+    setting("--convention", metavar="NAME", help="how to bin: default, tcpt or dac (default: default)")
+    setting("--bootstrap", type=int, metavar="N", help="resamples of the images; 0: no intervals (default: 1000)")
+    setting("--seed", type=int, help="of the resamples (default: 0)")
+    setting("--zero-shot", action="store_true", help="the untuned model as well")
+    setting("--target-error", type=float, metavar="X", help="choose a threshold with at most this error, such as 0.05")
+    setting("--confidence-level", type=float, metavar="X", help="of that choice (default: 0.95)")
+    setting("--import", action="append", metavar="FILE", dest="imports", help="Python file of your own to run first")
+
     one = commands.add_parser("show", help="print the table of a run again", description="Print the table of a run.")
     one.set_defaults(command=show)
     one.add_argument("run", metavar="RUN", help="folder of a run, such as runs/coop-photos-16shot-seed1-0123456789ab")
@@ -116,6 +151,29 @@ def train(chosen: argparse.Namespace) -> None:
     if result.reused:
         output().print("already finished, nothing was computed:")
     print_run(result)
+
+
+def evaluate(chosen: argparse.Namespace) -> None:
+    """Evaluate runs from their logits, print a table of each and write the numbers down."""
+    from calprompt.evaluation import EvaluationSettings, check_output, evaluate_run, write_evaluations
+    from calprompt.evaluation.tables import print_evaluation
+
+    said = {name: value for name, value in vars(chosen).items() if name not in ("command", "runs", "out")}
+    for name in ("calibrators", "imports"):
+        if name in said:
+            said[name] = tuple(said[name])
+    settings = EvaluationSettings(**said)
+    if chosen.out is not None:
+        check_output(chosen.out)
+    with _bars(quiet=False) as progress:
+        evaluations = [
+            evaluate_run(folder, settings, progress=progress) for folder in dict.fromkeys(map(Path, chosen.runs))
+        ]
+    console = output()
+    for evaluation in evaluations:
+        print_evaluation(evaluation, console)
+    for path in write_evaluations(evaluations, chosen.out):
+        console.print(str(path), markup=False, soft_wrap=True)
 
 
 def show(chosen: argparse.Namespace) -> None:
@@ -168,17 +226,14 @@ def run_config(chosen: argparse.Namespace) -> RunConfig:
 def print_run(run: Run) -> None:
     """The table of a finished run, or what became of it, and its folder."""
     console = output()
-    config = run.record["config"]
     if run.status == "finished":
-        shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
-        title = f"{config['tuner']} ({config['loss']}), {run.record['data']['name']}, {shots}"
-        console.print(results_table(run, f"{title}, seed {config['training']['seed']}"))
+        console.print(results_table(run, run.title))
         reasons = [(name, run.metrics[name].get("not_applicable")) for name in PARTS if name in run.metrics]
         for name, reason in reasons:
             if reason:
                 console.print(f"{name}: {reason}", markup=False, soft_wrap=True)
     else:
-        done = f"after {len(run.history())} of {config['training']['epochs']} epochs"
+        done = f"after {len(run.history())} of {run.record['config']['training']['epochs']} epochs"
         reason = f": {run.record['reason']}" if "reason" in run.record else ""
         console.print(f"{run.status} {done}{reason}", markup=False, soft_wrap=True)
     console.print(str(run.folder), markup=False, soft_wrap=True)

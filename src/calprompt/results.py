@@ -16,6 +16,7 @@ METRICS = "metrics.json"
 HISTORY = "history.jsonl"
 LOGITS = "logits.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
+EVALUATION = "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class Run:
         """finished, failed, running, or interrupted: what says it is running while no process works on it."""
         status = str(self.record["status"])
         return "interrupted" if status == "running" and not is_locked(self.folder) else status
+
+    @property
+    def title(self) -> str:
+        """What was run, in a line."""
+        config = self.record["config"]
+        shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
+        what = f"{config['tuner']} ({config['loss']}), {self.record['data']['name']}"
+        return f"{what}, {shots}, seed {config['training']['seed']}"
 
     def history(self) -> list[dict[str, float]]:
         """One record an epoch."""

@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from calprompt import losses, tuners
-from calprompt.clip import Backbone
+from calprompt import tuners
 from calprompt.errors import CalpromptError
-from calprompt.losses import NAMED, Objective
+from calprompt.losses import Objective
 from calprompt.train import TrainingConfig, TrainingState, train, training_step
 from calprompt.tuners import Tuner, create
-from tiny import tiny_backbone
+from tiny import BACKBONES, BASE, LEARNED, NOVEL, build, everything, images, tiny_backbone
 
-BASE = ["annual crop land", "siamese", "2012 Tesla Model S Sedan", "pizza", "polka_dotted"]
-NOVEL = ["crème brûlée", "american_pit_bull_terrier", "tench"]
-SMALL = {"proda": {"prompts": 8, "prompt_batch": 4, "context": 4}, "coop": {"context": 4}, "promptsrc": {"teacher": 60}}
 NAMES = tuners.available()
-LEARNED = [name for name in NAMES if name != "zero-shot"]
 CONFIG = TrainingConfig(epochs=4, batch_size=4, lr=0.02, warmup_epochs=0, seed=3)
-BACKBONES = {"vit": tiny_backbone(), "resnet": tiny_backbone(vit=False)}
-
-
-def build(name: str, backbone: Backbone = BACKBONES["vit"], seed: int = 0, classes: list[str] = BASE) -> Tuner:
-    options = dict(SMALL.get(name, {}))
-    if name == "promptsrc":
-        options["average"] = (3.0, 1.0)
-    return create(name, backbone, classes, seed=seed, **options)
-
-
-@dataclass
-class Images:
-    """A training set of twelve random images, as pixels or as frozen features."""
-
-    pixels: Tensor
-    features: Tensor
-    labels: Tensor
-    as_pixels: bool
-
-    def images(self, indices: Tensor, epoch: int) -> Tensor:
-        return self.pixels[indices] if self.as_pixels else self.features[indices]
-
-    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
-        return self.features[indices] if self.as_pixels else None
-
-
-def images(tuner: Tuner, n: int = 12) -> Images:
-    pixels = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(5))
-    labels = torch.arange(n) % len(BASE)
-    with torch.no_grad():
-        return Images(pixels, tuner.backbone.encode_image(pixels), labels, tuner.sees_pixels)
-
-
-def everything(data: Images) -> Tensor:
-    return data.images(torch.arange(len(data.labels)), 1)
 
 
 @pytest.fixture(params=LEARNED)
@@ -171,15 +129,6 @@ def test_resumed_training_gives_the_same_bits(tuner: Tuner, stop: int) -> None:
     train(other, images(other), objective, CONFIG, state=states[stop - 1])
     for name, tensor in tuner.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-
-
-@pytest.mark.parametrize("loss", sorted({*losses.available(), *NAMED}))
-def test_with_every_loss(tuner: Tuner, loss: str) -> None:
-    data = images(tuner)
-    objective = Objective.parse(loss if loss in NAMED or loss == "ce" else f"ce + {loss}")
-    history = train(tuner, data, objective, TrainingConfig(epochs=2, batch_size=6, lr=0.002))
-    assert len(history) == 2
-    assert all(torch.isfinite(p).all() for p in tuner.parameters())
 
 
 def test_residual_network(tuner: Tuner) -> None:

@@ -76,7 +76,7 @@ class Calibrator(ABC):
 
     def learn(self, record: Stored) -> None:
         """Set what `learns` names, from logits of two classes or more and their labels."""
-        raise NotImplementedError(f"{type(self).__name__} learns {', '.join(self.learns)} and has to say how")
+        raise TypeError(f"{type(self).__name__} learns {', '.join(self.learns)} and has to say how")
 
     @abstractmethod
     def apply(self, record: Stored) -> Tensor:

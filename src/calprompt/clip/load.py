@@ -206,7 +206,7 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CalpromptError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error
     return found

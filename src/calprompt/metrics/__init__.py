@@ -3,6 +3,7 @@
 evaluate(probs, labels)            all of them at once          metrics.available()     their names
 expected_calibration_error(...)    one of them                  reliability_table(...)  the bins themselves
 evaluate(..., convention="tcpt")   as a public evaluator bins, to recompute published numbers
+guaranteed_threshold(...)          which confidences to accept, with a guarantee on their error
 """
 
 from calprompt.metrics.binning import EqualWidth, equal_mass_table, equal_width_table
@@ -27,6 +28,15 @@ from calprompt.metrics.scores import (
     mean_confidence,
     negative_log_likelihood,
 )
+from calprompt.metrics.selective import (
+    GuaranteedThreshold,
+    RiskCoverage,
+    area_under_risk_coverage,
+    aurc,
+    excess_area_under_risk_coverage,
+    guaranteed_threshold,
+    risk_coverage,
+)
 from calprompt.metrics.table import BinTable
 
 __all__ = [
@@ -36,10 +46,14 @@ __all__ = [
     "BinTable",
     "Convention",
     "EqualWidth",
+    "GuaranteedThreshold",
     "Metric",
     "Predictions",
+    "RiskCoverage",
     "accuracy",
     "adaptive_calibration_error",
+    "area_under_risk_coverage",
+    "aurc",
     "brier_score",
     "calibration_errors_from_confidence",
     "classwise_calibration_error",
@@ -48,7 +62,9 @@ __all__ = [
     "equal_mass_table",
     "equal_width_table",
     "evaluate",
+    "excess_area_under_risk_coverage",
     "expected_calibration_error",
+    "guaranteed_threshold",
     "macro_f1",
     "maximum_calibration_error",
     "mean_confidence",
@@ -57,5 +73,6 @@ __all__ = [
     "predictions",
     "proximity_calibration_error",
     "reliability_table",
+    "risk_coverage",
     "weighted_maximum_calibration_error",
 ]

@@ -129,12 +129,18 @@ def mass_index(values: Floats, n_bins: int, quantile: Quantile = "midrank") -> I
 def width_table(confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth) -> BinTable:
     """`equal_width_table` of checked vectors."""
     edges = width_edges(n_bins, bins.edges)
+    index, counted, averaged = width_members(confidence, edges, bins)
+    return _table(index, confidence, correct, counted, averaged, edges[:-1], edges[1:])
+
+
+def width_members(confidence: Floats, edges: Floats, bins: EqualWidth) -> tuple[Ints, Floats, Floats]:
+    """The bin of each sample, and whether (1 or 0) it counts in that bin's weight and in its means."""
     index = width_index(confidence, edges, bins.closed)
     counted = averaged = np.ones(len(confidence))
     if bins.outermost != "keep":
         averaged = (confidence > 0 if bins.closed == "right" else confidence < 1).astype(np.float64)
         counted = averaged if bins.outermost == "drop" else counted
-    return _table(index, confidence, correct, counted, averaged, edges[:-1], edges[1:])
+    return index, counted, averaged
 
 
 def mass_table(confidence: Floats, correct: Floats, n_bins: int, quantile: Quantile) -> BinTable:

@@ -6,7 +6,7 @@ import numpy as np
 
 from calprompt.metrics.conventions import DEFAULT, Convention
 from calprompt.metrics.evaluation import checked, metrics
-from calprompt.metrics.inputs import ArrayLike, Predictions
+from calprompt.metrics.inputs import ArrayLike, Floats, Predictions
 
 Scores = ArrayLike | Predictions
 Labels = ArrayLike | None
@@ -54,11 +54,14 @@ def brier_score(
     >>> round(brier_score([[0.9, 0.1], [0.5, 0.5]], [0, 1]), 6)
     0.26
     """
-    given = checked(probs, labels, from_logits, convention)
+    return float(squared_errors(checked(probs, labels, from_logits, convention)).mean())
+
+
+def squared_errors(given: Predictions) -> Floats:
+    """What the Brier score is the mean of: Σ_k (p_k − 1[y=k])² = Σ_{k≠y} p_k² + (1 − p_y)² of each sample."""
     at_label = given.probs[np.arange(len(given.labels)), given.labels]
-    # Σ_k (p_k − 1[y=k])² = Σ_{k≠y} p_k² + (1 − p_y)²
     others = np.einsum("nk,nk->n", given.probs, given.probs) - at_label**2
-    return float((np.maximum(others, 0) + (1 - at_label) ** 2).mean())
+    return np.asarray(np.maximum(others, 0) + (1 - at_label) ** 2)
 
 
 @metrics.register("nll")

@@ -1,37 +1,13 @@
-"""Tensors of a run on disk, never pickled, the same bytes for the same values; and the state it can go on from."""
+"""The state that a killed run goes on from, on disk."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
-from calprompt.errors import CalpromptError
-from calprompt.files import canonical_json
+from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.train import TrainingState
 
 KINDS = ("prompts", "momenta", "tuner")  # the tensors of a `TrainingState`
-
-
-def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
-    """A safetensors file; its metadata under one key, as JSON: of several keys the format does not keep the order."""
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return bytes(save(plain, {"calprompt": canonical_json(metadata).decode()}))
-
-
-def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata that `tensor_file` wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
-            return tensors, json.loads((file.metadata() or {})["calprompt"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CalpromptError(f"{path} is damaged or not of a run ({error}); delete it to start over") from error
 
 
 def checkpoint_file(state: TrainingState, fingerprint: str) -> bytes:

@@ -1,0 +1,33 @@
+"""The lower tail of the binomial distribution, in logarithms: P(Bin(n, p) ≤ k) = Σ_{i≤k} C(n,i) pⁱ (1−p)ⁿ⁻ⁱ."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from calprompt.metrics.inputs import Floats
+
+
+def log_binomial_tail(k: int, n: int, p: float) -> float:
+    """log P(Bin(n, p) ≤ k) for 0 < p < 1, also where the probability itself is too small for a float.
+
+    >>> round(math.exp(log_binomial_tail(1, 3, 0.5)), 12)
+    0.5
+    >>> round(log_binomial_tail(0, 10_000, 0.5))
+    -6931
+    """
+    if k >= n:
+        return 0.0
+    if k < 0:
+        return -math.inf
+    factorial = log_factorials(n)
+    i = np.arange(k + 1)
+    terms = factorial[n] - factorial[i] - factorial[n - i] + i * math.log(p) + (n - i) * math.log1p(-p)
+    largest = terms.max()
+    return min(0.0, float(largest + np.log(np.exp(terms - largest).sum())))
+
+
+def log_factorials(n: int) -> Floats:
+    """log 0!, log 1!, …, log n!"""
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])

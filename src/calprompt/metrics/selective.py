@@ -1,0 +1,226 @@
+"""Selective prediction: answer where the model is confident, hand over the rest.
+
+    accepted at t    images with confidence ≥ t
+    coverage         accepted / N
+    risk             wrong among accepted / accepted
+
+    risk │        ╭──    AURC is the area under this curve; a model that ranks its errors last has the least.
+         │  ╭─────╯
+         └──────────── coverage
+
+Images of equal confidence are accepted together, so nothing here depends on the order of the images.
+
+`guaranteed_threshold` chooses t from validation data with a guarantee for finite samples
+(Angelopoulos et al., Learn then Test: Calibrating Predictive Algorithms to Achieve Risk Control, 2021):
+
+    H_t          more than a fraction α of what is accepted at t is wrong
+    p_t          P(Bin(n_t, α) ≤ k_t), with n_t accepted and k_t of them wrong
+    sequences    from each of J starts, test t from high to low at the level δ/J until the first H_t that stands
+
+The thresholds and the starts are fixed beforehand. Under H_t, and given which images are accepted, p_t is a valid
+p-value. A sequence rejects a true H_t only by rejecting the first true one it meets: a chance of δ/J at most. So all
+rejected H_t are false at once with a probability of at least 1 − δ, and the lowest such t may be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from calprompt.errors import CalpromptError
+from calprompt.metrics.binomial import log_binomial_tail
+from calprompt.metrics.conventions import DEFAULT, Convention
+from calprompt.metrics.evaluation import checked, metrics
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
+
+THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.99, 0.98, …, 0
+    *(round(1 - step * 10.0**-digits, digits) for digits in (6, 5, 4, 3) for step in range(1, 10)),
+    *(percent / 100 for percent in range(99, -1, -1)),
+)
+STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6)
+MOST_NEEDED = 1_000_000  # beyond this many images, "what would be needed" is not a help
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """The curve, from the most confident images to all: a point for each confidence that occurs."""
+
+    threshold: Floats
+    accepted: Ints  # images at least that confident
+    wrong: Ints  # of these
+
+    @property
+    def coverage(self) -> Floats:
+        """Share of the images that is accepted."""
+        return np.asarray(self.accepted / self.accepted[-1])
+
+    @property
+    def risk(self) -> Floats:
+        """Error rate of what is accepted."""
+        return np.asarray(self.wrong / self.accepted)
+
+
+def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
+    """Coverage and risk of accepting all images at least as confident as t, for every confidence t there is.
+
+    >>> curve = risk_coverage([0.9, 0.8, 0.8, 0.6], [1, 0, 1, 0])
+    >>> curve.threshold.tolist(), curve.coverage.tolist(), curve.risk.round(3).tolist()
+    ([0.9, 0.8, 0.6], [0.25, 0.75, 1.0], [0.0, 0.333, 0.5])
+    """
+    confidence = unit_vector(confidence, "confidence")
+    wrong = 1 - outcome_vector(correct, "correct", len(confidence))
+    negative, which = np.unique(-confidence, return_inverse=True)
+    each = np.bincount(which, wrong).astype(np.int64)
+    return RiskCoverage(-negative, np.cumsum(np.bincount(which)), np.cumsum(each))
+
+
+def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """AURC, the mean over images of the risk at their own confidence: (1/N) Σ_i risk(c_i). Lower is better.
+
+    That is the sum over the curve's points of risk times the coverage they add. Without ties it is the usual mean of
+    the risks of the 1, 2, …, N most confident images.
+
+    >>> round(area_under_risk_coverage([0.9, 0.8, 0.7], [1, 0, 1]), 6)  # (0 + 1/2 + 1/3) / 3
+    0.277778
+    """
+    curve = risk_coverage(confidence, correct)
+    return float((np.diff(curve.accepted, prepend=0) * curve.risk).sum()) / int(curve.accepted[-1])
+
+
+def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """AURC above that of the best ranking with as many errors, all correct images before all wrong ones; 0 or more.
+
+    With E errors the best is (1/N) Σ_{j=1..E} j / (N − E + j) (Geifman et al., 2019).
+
+    >>> excess_area_under_risk_coverage([0.9, 0.8, 0.7], [1, 1, 0])
+    0.0
+    """
+    area = area_under_risk_coverage(confidence, correct)
+    right = outcome_vector(correct, "correct", len(confidence))
+    errors = np.arange(1, int((1 - right).sum()) + 1)
+    best = float((errors / (right.sum() + errors)).sum()) / len(right)
+    return max(0.0, area - best)
+
+
+@metrics.register("aurc")
+def aurc(
+    probs: ArrayLike | Predictions,
+    labels: ArrayLike | None = None,
+    *,
+    n_bins: int = 10,
+    from_logits: bool = False,
+    convention: Convention | str = DEFAULT,
+) -> float:
+    """Area under the risk-coverage curve of the largest probability, see `area_under_risk_coverage`. It has no bins.
+
+    >>> aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0])  # the least confident one is wrong: (0 + 0 + 1/3) / 3
+    0.1111111111111111
+    """
+    given = checked(probs, labels, from_logits, convention)
+    return area_under_risk_coverage(given.confidence, given.correct)
+
+
+@dataclass(frozen=True)
+class GuaranteedThreshold:
+    """A threshold and what it does on the validation images, or why there is none.
+
+    threshold  accept confidences of this and above; None if nothing can be guaranteed
+    images     validation images, of which `accepted` are at or above the threshold and `wrong` of these wrong
+    reason     why there is none
+    needed     how many accepted images it would take, at the error rate of the best start; None if no number would do
+    """
+
+    threshold: float | None
+    target_error: float
+    confidence_level: float
+    images: int
+    accepted: int = 0
+    wrong: int = 0
+    reason: str | None = None
+    needed: int | None = None
+
+    @property
+    def coverage(self) -> float:
+        """Share of the validation images that is accepted."""
+        return self.accepted / self.images
+
+    @property
+    def error(self) -> float | None:
+        """Error rate of the accepted validation images, if there are any."""
+        return self.wrong / self.accepted if self.accepted else None
+
+
+def guaranteed_threshold(
+    confidence: ArrayLike, correct: ArrayLike, target_error: float, confidence_level: float = 0.95
+) -> GuaranteedThreshold:
+    """The lowest threshold that keeps the error among accepted predictions at or below a target, guaranteed.
+
+    With a probability of at least `confidence_level` over the draw of the validation images, the error rate of accepted
+    images from the same distribution is at most `target_error`. The images have to be independent of each other and
+    to have had no part in the model or in the calibrator that gives the confidences. It says nothing about images from
+    elsewhere, such as novel classes. A lower target or a higher level never gives a lower threshold.
+
+    >>> confidence, correct = [0.95] * 300 + [0.5] * 100, [True] * 298 + [False] * 2 + [True, False] * 50
+    >>> chosen = guaranteed_threshold(confidence, correct, target_error=0.05)
+    >>> chosen.threshold, chosen.coverage, round(chosen.error, 4)
+    (0.51, 0.75, 0.0067)
+    >>> guaranteed_threshold(confidence[:80], correct[:80], target_error=0.05).needed
+    90
+    """
+    for name, value in (("target_error", target_error), ("confidence_level", confidence_level)):
+        if not 0 < value < 1:
+            raise CalpromptError(f"{name} must be a fraction above 0 and below 1, got {value}")
+    confidence = unit_vector(confidence, "confidence")
+    right = outcome_vector(correct, "correct", len(confidence))
+    order = np.argsort(confidence)
+    above = len(confidence) - np.searchsorted(confidence[order], THRESHOLDS, side="left")  # n_t
+    wrong_above = np.concatenate([[0], np.cumsum(1 - right[order][::-1])]).astype(np.int64)[above]  # k_t
+    level = math.log((1 - confidence_level) / len(STARTS))
+
+    def log_p(test: int) -> float:
+        return log_binomial_tail(int(wrong_above[test]), int(above[test]), target_error)
+
+    starts = [THRESHOLDS.index(start) for start in STARTS]
+    lowest = -1
+    for start in starts:
+        test = start
+        while test < len(THRESHOLDS) and log_p(test) <= level:
+            lowest, test = max(lowest, test), test + 1
+    about = (float(target_error), float(confidence_level), len(confidence))
+    if lowest >= 0:
+        return GuaranteedThreshold(THRESHOLDS[lowest], *about, int(above[lowest]), int(wrong_above[lowest]))
+    best = min(starts, key=lambda test: (log_p(test), -above[test], THRESHOLDS[test]))
+    n, k = int(above[best]), int(wrong_above[best])
+    needed = _needed(k / n if n else 0.0, target_error, level)
+    reason = _reason(THRESHOLDS[best], n, k, k < target_error * n, needed)
+    return GuaranteedThreshold(None, *about, reason=reason, needed=needed)
+
+
+def _needed(rate: float, target_error: float, level: float) -> int | None:
+    """About how many accepted images, wrong at this rate, make the first test of a sequence pass."""
+
+    def passes(n: int) -> bool:
+        return log_binomial_tail(math.ceil(rate * n), n, target_error) <= level
+
+    low, high = 0, 1
+    while not passes(high):
+        low, high = high, 2 * high
+        if rate >= target_error or high > MOST_NEEDED:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def _reason(threshold: float, n: int, k: int, below: bool, needed: int | None) -> str:
+    if n == 0:
+        return f"no validation image has a confidence of {threshold} or more; it would take {needed}, all of them right"
+    found = f"{k} of the {n} validation images with a confidence of {threshold} or more are wrong"
+    if not below:
+        return f"{found}, which is not below the target: more images alone would not help"
+    if needed is None:
+        return f"{found}, which is too near the target for any reasonable number of images"
+    return f"{found}; at this error rate it would take about {needed} such images"
