@@ -1,5 +1,9 @@
 """Options and settings of the whole suite."""
 
+import atexit
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +11,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)  # tiny models: threads only cost
+os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
+atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
 settings.register_profile("calprompt", deadline=None, derandomize=True)
 settings.load_profile("calprompt")
 

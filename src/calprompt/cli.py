@@ -20,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import calprompt
+from calprompt.data.cache_commands import add_commands as add_cache
+from calprompt.data.commands import add_commands as add_data
 from calprompt.errors import CalpromptError
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ examples:
 """
 COLUMNS = {"accuracy": "accuracy", "ece": "ECE", "ace": "ACE", "mce": "MCE", "confidence_gap": "confidence\ngap"}
 PARTS = ("base", "novel", "all")
+NOT_SETTINGS = ("command", "recipe", "out", "quiet", "no_cache")  # arguments of `train` that are not of the run
 CAPTION = (
     "percent; 10 bins; MCE is the textbook one, the largest gap of a bin; "
     "confidence gap is mean confidence minus accuracy"
@@ -80,12 +83,23 @@ def parser() -> argparse.ArgumentParser:
     one.set_defaults(command=train)
     add = one.add_argument
     add("--backbone", required=True, metavar="SPEC", help="model/tag of open_clip, hf-hub:owner/name, file or folder")
-    add("--data", required=True, metavar="PATH", help="folder of class folders, of train/ and test/, or .safetensors")
+    add(
+        "--data",
+        required=True,
+        metavar="DATA",
+        help="folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'",
+    )
     add("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file; options go over it")
     add("--out", default="runs", metavar="FOLDER", help="where the run's folder goes (default: %(default)s)")
+    add("--no-cache", action="store_true", help="neither use nor keep image features for other runs")
     add("--quiet", action="store_true", help="no progress bars")
     setting = partial(add, default=argparse.SUPPRESS)  # what is not said is left to the recipe, then to RunConfig
     setting("--backbone-config", metavar="NAME", help="open_clip model name or JSON config, for a file that has none")
+    setting("--root", metavar="DIR", help="where the datasets, or the images of a list, are")
+    setting("--classes", metavar="FILE", help="order and names of the classes, and their template")
+    setting("--base", metavar="FILE", help="names of the base classes, a line each (default: the first half)")
+    setting("--exif", action="store_true", help="turn images as their EXIF data say")
+    setting("--skip-bad", action="store_true", help="go on without images that cannot be read")
     setting("--tuner", help="see 'calprompt list' (default: coop)")
     setting("--set", action="append", metavar="NAME=VALUE", dest="options", help="tuner option, such as context=4")
     setting("--loss", help="a name or a sum such as 'ce + 5*moments' (default: tcpt)")
@@ -138,18 +152,25 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("list", help="tuners, losses, calibrators and metrics there are")
     one.set_defaults(command=list_names)
+
+    add_data(commands)
+    add_cache(commands)
     return top
 
 
 def train(chosen: argparse.Namespace) -> None:
     """Train and evaluate, then print the table and where everything is."""
     config = run_config(chosen)
+    from calprompt.data.store import FeatureStore
     from calprompt.runs import run
 
+    store = None if chosen.no_cache else FeatureStore()
     with _bars(chosen.quiet) as progress:
-        result = run(config, chosen.out, progress=progress)
+        result = run(config, chosen.out, store=store, progress=progress)
     if result.reused:
         output().print("already finished, nothing was computed:")
+    for name, reason in result.record["data"].get("skipped", {}).items():
+        output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
     print_run(result)
 
 
@@ -211,7 +232,7 @@ def list_names(chosen: argparse.Namespace) -> None:
 
 def run_config(chosen: argparse.Namespace) -> RunConfig:
     """The settings that the arguments of `train` mean: the recipe's, and over them what was said."""
-    said = {name: value for name, value in vars(chosen).items() if name not in ("command", "recipe", "out", "quiet")}
+    said = {name: value for name, value in vars(chosen).items() if name not in NOT_SETTINGS}
     options = dict(_option(text) for text in said.pop("options", []))
     if "imports" in said:
         said["imports"] = tuple(said["imports"])

@@ -1,6 +1,7 @@
 """Frozen features and pixels: the right view of the right image, whatever is loaded before or beside it."""
 
-from functools import cache, partial
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from calprompt.clip import Backbone, load_backbone
 from calprompt.data import FeatureBank, ImageFiles, PixelBank, Unreadable, frozen_features, load_dataset
 from calprompt.data.features import batched, content, evaluation_batches, in_order
 from calprompt.data.images import ImageRows
+from calprompt.data.store import FeatureStore
+from calprompt.data.tower import Levels, load_views, normalised, view_generator
 from calprompt.errors import CalpromptError
 from calprompt.train import seeded
 
@@ -28,14 +31,10 @@ def files() -> ImageFiles:
     return images
 
 
-def view(which: int, number: int) -> torch.Generator:
-    return seeded(5, number, which)
+VIEWS = 3
 
 
-VIEWS = [partial(view, which) for which in range(3)]
-
-
-def features(images, views=()) -> torch.Tensor:
+def features(images, views=0) -> torch.Tensor:
     return frozen_features(backbone(), images, views, unreadable=Unreadable())
 
 
@@ -43,15 +42,77 @@ def test_every_view_is_the_crop_drawn_for_the_image_and_the_view() -> None:
     found = features(files(), VIEWS)
     assert found.shape == (3, len(files()), samples.EMBED)
     for which, index in ((0, 0), (2, 7), (1, 29)):
+        generator = view_generator(files().digest(index), which + 1)
         with Image.open(files().root / files().paths[index]) as image:
-            pixels = backbone().preprocessing.training(seeded(5, index, which))(image)
+            pixels = backbone().preprocessing.training(generator)(image)
         expected = backbone().encode_image(pixels[None])[0]
         torch.testing.assert_close(found[which, index], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_views_do_not_depend_on_what_else_is_taken() -> None:
+def test_features_do_not_depend_on_what_else_is_taken() -> None:
     chosen = [11, 3, 25]
-    torch.testing.assert_close(features(files().take(chosen), VIEWS), features(files(), VIEWS)[:, chosen])
+    assert torch.equal(features(files().take(chosen), VIEWS), features(files(), VIEWS)[:, chosen])
+    assert torch.equal(features(files().take(chosen)), features(files())[:, chosen])
+    assert torch.equal(features(files(), 2), features(files(), VIEWS)[:2])
+
+
+def test_features_do_not_depend_on_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    alone = features(files(), VIEWS)
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(features(files(), VIEWS), alone)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) -> None:
+    one, other = files().root / files().paths[0], files().root / files().paths[1]
+    for name, source in (("a.png", one), ("b.png", other), ("c.png", one)):
+        (tmp_path / name).write_bytes(source.read_bytes())
+    found = features(ImageFiles.of(tmp_path, ["b.png", "a.png", "c.png"]), VIEWS)
+    assert torch.equal(found[:, 1], found[:, 2])
+    assert torch.equal(found[:, [1, 0]], features(files().take([0, 1]), VIEWS))
+    assert not torch.equal(found[0, 0], found[1, 0])
+
+
+@pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64)])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK"])
+def test_levels_are_the_pixels_of_the_public_transforms(mode: str, size: tuple[int, int]) -> None:
+    noise = torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=seeded(*size))
+    image, plain = Image.fromarray(noise.numpy()).convert(mode), backbone().preprocessing
+    levels = Levels.from_dict(plain.to_dict())
+    both = torch.stack([levels.evaluation()(image), levels.training(seeded(1))(image)])
+    expected = torch.stack([plain.evaluation()(image), plain.training(seeded(1))(image)])
+    assert torch.equal(normalised(both, plain), expected)
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    samples.picture(tmp_path / "a.png", seed=1)
+    images, plain = ImageFiles.of(tmp_path, ["a.png"]), backbone().preprocessing
+    before = images.digest(0)
+    samples.picture(tmp_path / "a.png", seed=2)
+    digest, pixels = load_views(images, 0, plain, [0], before)
+    assert digest == images.digest(0) != before
+    assert torch.equal(pixels, images.pixels(0, plain))
+
+
+def test_progress_tells_how_fast_and_what_came_from_the_store(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int, str]] = []
+    for _ in range(2):
+        frozen_features(
+            backbone(),
+            files(),
+            VIEWS,
+            unreadable=Unreadable(),
+            store=FeatureStore(tmp_path),
+            progress=lambda *told_now: told.append(told_now),
+            what="views",
+        )
+    assert re.fullmatch(r"[\d.]+ images/s, 0 of 90 from the store, \d+ s left", told[0][3])
+    assert told[-1] == ("views", 90, 90, "90 of 90 from the store")
+    assert [each[1] for each in told] == sorted({64, 90}) + [each[1] for each in told[2:]]
 
 
 def test_evaluation_view_without_generators() -> None:
@@ -70,7 +131,7 @@ def test_epochs_take_the_views_in_turn() -> None:
 
 def test_pixels_and_features_are_of_the_same_views() -> None:
     images = files().take(range(0, 30, 4))
-    bank = PixelBank(images, torch.zeros(len(images)), backbone().preprocessing, VIEWS, features(images, VIEWS))
+    bank = PixelBank(images, torch.zeros(len(images)), backbone().preprocessing, features(images, VIEWS))
     indices = torch.tensor([5, 0, 3])
     for epoch in (1, 2, 3, 4):
         pixels = bank.images(indices, epoch)

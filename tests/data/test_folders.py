@@ -6,7 +6,7 @@ import pytest
 
 import samples
 from calprompt.data import load_dataset, read_folder
-from calprompt.data.folders import split_counts
+from calprompt.data.listing import split_counts
 from calprompt.errors import CalpromptError
 
 

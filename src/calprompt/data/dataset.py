@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calprompt.data.images import Images
+from calprompt.data.listing import SPLITS
 from calprompt.errors import CalpromptError
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,10 @@ class Split:
 class Dataset:
     """Labels count into `class_names`; every class has a training image, and there is something to test on.
 
-    template  the sentence that suits these images, with {} for the class name; None if the dataset says nothing
+    template        the sentence that suits these images, with {} for the class name; None if the dataset says nothing
+    base            labels of the base classes, all others being novel; None: the first half, rounded up
+    test_only       made to test what was tuned on another dataset: there are no training images
+    repeated_names  two classes may share a name, as two pairs of ImageNet's do
     """
 
     name: str
@@ -43,11 +46,14 @@ class Dataset:
     val: Split
     test: Split
     template: str | None = None
+    base: tuple[int, ...] | None = None
+    test_only: bool = False
+    repeated_names: bool = False
 
     def __post_init__(self) -> None:
         names = self.class_names
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+        if repeated and not self.repeated_names:
             raise CalpromptError(f"{self.name}: class names must differ, and these appear twice: {', '.join(repeated)}")
         for kind in SPLITS:
             outside = sorted({label for label in getattr(self, kind).labels if not 0 <= label < len(names)})
@@ -56,11 +62,17 @@ class Dataset:
                     f"{self.name}: {kind} label {outside[0]} is out of range; {len(names)} class names allow "
                     f"0 to {len(names) - 1}"
                 )
-        untrained = [name for label, name in enumerate(names) if label not in set(self.train.labels)]
-        if untrained:
+        trained = set(self.train.labels)
+        untrained = [name for label, name in enumerate(names) if label not in trained]
+        if untrained and not self.test_only:
             raise CalpromptError(
                 f"{self.name}: no training image of {', '.join(untrained[:5])}{', …' if len(untrained) > 5 else ''}; "
                 "every class needs at least one"
             )
         if not len(self.test):
             raise CalpromptError(f"{self.name}: there are no test images")
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Train, val and test by name."""
+        return {kind: getattr(self, kind) for kind in SPLITS}

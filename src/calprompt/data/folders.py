@@ -13,45 +13,36 @@ Hidden files and files that are no images (by their suffix) are left out.
 
 from __future__ import annotations
 
-import random
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from calprompt.data.dataset import SPLITS, Dataset, Split
-from calprompt.data.images import SUFFIXES, ImageFiles
+from calprompt.data.decoding import SUFFIXES
+from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import CalpromptError
 
-SPLIT_SEED = 0  # of the split made here: the same for all runs, so that no seed trains on another's test images
-
-Labelled = list[tuple[str, int]]  # relative path and label
+if TYPE_CHECKING:
+    from calprompt.data.dataset import Dataset
 
 
 def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
     """The dataset in a folder of class folders, or of train/, val/ and test/ with class folders in them."""
+    return list_folder(root, split_seed=split_seed).dataset()
+
+
+def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
+    """The class names and images in a folder, see above."""
     inside = [folder.name for folder in subfolders(root)]
     if not inside:
         raise CalpromptError(f"{root} has no subfolders; expected one folder of images a class")
     looks_split = "train" in inside and bool(subfolders(root / "train"))
     if not looks_split:
-        class_names, splits = _split_here(root, inside, split_seed)
+        class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
         raise CalpromptError(f"{root} has train/ but no test/; put the images to test on there, a folder a class")
     else:
-        class_names, splits = _split_already(root, inside)
-    train, val, test = (
-        Split(ImageFiles.of(root, [path for path, _ in rows]), tuple(label for _, label in rows))
-        for rows in (splits[kind] for kind in SPLITS)
-    )
-    return Dataset(root.resolve().name, tuple(class_names), train, val, test)
-
-
-def split_counts(n: int) -> tuple[int, int, int]:
-    """How many of n images of a class train, validate and test: about 50, 20 and 30 %, at least one to test.
-
-    >>> [split_counts(n) for n in (2, 3, 5, 10, 100)]
-    [(1, 0, 1), (1, 1, 1), (2, 1, 2), (5, 2, 3), (50, 20, 30)]
-    """
-    val, test = round(n / 5), max(1, round(3 * n / 10))
-    return n - val - test, val, test
+        class_names, rows = _split_already(root, inside)
+    return Listing(root.resolve().name, root, tuple(class_names), rows)
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -59,46 +50,45 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_by_name)
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Visible image files in a folder, sorted by name; a folder without any is an error."""
-    found = [path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix.lower() in SUFFIXES]
+def image_names(folder: Path) -> list[str]:
+    """Names of the visible image files in a folder, sorted; a folder without any is an error."""
+    found = [name for name in os.listdir(folder) if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
     if not found:
         raise CalpromptError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
-    return sorted(found, key=_by_name)
+    return sorted(found)
 
 
-def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str], dict[str, Labelled]]:
-    splits: dict[str, Labelled] = {kind: [] for kind in SPLITS}
+def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
+    """A row for every image in the folder of a class."""
+    inside = folder.relative_to(root).as_posix()
+    return [(f"{inside}/{name}", label) for name in image_names(folder)]
+
+
+def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str], dict[str, list[Row]]]:
+    rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     for label, name in enumerate(class_names):
-        files = [_relative(path, root) for path in image_files(root / name)]
+        files = [path for path, _ in class_rows(root, root / name, label)]
         if len(files) < 2:
             raise CalpromptError(f"class {name!r} has one image; a class needs two or more, to train and to test on")
-        random.Random(f"{seed}/{name}").shuffle(files)  # a class's own draw: other classes do not change it
-        train, val, _ = split_counts(len(files))
-        cuts = (files[:train], files[train : train + val], files[train + val :])
-        for kind, part in zip(SPLITS, cuts, strict=True):
-            splits[kind] += [(path, label) for path in sorted(part)]
-    return class_names, splits
+        for kind, part in split_class(name, files, seed).items():
+            rows[kind] += [(path, label) for path in part]
+    return class_names, rows
 
 
-def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, Labelled]]:
+def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
     strange = [name for name in inside if name not in SPLITS]
     if strange:
         raise CalpromptError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
     class_names = [folder.name for folder in subfolders(root / "train")]
-    splits: dict[str, Labelled] = {kind: [] for kind in SPLITS}
+    labels = {name: label for label, name in enumerate(class_names)}
+    rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     for kind in inside:
         for folder in subfolders(root / kind):
-            if folder.name not in class_names:
+            if folder.name not in labels:
                 raise CalpromptError(f"class {folder.name!r} is in {kind}/ but not in train/; every class must train")
-            label = class_names.index(folder.name)
-            splits[kind] += [(_relative(path, root), label) for path in image_files(folder)]
-    return class_names, splits
+            rows[kind] += class_rows(root, folder, labels[folder.name])
+    return class_names, rows
 
 
 def _by_name(path: Path) -> str:
     return path.name
-
-
-def _relative(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix()

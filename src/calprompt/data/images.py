@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -16,10 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from calprompt.clip import Backbone, Preprocessing
+from calprompt.data.decoding import BadImageError, decode
 from calprompt.errors import CalpromptError
-
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
 
 View = Callable[[int], torch.Generator]  # from the number of an image to what its random crop is drawn from
 
@@ -60,11 +58,13 @@ class ImageFiles:
     """Image files under a folder, by their paths relative to it.
 
     numbers  the images' places before any were taken out: random views are drawn from these, not from what is left
+    upright  turn images as their EXIF tags say
     """
 
     root: Path
     paths: tuple[str, ...]  # with "/", so that they are the same on every system
     numbers: tuple[int, ...]
+    upright: bool = False
     has_pixels: ClassVar[bool] = True
     augmented: ClassVar[bool] = True
 
@@ -76,30 +76,31 @@ class ImageFiles:
         return len(self.paths)
 
     def take(self, indices: Sequence[int]) -> ImageFiles:
-        return ImageFiles(self.root, tuple(self.paths[i] for i in indices), tuple(self.numbers[i] for i in indices))
+        paths, numbers = tuple(self.paths[i] for i in indices), tuple(self.numbers[i] for i in indices)
+        return replace(self, paths=paths, numbers=numbers)
 
     def name(self, index: int) -> str:
         return self.paths[index]
 
     def digest(self, index: int) -> str:
+        """sha256 of the file's bytes and of how it is read, if not as usual: what its pixels depend on."""
         try:
-            return hashlib.sha256((self.root / self.paths[index]).read_bytes()).hexdigest()
+            digest = hashlib.sha256((self.root / self.paths[index]).read_bytes())
         except OSError as error:
             raise UnreadableImageError(f"{self.paths[index]} ({error.strerror or error})") from error
+        if self.upright:
+            digest.update(b"upright")
+        return digest.hexdigest()
 
     def check(self, backbone: Backbone) -> None:
         """Files suit every backbone: its preprocessing sees to that."""
 
     def open(self, index: int) -> Image.Image:
-        """The decoded image."""
-        path = self.root / self.paths[index]
+        """The decoded image, in RGB."""
         try:
-            with Image.open(path) as image:
-                image.load()
-                return image
-        except Exception as error:  # a damaged file makes decoders raise nearly anything
-            said = str(error).replace(str(path), path.name).splitlines()
-            raise UnreadableImageError(f"{self.paths[index]} ({said[0] if said else type(error).__name__})") from error
+            return decode(self.root / self.paths[index], upright=self.upright)
+        except BadImageError as error:
+            raise UnreadableImageError(f"{self.paths[index]} ({error})") from error
 
     def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[View] = ()) -> Tensor:
         image = self.open(index)

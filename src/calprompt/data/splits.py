@@ -59,19 +59,23 @@ def all_classes(dataset: Dataset) -> Part:
 
 
 def base_novel(dataset: Dataset) -> tuple[Part, Part]:
-    """The first half of the labels, rounded up, and the rest; both need two classes and something to test on."""
-    labels = sorted(set(dataset.train.labels))
-    middle = -(-len(labels) // 2)
-    if len(labels) - middle < 2:
-        raise CalpromptError(
-            f"{dataset.name} has {len(labels)} {'class' if len(labels) == 1 else 'classes'}; base and novel need two "
-            "each, so there must be four or more"
-        )
-    base, novel = (_part(dataset, chosen) for chosen in (labels[:middle], labels[middle:]))
-    for name, part in (("base", base), ("novel", novel)):
+    """The dataset's base classes, or the first half of the labels, rounded up, and the rest.
+
+    Both need two classes and something to test on.
+    """
+    count = len(dataset.class_names)
+    base = sorted(dataset.base) if dataset.base is not None else list(range(-(-count // 2)))
+    novel = sorted(set(range(count)) - set(base))
+    if min(len(base), len(novel)) < 2:
+        have = f"{dataset.name} has {count} {'class' if count == 1 else 'classes'}"
+        if dataset.base is not None:
+            raise CalpromptError(f"{have}, {len(base)} of them base by its list; base and novel need two each")
+        raise CalpromptError(f"{have}; base and novel need two each, so there must be four or more")
+    parts = _part(dataset, base), _part(dataset, novel)
+    for name, part in zip(("base", "novel"), parts, strict=True):
         if not len(part.test):
             raise CalpromptError(f"{dataset.name} has no test images of the {name} classes ({part.class_names[0]}, …)")
-    return base, novel
+    return parts
 
 
 def _part(dataset: Dataset, labels: Sequence[int]) -> Part:

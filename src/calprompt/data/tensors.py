@@ -19,8 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from calprompt.data.dataset import SPLITS, Dataset, Split
+from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import FeatureRows, ImageRows, Images
+from calprompt.data.listing import SPLITS
 from calprompt.errors import CalpromptError
 from calprompt.files import read_json
 from calprompt.registry import unknown
@@ -43,8 +44,8 @@ def read_tensors(path: Path) -> Dataset:
             raise unknown(f"tensor in {path.name}", name, known)
     class_names, template = _names(path, metadata)
     kind = _kind(path, tensors)
-    splits = {split: _split(path, tensors, split, kind) for split in SPLITS}
-    return Dataset(path.stem, class_names, template=template, **splits)
+    train, val, test = (_split(path, tensors, split, kind) for split in SPLITS)
+    return Dataset(path.stem, class_names, train, val, test, template=template)
 
 
 def _kind(path: Path, tensors: dict[str, Tensor]) -> str:

@@ -26,7 +26,9 @@ class RunConfig:
     """All settings of a run.
 
     backbone, backbone_config  as `load_backbone` takes them
-    data                       a folder of images or a .safetensors file, as `load_dataset` takes it
+    data, root, classes, base  as `load_dataset` takes them: a folder, a table, a split file, a name of the catalogue
+    exif                       turn images as their EXIF tags say
+    skip_bad                   go on without images that cannot be read, instead of stopping with a list of them
     options                    of the tuner
     protocol                   base-to-novel: train on the first half of the classes, test on both halves;
                                few-shot: train and test on all of them
@@ -52,6 +54,11 @@ class RunConfig:
     dtype: str = "float32"
     backbone_config: str | None = None
     imports: tuple[str, ...] = ()
+    root: str | None = None
+    classes: str | None = None
+    base: str | None = None
+    exif: bool = False
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         for path in self.imports:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from calprompt.data import FeatureBank, PixelBank, Unreadable
 from calprompt.data.features import Progress, frozen_features, silent
+from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 from calprompt.files import clear_leftovers, locked, write_bytes, write_json
 from calprompt.losses import Objective
@@ -50,9 +51,12 @@ from calprompt.train import NonFiniteLossError, TrainingSet, TrainingState, trai
 from calprompt.tuners import Tuner
 
 
-def run(config: RunConfig, out: str | Path = "runs", *, progress: Progress = silent) -> Run:
+def run(
+    config: RunConfig, out: str | Path = "runs", *, store: FeatureStore | None = None, progress: Progress = silent
+) -> Run:
     """Train and evaluate into a folder of its own under `out`; a finished run is read back, a killed one goes on.
 
+    store     where image features are kept for other runs; the result is the same without, bit for bit
     progress  told what is being done, how much of it is done, of how much, and a word on how it goes
     """
     timings: dict[str, float] = {}
@@ -72,7 +76,7 @@ def run(config: RunConfig, out: str | Path = "runs", *, progress: Progress = sil
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_json(folder / RECORD, record)
         try:
-            metrics = _work(prepared, folder, record, progress)
+            metrics = _work(prepared, folder, record, store, progress)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
@@ -84,12 +88,14 @@ def run(config: RunConfig, out: str | Path = "runs", *, progress: Progress = sil
         return Run(folder, record, metrics)
 
 
-def _work(prepared: Prepared, folder: Path, record: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _work(
+    prepared: Prepared, folder: Path, record: dict[str, Any], store: FeatureStore | None, progress: Progress
+) -> dict[str, Any]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings = record["timings"]
     learns = any(True for _ in prepared.tuner.parameters())
     with clock(timings, "features"):
-        data, features = _images(prepared, learns, progress)
+        data, features = _images(prepared, learns, store, progress)
     with clock(timings, "train"):
         if data is not None:
             record["resumed_after_epoch"] = _train(prepared, data, folder, progress)
@@ -105,17 +111,19 @@ def _work(prepared: Prepared, folder: Path, record: dict[str, Any], progress: Pr
     return metrics
 
 
-def _images(prepared: Prepared, learns: bool, progress: Progress) -> tuple[TrainingSet | None, dict[str, Tensor]]:
+def _images(
+    prepared: Prepared, learns: bool, store: FeatureStore | None, progress: Progress
+) -> tuple[TrainingSet | None, dict[str, Tensor]]:
     """What is trained on, if anything, and frozen features of what is evaluated; unreadable files are reported here."""
     unreadable = Unreadable()
     backbone, split = prepared.backbone, prepared.base.train
-    read = partial(frozen_features, backbone, unreadable=unreadable, progress=progress)
+    read = partial(frozen_features, backbone, unreadable=unreadable, store=store, progress=progress)
     data: TrainingSet | None = None
     if learns:
         views, labels = read(split.images, prepared.views, what="training features"), torch.tensor(split.labels)
         data = FeatureBank(views, labels)
         if prepared.tuner.sees_pixels:
-            data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views, views)
+            data = PixelBank(split.images, labels, backbone.preprocessing, views)
     features = {name: read(split.images, what=f"{name} features")[0] for name, (_, split) in prepared.evaluated.items()}
     unreadable.report()
     return data, features

@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -21,18 +20,29 @@ import torch
 import calprompt
 from calprompt import tuners
 from calprompt.clip import Backbone, load_backbone
-from calprompt.data import Part, Split, all_classes, base_novel, few_shot, load_dataset
+from calprompt.data import (
+    Dataset,
+    Part,
+    Split,
+    all_classes,
+    bad_images_error,
+    base_novel,
+    few_shot,
+    find_bad,
+    load_dataset,
+    without,
+)
 from calprompt.data.features import Progress, content, silent
-from calprompt.data.images import View
+from calprompt.data.tower import EXTRACTION
 from calprompt.errors import CalpromptError
 from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
 from calprompt.losses import Objective
 from calprompt.runs.config import RunConfig
-from calprompt.train import seeded
 from calprompt.tuners import Tuner
 
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
+PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,13 @@ class Prepared:
     template: str
     dataset: str  # its name
     data_digest: str
+    skipped: Mapping[str, str] = field(default_factory=dict)  # images left out, and why
 
     @property
     def fingerprint(self) -> str:
         """sha256 of all that the result depends on; where files lie does not matter, what is in them does."""
         settings = self.config.record()
-        for place in ("backbone", "backbone_config", "data"):
+        for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
         settings["imports"] = sorted(load_extension(path) for path in self.config.imports)
         settings["loss"] = Objective.parse(self.config.loss).record()
@@ -63,6 +74,7 @@ class Prepared:
             "backbone": self.backbone.fingerprint,
             "preprocessing": self.backbone.preprocessing.to_dict(),
             "data": self.data_digest,
+            "extraction": EXTRACTION,
             "version": calprompt.__version__,
         }
         return hashlib.sha256(canonical_json(everything)).hexdigest()
@@ -86,21 +98,15 @@ class Prepared:
         return {"all": self.base} if self.novel is None else {"base": self.base, "novel": self.novel}
 
     @property
-    def views(self) -> list[View]:
-        """What random views are drawn from: the seed, the image's number and the view's; no more than epochs use."""
-        seed, count = self.config.seed, min(self.config.views, self.config.training.epochs)
-        return [partial(_view, seed, view) for view in range(count)]
-
-
-def _view(seed: int, view: int, number: int) -> torch.Generator:
-    return seeded(seed, number, view)
+    def views(self) -> int:
+        """Random views of every training image; no more than epochs use."""
+        return min(self.config.views, self.config.training.epochs)
 
 
 def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
     """Read the data and load the backbone, and raise for whatever does not fit together."""
-    dataset = load_dataset(config.data)
-    drawn = few_shot(dataset, config.shots, config.seed)
-    base, novel = (all_classes(drawn), None) if config.protocol == "few-shot" else base_novel(drawn)
+    dataset = load_dataset(config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif)
+    base, novel, skipped = _parts(config, dataset, progress)
     if tuners.get(config.tuner).sees_pixels and not base.train.images.has_pixels:
         raise CalpromptError(f"tuner {config.tuner!r} learns from pixels, and {dataset.name} holds features only")
     template = config.template or dataset.template or TEMPLATE
@@ -108,17 +114,43 @@ def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
         config.backbone, config=config.backbone_config, device=config.device, dtype=getattr(torch, config.dtype)
     )
     backbone.chunk = config.chunk
-    splits = {"train": base.train, "val": base.val, "base": base.test}
-    if novel is not None:
-        splits["novel"] = novel.test
+    splits = _used(base, novel)
     for split in splits.values():
         split.images.check(backbone)
     with autocasting(backbone, config):
         tuner, reason = _create(config, backbone, base, novel, template)
+    if not len(base.train) and any(True for _ in tuner.parameters()):
+        raise CalpromptError(
+            f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on"
+        )
     names = [part.class_names for part in (base, novel) if part is not None]
     told = {"class_names": names, "splits": content(splits, progress)}
+    if skipped:
+        told["skipped"] = sorted(skipped)
     digest = hashlib.sha256(canonical_json(told)).hexdigest()
-    return Prepared(config, backbone, tuner, base, novel, reason, template, dataset.name, digest)
+    return Prepared(config, backbone, tuner, base, novel, reason, template, dataset.name, digest, skipped)
+
+
+def _parts(config: RunConfig, dataset: Dataset, progress: Progress) -> tuple[Part, Part | None, dict[str, str]]:
+    """Base, novel and the images left out; an image that cannot be read is replaced by drawing without it."""
+    skipped: dict[str, str] = {}
+    fine: set[str] = set()
+    while True:
+        drawn = few_shot(dataset, config.shots, config.seed)
+        base, novel = (all_classes(drawn), None) if config.protocol == "few-shot" else base_novel(drawn)
+        bad = find_bad(_used(base, novel).values(), thorough=config.skip_bad, fine=fine, progress=progress)
+        if not bad:
+            return base, novel, skipped
+        if not config.skip_bad:
+            raise bad_images_error(bad)
+        skipped |= bad
+        dataset = without(dataset, skipped)
+
+
+def _used(base: Part, novel: Part | None) -> dict[str, Split]:
+    """The splits a run reads."""
+    splits = {"train": base.train, "val": base.val, "base": base.test}
+    return splits if novel is None else {**splits, "novel": novel.test}
 
 
 def describe(prepared: Prepared) -> dict[str, Any]:
@@ -136,6 +168,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
             "digest": prepared.data_digest,
             "images": {name: len(split) for name, split in splits.items()},
             "class_names": {name: list(part.class_names) for name, part in prepared.parts.items()},
+            "skipped": dict(prepared.skipped),
         },
         "versions": {
             "calprompt": calprompt.__version__,

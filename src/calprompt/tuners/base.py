@@ -51,18 +51,12 @@ class Tuner(nn.Module, ABC):
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
         self.template, self.seed = template, seed
         self._generator = torch.Generator().manual_seed(seed)
-        self._bind(class_names)
+        self.class_names = tuple(class_names)
+        self.bind()
 
     @property
     def backbone(self) -> Backbone:
         return self._backbone[0]
-
-    def _bind(self, class_names: Sequence[str]) -> None:
-        repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
-        if repeated:
-            raise CalpromptError(f"class names must differ, and these appear twice: {', '.join(repeated)}")
-        self.class_names = tuple(class_names)
-        self.bind()
 
     def bind(self) -> None:
         """Compute what depends on the class list only: frozen features here, prompt layouts in subclasses."""
@@ -72,7 +66,8 @@ class Tuner(nn.Module, ABC):
         """The same prompts (shared, not copied) for other classes, such as novel ones."""
         other = copy.copy(self)
         other.template = self.template if template is None else template
-        other._bind(class_names)
+        other.class_names = tuple(class_names)
+        other.bind()
         return other
 
     def random(self, *shape: int, std: float = 0.02) -> nn.Parameter:

@@ -1,0 +1,63 @@
+"""The datasets of the field by name: `available()`, `get(name)`, and what reads, checks and prepares them.
+
+A name may be the key (oxford_pets), the public one (OxfordPets) or a common one (pets), with "-" or "_", in any case.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from calprompt.data.catalogue.check import Report, check
+from calprompt.data.catalogue.entries import ENTRIES
+from calprompt.data.catalogue.entry import Counts, Entry, Templates, plain
+from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.registry import unknown
+
+__all__ = [
+    "ENTRIES",
+    "Counts",
+    "Entry",
+    "Report",
+    "Templates",
+    "available",
+    "check",
+    "get",
+    "is_known",
+    "nearest",
+    "recognise",
+]
+
+_BY_NAME = {plain(name): entry for entry in ENTRIES for name in (entry.key, entry.public, *entry.names)}
+
+
+def available() -> list[str]:
+    """Names of all datasets, sorted."""
+    return sorted(entry.key for entry in ENTRIES)
+
+
+def get(name: str) -> Entry:
+    """The entry of a dataset."""
+    if not is_known(name):
+        raise unknown("dataset", name, available())
+    return _BY_NAME[plain(name)]
+
+
+def is_known(name: str) -> bool:
+    """Whether the catalogue has a dataset of this name."""
+    return plain(name) in _BY_NAME
+
+
+def nearest(name: str) -> str | None:
+    """The dataset whose name is most like this one, if any is."""
+    near = difflib.get_close_matches(plain(name), _BY_NAME, n=1, cutoff=0.6)
+    return _BY_NAME[near[0]].key if near else None
+
+
+def recognise(folder: Path) -> Entry | None:
+    """The dataset that a folder holds, by the split file in it."""
+    for entry in ENTRIES:
+        layout = entry.layout
+        if isinstance(layout, SplitFile) and any((folder / name).is_file() for name in (layout.file, layout.own)):
+            return entry
+    return None

@@ -1,0 +1,90 @@
+"""Whether a dataset is on disk as it must be: everything that is not, at once, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calprompt.data.catalogue.entry import Entry
+from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.data.listing import SPLITS, Listing
+from calprompt.errors import CalpromptError
+
+SHOWN = 5
+
+
+@dataclass
+class Report:
+    """What was found: facts, things to know, and problems, each with what to do."""
+
+    title: str
+    facts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def check(entry: Entry, root: Path) -> Report:
+    """Folder, files, classes, counts and images that are listed but not there; opens no image."""
+    report = Report(entry.title)
+    try:
+        folder = entry.locate(root)
+    except CalpromptError as error:
+        report.problems.append(f"{error}. Get it from {entry.source}")
+        return report
+    report.facts.append(f"folder {folder}")
+    report.problems += entry.layout.missing(folder, entry.key)
+    if report.problems:
+        return report
+    try:
+        listing = entry.listing_in(folder)
+    except CalpromptError as error:
+        report.problems.append(str(error))
+        return report
+    if listing.name != entry.key:
+        report.notes.append("the split is one of your own: do not compare with published numbers")
+    fixed = isinstance(entry.layout, SplitFile) and listing.name == entry.key
+    remedy = "the split file is not the fixed one, get it again" if fixed else "unpack the archives again"
+    for what, found, expected in _numbers(entry, listing):
+        report.facts.append(f"{what}: {found:,}")
+        if expected is not None and found != expected:
+            report.problems.append(f"{what}: {found:,}, expected {expected:,}; {remedy}")
+    report.problems += absent(listing)
+    return report
+
+
+def absent(listing: Listing) -> list[str]:
+    """A problem that names images which are listed and not there, if there are any."""
+    listed = [path for kind in SPLITS for path, _ in listing.rows.get(kind, ())]
+    folders = {path.rpartition("/")[0] for path in listed}
+    there = {f"{folder}/{name}".lstrip("/") for folder in folders for name in _names(listing.root / folder)}
+    lacking = [path for path in listed if path not in there]
+    if not lacking:
+        return []
+    more = f", … and {len(lacking) - SHOWN:,} more" if len(lacking) > SHOWN else ""
+    return [
+        f"{len(lacking):,} of {len(listed):,} images are not in {listing.root}: {', '.join(lacking[:SHOWN])}{more}. "
+        "Unpack the images again, or point to the folder that has them"
+    ]
+
+
+def _names(folder: Path) -> Iterable[str]:
+    return (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+
+
+def _numbers(entry: Entry, listing: Listing) -> list[tuple[str, int, int | None]]:
+    """What is counted, how many there are, how many there must be."""
+    counts, count = entry.counts, len(listing.class_names)
+    base = set(listing.base if listing.base is not None else range(-(-count // 2)))
+    tested = Counter("base" if label in base else "novel" for _, label in listing.rows.get("test", ()))
+    return [
+        ("classes", count, counts.classes),
+        *((f"{kind} images", len(listing.rows.get(kind, ())), getattr(counts, kind)) for kind in SPLITS),
+        ("base test images", tested["base"], counts.base_test),
+        ("novel test images", tested["novel"], counts.novel_test),
+    ]

@@ -1,0 +1,205 @@
+"""Splits from a dataset's own annotations, where the fixed split file is missing: the public rules, a seed of ours.
+
+The public code draws them anew on every machine, so they are not the field's; they serve to work, not to compare.
+
+    ClassFolders   images/<class>/…     50 % train, 20 % val, 30 % test of every class
+    PetLists       annotations/{trainval,test}.txt; a class is a file's name without its number, in lower case
+    CarLists       devkit/*.mat; a class name's year moves to the front
+    FlowerLabels   imagelabels.mat and cat_to_name.json; 50, 20 and 30 %
+    SceneLists     ClassName.txt, {Training,Testing}_01.txt; a class is its path without the letter, reversed
+    ActionLists    ucfTrainTestlist/*; a class is split at its capitals
+
+Where there are official lists to train and to test, 20 % of each class to train become val.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from calprompt.data.folders import class_rows, subfolders
+from calprompt.data.split_files import NamedRow
+from calprompt.data.text_files import read_lines
+from calprompt.errors import CalpromptError
+from calprompt.files import read_json
+
+SEED = 1
+
+Split = dict[str, list[NamedRow]]
+
+
+class Raw(Protocol):
+    """Reads a dataset's annotations and splits it."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        """Rows by split, paths relative to `images`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """A folder a class, in case-sensitive order."""
+
+    ignored: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def split(self, folder: Path, images: Path) -> Split:
+        own = [found for found in subfolders(images) if found.name not in self.ignored]
+        rows = [
+            (path, label, self.renamed.get(found.name, found.name))
+            for label, found in enumerate(own)
+            for path, _ in class_rows(images, found, label)
+        ]
+        return in_three(rows)
+
+
+@dataclass(frozen=True)
+class PetLists:
+    """Lines such as 'Abyssinian_201 1 1 1': image, label from 1, and two numbers that are not used."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        def rows(name: str) -> list[NamedRow]:
+            found = []
+            for line in read_lines(folder / "annotations" / name):
+                image, label = line.split()[:2]
+                found.append((f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()))
+            return found
+
+        return {**in_two(rows("trainval.txt")), "test": rows("test.txt")}
+
+
+@dataclass(frozen=True)
+class CarLists:
+    """Annotations in MATLAB files; paths are relative to the dataset's folder."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        names = [str(name[0]) for name in _matlab(folder / "devkit" / "cars_meta.mat")["class_names"][0]]
+
+        def rows(inside: str, path: Path) -> list[NamedRow]:
+            told = [(str(row["fname"][0]), int(row["class"][0, 0]) - 1) for row in _matlab(path)["annotations"][0]]
+            return [(f"{inside}/{image}", label, year_first(names[label])) for image, label in told]
+
+        train = rows("cars_train", folder / "devkit" / "cars_train_annos.mat")
+        return {**in_two(train), "test": rows("cars_test", folder / "cars_test_annos_withlabels.mat")}
+
+
+@dataclass(frozen=True)
+class FlowerLabels:
+    """Image i of jpg/ has the i-th label, from 1, whose name is in cat_to_name.json."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        names = read_json(folder / "cat_to_name.json")
+        labels = [int(label) for label in _matlab(folder / "imagelabels.mat")["labels"][0]]
+        rows = [(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)]
+        return in_three(rows)
+
+
+@dataclass(frozen=True)
+class SceneLists:
+    """Paths such as /a/airplane_cabin/sun_….jpg; labels follow ClassName.txt."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        labels = {line[1:]: label for label, line in enumerate(read_lines(folder / "ClassName.txt"))}
+
+        def rows(name: str) -> list[NamedRow]:
+            found = []
+            for line in read_lines(folder / name):
+                own = line[1:].rpartition("/")[0]
+                if own not in labels:
+                    raise CalpromptError(f"{folder / name}: the class of {line} is not in ClassName.txt")
+                found.append((line[1:], labels[own], scene_name(own)))
+            return found
+
+        return {**in_two(rows("Training_01.txt")), "test": rows("Testing_01.txt")}
+
+
+@dataclass(frozen=True)
+class ActionLists:
+    """Lines such as 'ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1', for the middle frames of those videos."""
+
+    def split(self, folder: Path, images: Path) -> Split:
+        lists = folder / "ucfTrainTestlist"
+        labels = {name: int(label) - 1 for label, name in (line.split() for line in read_lines(lists / "classInd.txt"))}
+
+        def rows(name: str) -> list[NamedRow]:
+            found = []
+            for line in read_lines(lists / name):
+                action, _, video = line.split()[0].partition("/")
+                if action not in labels:
+                    raise CalpromptError(f"{lists / name}: {action} is not in classInd.txt")
+                own = action_name(action)
+                found.append((f"{own}/{video.removesuffix('.avi')}.jpg", labels[action], own))
+            return found
+
+        return {**in_two(rows("trainlist01.txt")), "test": rows("testlist01.txt")}
+
+
+def year_first(name: str) -> str:
+    """
+    >>> year_first("AM General Hummer SUV 2000")
+    '2000 AM General Hummer SUV'
+    """
+    words = name.split(" ")
+    return " ".join([words[-1], *words[:-1]])
+
+
+def scene_name(path: str) -> str:
+    """
+    >>> scene_name("a/apse/indoor")
+    'indoor apse'
+    """
+    return " ".join(reversed(path.split("/")[1:]))
+
+
+def action_name(name: str) -> str:
+    """
+    >>> action_name("ApplyEyeMakeup")
+    'Apply_Eye_Makeup'
+    """
+    return "_".join(re.findall("[A-Z][^A-Z]*", name))
+
+
+def in_two(rows: list[NamedRow]) -> Split:
+    """20 % of every class to val, the rest to train."""
+    split: Split = {"train": [], "val": []}
+    for own in _shuffled(rows):
+        val = round(0.2 * len(own))
+        split["val"] += own[:val]
+        split["train"] += own[val:]
+    return split
+
+
+def in_three(rows: list[NamedRow]) -> Split:
+    """50 % of every class to train, 20 % to val, the rest to test."""
+    split: Split = {"train": [], "val": [], "test": []}
+    for own in _shuffled(rows):
+        train, val = round(0.5 * len(own)), round(0.2 * len(own))
+        split["train"] += own[:train]
+        split["val"] += own[train : train + val]
+        split["test"] += own[train + val :]
+    return split
+
+
+def _shuffled(rows: list[NamedRow]) -> list[list[NamedRow]]:
+    """The rows of every class, classes in order of label, from one stream of random numbers."""
+    rng = random.Random(SEED)
+    classes: dict[int, list[NamedRow]] = {}
+    for row in sorted(rows, key=lambda row: (row[1], row[0])):
+        classes.setdefault(row[1], []).append(row)
+    for own in classes.values():
+        rng.shuffle(own)
+    return list(classes.values())
+
+
+def _matlab(path: Path) -> Any:
+    try:
+        from scipy.io import loadmat  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise CalpromptError(f"{path.name} is a MATLAB file; reading it needs SciPy: pip install scipy") from error
+    if not path.is_file():
+        raise CalpromptError(f"cannot read {path}: it is not there")
+    return loadmat(path)

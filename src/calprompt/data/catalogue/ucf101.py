@@ -1,0 +1,73 @@
+"""UCF101 as pictures: the middle frame of every video.
+
+    UCF-101/ApplyEyeMakeup/v_….avi  ->  UCF-101-midframes/Apply_Eye_Makeup/v_….jpg
+
+Of n frames it is number n // 2, counted from 0; how the published frames were chosen is not written down, so these may
+be a frame off. JPEG of quality 95.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.data.catalogue.prepare import own_split
+from calprompt.data.catalogue.raw import action_name
+from calprompt.errors import CalpromptError
+
+if TYPE_CHECKING:
+    from calprompt.data.catalogue.entry import Entry
+    from calprompt.data.work import Progress
+
+VIDEOS, FRAMES = "UCF-101", "UCF-101-midframes"
+QUALITY = 95
+
+
+def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
+    """Make the frames that are not there, and a split of one's own if there is none but the official lists are."""
+    layout = entry.layout
+    assert isinstance(layout, SplitFile)
+    videos = sorted((folder / VIDEOS).glob("*/*.avi"))
+    if not videos and not (folder / FRAMES).is_dir():
+        raise CalpromptError(f"{folder / VIDEOS} has no videos; expected <action>/<video>.avi in it")
+    wanted = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
+    todo = [(video, frame) for video, frame in wanted if not frame.is_file()]
+    if todo:
+        require_decoder()
+    for done, (video, frame) in enumerate(todo, start=1):
+        frame.parent.mkdir(parents=True, exist_ok=True)
+        partial = frame.with_name(f".{frame.name}")
+        middle_frame(video).save(partial, format="JPEG", quality=QUALITY)
+        partial.replace(frame)
+        progress("middle frames", done, len(todo), "")
+    made = [f"made {len(todo):,} of {len(wanted):,} frames in {folder / FRAMES}"]
+    if not (folder / layout.file).is_file() and (folder / "ucfTrainTestlist").is_dir():
+        made += own_split(entry, folder, progress)
+    return made
+
+
+def middle_frame(path: Path) -> Image.Image:
+    """The middle one of a video's frames."""
+    import av  # type: ignore[import-not-found]
+
+    try:
+        with av.open(str(path)) as video:
+            frames = list(video.decode(video=0))
+        found: Image.Image = frames[len(frames) // 2].to_image()
+    except Exception as error:  # a damaged video makes decoders raise nearly anything
+        raise CalpromptError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
+    return found
+
+
+def require_decoder() -> None:
+    """Raise if no video can be decoded."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise CalpromptError(
+            "decoding videos needs PyAV: pip install av. Or get the middle frames that CoOp's page on datasets links "
+            f"to, and unpack them as {FRAMES}/"
+        ) from error

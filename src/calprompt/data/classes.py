@@ -1,0 +1,168 @@
+"""A classes file: the order of the classes, the names they are read out by, a template, which classes are base.
+
+    classes.txt       one line a class, in order; with a tab or "=" if its name is not that of its folder
+                        n02085620 = Chihuahua
+    classes.json      {"classes": ["ant", "bee"], "template": "a photo of a {}, an insect.", "base": ["ant"]}
+    classes.yaml      the same; classes may also be {folder: name}
+
+Lines that are all folders (or labels) say their order; lines of which none is one are names for them, in sorted order.
+A file of this name in the dataset's folder, or beside its table or split file, is found by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from calprompt.data.listing import Listing
+from calprompt.data.text_files import read_lines, read_text
+from calprompt.errors import CalpromptError
+from calprompt.registry import unknown
+
+if TYPE_CHECKING:
+    from calprompt.data.dataset import Dataset
+
+T = TypeVar("T", "Listing", "Dataset")
+
+FILES = ("classes.txt", "classes.json", "classes.yaml", "classes.yml")
+KEYS = ("classes", "template", "base")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What a classes file says; `entries` are (folder, name), the folder None where only a name was given."""
+
+    where: str
+    entries: tuple[tuple[str | None, str], ...] = ()
+    template: str | None = None
+    base: tuple[str, ...] | None = None
+
+    def apply(self, listing: Listing) -> Listing:
+        """The listing in this order, under these names, with this template and these base classes."""
+        if self.entries:
+            listing = self._ordered(listing)
+        if self.template is not None:
+            listing = replace(listing, template=self.template)
+        return listing if self.base is None else with_base(listing, self.base, self.where)
+
+    def _ordered(self, listing: Listing) -> Listing:
+        own = listing.class_names
+        wanted = self._folders(own)
+        lacking = [folder for folder in wanted if folder not in own]
+        if lacking:
+            raise CalpromptError(
+                f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {_few(own)}"
+            )
+        left = [folder for folder in own if folder not in wanted]
+        if left:
+            raise CalpromptError(f"{self.where} does not list {_few(left)}; add a line for it, or remove its images")
+        new = {own.index(folder): label for label, folder in enumerate(wanted)}
+        rows = {kind: [(path, new[label]) for path, label in rows] for kind, rows in listing.rows.items()}
+        base = None if listing.base is None else tuple(sorted(new[label] for label in listing.base))
+        return replace(listing, class_names=tuple(name for _, name in self.entries), rows=rows, base=base)
+
+    def _folders(self, own: tuple[str, ...]) -> list[str]:
+        """The folder of every entry, in the entries' order."""
+        plain = [name for folder, name in self.entries if folder is None]
+        if plain and not set(plain) & set(own) and len(plain) == len(self.entries):
+            if len(plain) != len(own):
+                raise CalpromptError(f"{self.where} has {len(plain)} names for {len(own)} classes: {_few(own)}")
+            return list(own)
+        return [name if folder is None else folder for folder, name in self.entries]
+
+
+def find_classes(folder: Path) -> Path | None:
+    """The classes file in a folder, if there is one; two are an error."""
+    found = [folder / name for name in FILES if (folder / name).is_file()]
+    if len(found) > 1:
+        raise CalpromptError(f"{folder} has {found[0].name} and {found[1].name}; keep one")
+    return found[0] if found else None
+
+
+def read_classes(path: Path) -> Classes:
+    """What a classes file says."""
+    if path.suffix.lower() not in (".json", ".yaml", ".yml"):
+        return _unique(Classes(path.name, tuple(_line(line) for line in read_lines(path))))
+    text = read_text(path)
+    try:
+        held = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise CalpromptError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if isinstance(held, list):
+        held = {"classes": held}
+    if not isinstance(held, dict):
+        raise CalpromptError(f"{path} must have some of {', '.join(KEYS)}, got {type(held).__name__}")
+    for key in held:
+        if key not in KEYS:
+            raise unknown(f"key in {path.name}", str(key), KEYS)
+    template = held.get("template")
+    if template is not None and (not isinstance(template, str) or template.count("{}") != 1):
+        raise CalpromptError(f"template in {path.name} must be a sentence with one {{}}, got {template!r}")
+    base = held.get("base")
+    if base is not None and not _are_names(base):
+        raise CalpromptError(f"base in {path.name} must be a list of class names")
+    return _unique(
+        Classes(path.name, _entries(path, held.get("classes", [])), template, base and tuple(map(str, base)))
+    )
+
+
+def read_base(path: Path) -> tuple[str, ...]:
+    """A list of base classes: one name a line."""
+    names = tuple(read_lines(path))
+    if not names:
+        raise CalpromptError(f"{path} is empty; expected the name of a base class on every line")
+    return names
+
+
+def with_base(listing: T, names: tuple[str, ...], where: str) -> T:
+    """A listing or dataset with these classes as base, the others as novel."""
+    labels = {name: label for label, name in enumerate(listing.class_names)}
+    for name in names:
+        if name not in labels:
+            raise unknown(f"base class in {where}:", name, labels)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CalpromptError(f"{where} lists base class {twice[0]!r} twice")
+    return replace(listing, base=tuple(sorted(labels[name] for name in names)))
+
+
+def _unique(classes: Classes) -> Classes:
+    for what, values in (
+        ("folder", [folder for folder, _ in classes.entries if folder is not None]),
+        ("name", [name for _, name in classes.entries]),
+    ):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise CalpromptError(f"{classes.where} has the {what} {twice[0]!r} twice")
+    return classes
+
+
+def _line(line: str) -> tuple[str | None, str]:
+    for mark in ("\t", "=>", "="):
+        folder, found, name = line.partition(mark)
+        if found and folder.strip() and name.strip():
+            return folder.strip(), name.strip()
+    return None, line.strip()
+
+
+def _entries(path: Path, told: Any) -> tuple[tuple[str | None, str], ...]:
+    if isinstance(told, dict) and _are_names(list(told)) and _are_names(list(told.values())):
+        return tuple((str(folder), str(name)) for folder, name in told.items())
+    if isinstance(told, list) and _are_names(told, some=False):
+        return tuple((None, str(name)) for name in told)
+    raise CalpromptError(f"classes in {path.name} must be a list of names, or {{folder: name}}")
+
+
+def _are_names(values: Any, *, some: bool = True) -> bool:
+    fit = isinstance(values, list) and all(
+        isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip() for value in values
+    )
+    return fit and (bool(values) or not some)
+
+
+def _few(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

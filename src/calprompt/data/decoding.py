@@ -1,0 +1,155 @@
+"""From an image file to RGB pixels, and what is said of a file that does not get there.
+
+RGBA, palette, grey, CMYK  ->  RGB as Pillow converts them: transparency is dropped, as prompt-tuning code does
+16 bits                    ->  the upper 8
+animated                   ->  the first frame
+turned by its EXIF tag     ->  left lying, as prompt-tuning code does; `upright` turns it
+
+Decoders are chosen by content, never by suffix, and only raster formats are tried: nothing that runs a program.
+"""
+
+from __future__ import annotations
+
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from calprompt.errors import CalpromptError
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# fmt: off
+SUFFIXES = (
+    ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+)
+# fmt: on
+LONGEST = 200  # times the short side: beyond it, resizing the short side makes a picture too large to hold
+
+# Pillow warns of a decompression bomb at 89 million pixels and refuses at twice that: large photographs are wanted,
+# bombs are not, so the refusal is kept and the warning is not
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\x00", b"MM\x00*")
+_SIGNATURES = (
+    (b"version https://git-lfs", "a Git LFS pointer; fetch the file with 'git lfs pull'"),
+    (b"%PDF", "a PDF document"),
+    (b"%!PS", "a PostScript file"),
+    (b"8BPS", "a Photoshop file"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"Rar!", "an archive"),
+    (b"7z\xbc\xaf", "an archive"),
+    (b"\x1f\x8b", "gzip-compressed; unpack it"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x1aE\xdf\xa3", "a video"),
+    (b"\xff\xd8", "damaged: the beginning of a JPEG file, and no picture"),
+    (b"\x89PNG", "damaged: the beginning of a PNG file, and no picture"),
+    (b"GIF8", "damaged: the beginning of a GIF file, and no picture"),
+    (b"II*\x00", "damaged: the beginning of a TIFF file, and no picture"),
+    (b"MM\x00*", "damaged: the beginning of a TIFF file, and no picture"),
+)
+_MARKUP = ((b"<svg", "an SVG drawing"), (b"<html", "an HTML page, as a failed download leaves"), (b"<?xml", "XML"))
+
+
+class BadImageError(CalpromptError):
+    """Why a file cannot be used as an image."""
+
+
+def decode(path: Path, *, upright: bool = False) -> Image.Image:
+    """The file's picture in RGB; `upright` turns it as its EXIF tag says."""
+    with _opened(path) as image:
+        image.load()
+        return _rgb(ImageOps.exif_transpose(image) if upright else image)
+
+
+def glance(path: Path) -> None:
+    """Raise for what the first bytes tell already: not there, empty, no image; a good file is opened for an instant."""
+    _require_contents(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise BadImageError(error.strerror or str(error)) from error
+    if not start.startswith(_STARTS):
+        with _opened(path):
+            pass
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The file as Pillow opens it; whatever goes wrong, here or with it, is a `BadImageError`."""
+    try:
+        _require_contents(path)
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
+                raise BadImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
+            yield image
+    except BadImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImageError(_what_it_is(path)) from error
+    except Image.DecompressionBombError as error:
+        limit = round(2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6)
+        raise BadImageError(f"more than {limit} million pixels; make it smaller") from error
+    except Exception as error:  # a damaged file makes decoders raise nearly anything
+        said = str(error).replace(str(path), path.name).splitlines()
+        raise BadImageError(f"damaged: {said[0] if said else type(error).__name__}") from error
+
+
+def _require_contents(path: Path) -> None:
+    try:
+        found = path.stat()
+    except OSError as error:
+        dangling = path.is_symlink() and isinstance(error, FileNotFoundError)
+        said = "a link to a file that is not there" if dangling else error.strerror or str(error)
+        raise BadImageError(said) from error
+    if stat.S_ISDIR(found.st_mode):
+        raise BadImageError("a folder, not a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise BadImageError("not an ordinary file")
+    if found.st_size == 0:
+        raise BadImageError("an empty file")
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        pixels = np.asarray(image).astype(np.int64)
+        if pixels.min() < 0 or pixels.max() > 0xFFFF:
+            raise BadImageError("more than 16 bits a pixel; save it with 8")
+        image = Image.fromarray((pixels >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise BadImageError("floating-point pixels; save it with 8 bits")
+    try:
+        return image.convert("RGB")
+    except ValueError as error:
+        raise BadImageError(f"its colours ({image.mode}) cannot be converted to RGB") from error
+
+
+def _what_it_is(path: Path) -> str:
+    """A word on a file that no decoder knows."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    for signature, what in _SIGNATURES:
+        if start.startswith(signature):
+            return what
+    if start[4:8] == b"ftyp":
+        still = start[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif")
+        return "HEIC or AVIF; save it as JPEG or PNG" if still else "a video"
+    if start[:4] == b"RIFF":
+        return "a video" if start[8:12] == b"AVI " else "damaged: the beginning of a WebP file, and no picture"
+    lower = start.lower().lstrip(b"\xef\xbb\xbf \t\r\n")
+    if lower.startswith(b"<"):
+        return next((what for mark, what in _MARKUP if mark in lower), "markup, not an image")
+    if not any(start):
+        return "nothing but zeros"
+    if all(byte in b"\t\r\n" or byte >= 0x20 for byte in start) and _is_text(start):
+        return "text, not an image"
+    return f"no image in any format that is read ({', '.join(FORMATS)})"
+
+
+def _is_text(data: bytes) -> bool:
+    return data.decode("utf-8", errors="ignore").encode()[: len(data) - 3] == data[: len(data) - 3]

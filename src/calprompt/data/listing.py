@@ -1,0 +1,74 @@
+"""What is known of a dataset before any image is opened: class names, and a row for every image of every split.
+
+All readers of files and folders make one; it is plain data, cheap to make, and becomes a `Dataset` in one call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from calprompt.data.dataset import Dataset
+
+SPLITS = ("train", "val", "test")
+SPLIT_SEED = 0  # of the splits made here: the same for all runs, so that no seed trains on another's test images
+
+Row = tuple[str, int]  # path relative to the listing's root, and label
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Class names, and (path, label) of every image; the other fields are those of `Dataset`."""
+
+    name: str
+    root: Path
+    class_names: tuple[str, ...]
+    rows: Mapping[str, Sequence[Row]]  # by split
+    template: str | None = None
+    base: tuple[int, ...] | None = None
+    test_only: bool = False
+    repeated_names: bool = False
+
+    def dataset(self) -> Dataset:
+        """The same with images that can be opened; raises if it is no complete dataset."""
+        from calprompt.data.dataset import Dataset, Split
+        from calprompt.data.images import ImageFiles
+
+        train, val, test = (
+            Split(ImageFiles.of(self.root, [path for path, _ in rows]), tuple(label for _, label in rows))
+            for rows in (self.rows.get(kind, ()) for kind in SPLITS)
+        )
+        return Dataset(
+            self.name,
+            self.class_names,
+            train,
+            val,
+            test,
+            template=self.template,
+            base=self.base,
+            test_only=self.test_only,
+            repeated_names=self.repeated_names,
+        )
+
+
+def split_counts(n: int) -> tuple[int, int, int]:
+    """How many of n images of a class train, validate and test: about 50, 20 and 30 %, at least one to test.
+
+    >>> [split_counts(n) for n in (2, 3, 5, 10, 100)]
+    [(1, 0, 1), (1, 1, 1), (2, 1, 2), (5, 2, 3), (50, 20, 30)]
+    """
+    val, test = round(n / 5), max(1, round(3 * n / 10))
+    return n - val - test, val, test
+
+
+def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict[str, list[str]]:
+    """The images of a class by split, in a draw of its own: other classes do not change it."""
+    shuffled = sorted(paths)
+    random.Random(f"{seed}/{name}").shuffle(shuffled)
+    train, val, _ = split_counts(len(shuffled))
+    cuts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
+    return {kind: sorted(part) for kind, part in zip(SPLITS, cuts, strict=True)}

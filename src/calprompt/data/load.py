@@ -1,0 +1,128 @@
+"""`load_dataset`: the one way to any data, chosen by what is there.
+
+photos/                       folder of class folders, or with train/, val/ and test/     see `folders`
+labels.csv, .tsv, .jsonl      table of path, label, split                                 see `tables`
+split_zhou_EuroSAT.json       the field's split files, or a folder with one in it         see `split_files`
+shots.json                    a split that `save_split` wrote                             see `saved_splits`
+toys.safetensors              pixels or features                                          see `tensors`
+dtd, with root="/datasets"    a dataset of the catalogue                                  see `catalogue`
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from calprompt.data import catalogue
+from calprompt.data.classes import find_classes, read_base, read_classes, with_base
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.folders import list_folder
+from calprompt.data.images import ImageFiles
+from calprompt.data.listing import Listing
+from calprompt.data.saved_splits import is_saved_split, load_split
+from calprompt.data.split_files import list_split_file
+from calprompt.data.tables import SUFFIXES as TABLES
+from calprompt.data.tables import list_table
+from calprompt.data.tensors import read_tensors
+from calprompt.errors import CalpromptError
+from calprompt.files import read_json
+
+EXPECTED = (
+    "a folder of class folders, a table (.csv, .tsv, .jsonl), a split file (.json), a .safetensors file, or the name "
+    "of a dataset in the catalogue"
+)
+
+
+def load_dataset(
+    data: str | Path,
+    *,
+    root: str | Path | None = None,
+    classes: str | Path | None = None,
+    base: str | Path | None = None,
+    upright: bool = False,
+) -> Dataset:
+    """The dataset at a path or of a name, see above.
+
+    root     where the datasets of the catalogue are; for a table or a split file, what its paths are relative to
+    classes  a classes file, see `classes`; one in the folder or beside the table is found by itself
+    base     a file with the name of a base class on every line; the others are novel
+    upright  turn images as their EXIF tags say; public prompt-tuning code does not
+    """
+    if Path(data).suffix == ".safetensors" and Path(data).expanduser().is_file():
+        dataset: Dataset | None = read_tensors(Path(data).expanduser())
+    else:
+        dataset = _saved(Path(data).expanduser(), root)
+    if dataset is None:
+        listing = list_dataset(data, root=root, classes=classes)
+        dataset = listing.dataset()
+    elif classes is not None:
+        raise CalpromptError(f"{data} names its classes itself; a classes file goes with a folder or a table")
+    if base is not None:
+        path = Path(base).expanduser()
+        dataset = with_base(dataset, read_base(path), path.name)
+    return _upright(dataset) if upright else dataset
+
+
+def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: str | Path | None = None) -> Listing:
+    """Class names and images of anything but tensors and saved splits; opens no image."""
+    path = Path(data).expanduser()
+    place = None if root is None else Path(root).expanduser()
+    told = None if classes is None else Path(classes).expanduser()
+    numbered = False
+    if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
+        if place is None:
+            raise CalpromptError(f"{data} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
+        listing = catalogue.get(str(data)).listing(place)
+    elif path.is_dir():
+        listing = _folder(path)
+        told = told or find_classes(path)
+    elif not path.exists():
+        raise CalpromptError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
+    elif path.suffix.lower() in TABLES:
+        listing = list_table(path, place)
+        told = told or find_classes(path.parent)
+        numbered = all(name.isdecimal() for name in listing.class_names)
+    elif path.suffix.lower() == ".json":
+        listing = list_split_file(path, place)
+    else:
+        raise CalpromptError(f"{path} is not data; expected {EXPECTED}")
+    if told is not None:
+        listing = read_classes(told).apply(listing)
+    if numbered and all(name.isdecimal() for name in listing.class_names):
+        raise CalpromptError(
+            f"{path.name}: the labels are numbers; write the names of the {len(listing.class_names)} classes, in "
+            "order, to classes.txt beside it"
+        )
+    return listing
+
+
+def _folder(path: Path) -> Listing:
+    """A folder of images, or one that a split file in it describes."""
+    entry = catalogue.recognise(path)
+    if entry is not None:
+        return entry.listing_in(path)
+    files = sorted(path.glob("split_*.json"))
+    if len(files) > 1:
+        raise CalpromptError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
+    return list_split_file(files[0]) if files else list_folder(path)
+
+
+def _saved(path: Path, root: str | Path | None) -> Dataset | None:
+    if path.suffix.lower() == ".json" and path.is_file() and is_saved_split(read_json(path)):
+        return load_split(path, root)
+    return None
+
+
+def _upright(dataset: Dataset) -> Dataset:
+    def turned(split: Split) -> Split:
+        images = split.images
+        return Split(replace(images, upright=True), split.labels) if isinstance(images, ImageFiles) else split
+
+    train, val, test = (turned(split) for split in dataset.splits.values())
+    return replace(dataset, train=train, val=val, test=test)
+
+
+def _nearest(data: str | Path) -> str:
+    name = str(data)
+    near = catalogue.nearest(name) if Path(name).name == name and not Path(name).suffix else None
+    return f" (did you mean {near!r}?)" if near else ""

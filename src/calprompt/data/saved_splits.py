@@ -1,0 +1,155 @@
+"""A drawn split as a small file to share: relative paths, labels, and a digest of every image, checked on loading.
+
+    {"format": "calprompt split 1", "name": "dtd", "template": …, "base": …, "class_names": […],
+     "train": [["banded/banded_0002.jpg", 0, "quick 95462 3f2a9c0d1b7e4f60"], …], "val": […], "test": […],
+     "digest": …}
+
+A quick digest is of the size and of the first and last 64 KiB; "sha256" reads it all. Where images are is found as in
+`split_files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.images import ImageFiles
+from calprompt.data.listing import SPLITS
+from calprompt.data.split_files import find_images
+from calprompt.errors import CalpromptError
+from calprompt.files import canonical_json, read_json, write_bytes
+from calprompt.registry import unknown
+
+FORMAT = "calprompt split 1"
+EDGE = 1 << 16  # bytes at either end that a quick digest covers
+SHOWN = 20
+
+
+def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") -> None:
+    """Write a dataset's images, such as `few_shot` drew, to a file that `load_split` reads and checks.
+
+    digests  "quick" or "sha256"
+    """
+    if digests not in DIGESTS:
+        raise unknown("kind of digest", digests, DIGESTS)
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "name": dataset.name,
+        "template": dataset.template,
+        "base": dataset.base,
+        "test_only": dataset.test_only,
+        "repeated_names": dataset.repeated_names,
+        "class_names": dataset.class_names,
+    }
+    for kind, split in dataset.splits.items():
+        images = split.images
+        if not isinstance(images, ImageFiles):
+            raise CalpromptError(f"{dataset.name} is held in memory; only image files can be listed in a split")
+        told[kind] = [
+            [place, label, f"{digests} {DIGESTS[digests](images.root / place)}"]
+            for place, label in zip(images.paths, split.labels, strict=True)
+        ]
+    told["digest"] = _digest(told)
+    write_bytes(Path(path), _text(told).encode())
+
+
+def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
+    """The dataset a saved split lists; an image that is missing or has changed is named, all of them at once."""
+    path = Path(path).expanduser()
+    told = read_json(path)
+    if not is_saved_split(told):
+        raise CalpromptError(f"{path} is no saved split; expected a file that save_split wrote")
+    try:
+        whole = _digest({key: value for key, value in told.items() if key != "digest"}) == told["digest"]
+        rows = [(kind, *row) for kind in SPLITS for row in told[kind]]
+        outside = next((row[1] for row in rows if not _is_inside(row[1])), None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CalpromptError(f"{path} is damaged: {error!r}; ask for it again") from error
+    if not whole:
+        raise CalpromptError(f"{path} was changed after it was saved; ask for it again, or save the split anew")
+    if outside is not None:
+        raise CalpromptError(f"{path} lists {outside}, which is outside of the image folder")
+    folder = Path(root).expanduser() if root is not None else find_images(path.parent, rows[0][1], path.name)
+    _check(path, folder, [(place, digest) for _, place, _, digest in rows])
+
+    def split(kind: str) -> Split:
+        return Split(ImageFiles.of(folder, [row[0] for row in told[kind]]), tuple(row[1] for row in told[kind]))
+
+    return Dataset(
+        told["name"],
+        tuple(told["class_names"]),
+        split("train"),
+        split("val"),
+        split("test"),
+        template=told["template"],
+        base=None if told["base"] is None else tuple(told["base"]),
+        test_only=told["test_only"],
+        repeated_names=told["repeated_names"],
+    )
+
+
+def is_saved_split(held: Any) -> bool:
+    """Whether JSON data is what `save_split` writes."""
+    return isinstance(held, dict) and held.get("format") == FORMAT
+
+
+def quick_digest(path: Path) -> str:
+    """Size, and a digest of it and of both ends of the file."""
+    with path.open("rb") as file:
+        start = file.read(EDGE)
+        size = file.seek(0, 2)
+        file.seek(max(len(start), size - EDGE))
+        digest = hashlib.sha256(str(size).encode() + b" " + start + file.read(EDGE))
+    return f"{size} {digest.hexdigest()[:16]}"
+
+
+def _whole_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+DIGESTS: dict[str, Callable[[Path], str]] = {"quick": quick_digest, "sha256": _whole_digest}
+
+
+def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
+    wrong = []
+    for place, told in rows:
+        kind, _, digest = told.partition(" ")
+        if kind not in DIGESTS:
+            raise unknown(f"kind of digest in {path.name}", kind, DIGESTS)
+        try:
+            if DIGESTS[kind](folder / place) != digest:
+                wrong.append(f"{place} (not the image it was)")
+        except OSError as error:
+            wrong.append(f"{place} ({error.strerror or error})")
+    if wrong:
+        more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise CalpromptError(
+            f"{path.name} lists {len(rows)} images in {folder}, of which {len(wrong)} are missing or have changed:\n  "
+            + "\n  ".join(wrong[:SHOWN])
+            + more
+        )
+
+
+def _is_inside(place: str) -> bool:
+    pure = PurePosixPath(place)
+    return not pure.is_absolute() and ".." not in pure.parts
+
+
+def _digest(told: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(told)).hexdigest()
+
+
+def _text(told: dict[str, Any]) -> str:
+    """JSON with a line for every image, so that two files can be compared."""
+    parts = []
+    for key, value in told.items():
+        if key in SPLITS and value:
+            rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
+            parts.append(f'"{key}": [\n  {rows}\n ]')
+        else:
+            parts.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
+    return "{\n " + ",\n ".join(parts) + "\n}\n"

@@ -1,0 +1,159 @@
+"""Datasets from a table of images: a CSV, TSV or JSONL file of path, label and, if it likes, split.
+
+path,label,split                      {"path": "cats/1.jpg", "label": "cat", "split": "train"}
+cats/1.jpg,cat,train                  {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
+dogs/7.jpg,dog,test
+
+Paths are relative to the file's folder, or to `root`. Labels are class names, sorted, or numbers from 0, which a
+classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as in `folders`. A
+CSV needs no header if its columns are in this order. All that is wrong with the rows is said at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from calprompt.data.listing import SPLITS, Listing, Row, split_class
+from calprompt.data.text_files import read_text
+from calprompt.errors import CalpromptError
+
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+COLUMNS = {
+    "path": ("path", "file", "filename", "filepath", "image", "image_path"),
+    "label": ("label", "class", "classname", "class_name", "category"),
+    "split": ("split", "set", "subset"),
+}
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+SHOWN = 20  # rows that are wrong, of which the rest is counted
+
+Told = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
+
+
+def list_table(path: Path, root: Path | None = None) -> Listing:
+    """The class names and images in a table."""
+    records = _jsonl(path) if path.suffix.lower() == ".jsonl" else _csv(path)
+    told = _checked(path, records)
+    folder, paths = _places(root or path.parent, [row[0] for row in told])
+    told = [(place, label, split) for place, (_, label, split) in zip(paths, told, strict=True)]
+    class_names = _class_names(path, [label for _, label, _ in told])
+    labels = {name: label for label, name in enumerate(class_names)}
+    rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+    if any(split for _, _, split in told):
+        for place, label, split in told:
+            rows[split].append((place, labels[label]))
+        return Listing(path.stem, folder, tuple(class_names), rows)
+    for name in class_names:
+        own = [place for place, label, _ in told if label == name]
+        if len(own) < 2:
+            raise CalpromptError(
+                f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test"
+            )
+        for kind, part in split_class(name, own).items():
+            rows[kind] += [(place, labels[name]) for place in part]
+    return Listing(path.stem, folder, tuple(class_names), rows)
+
+
+def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    text = read_text(path)
+    first = text.splitlines()[0] if text.strip() else ""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if first.count(";") > first.count(",") else ","
+    rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(_cells(path, text, delimiter), 1)]
+    rows = [(number, row) for number, row in rows if any(row)]
+    if not rows:
+        raise CalpromptError(f"{path} is empty; expected rows of path, label and, if you like, split")
+    header = [_column(cell) for cell in rows[0][1]]
+    if "path" in header and "label" in header:
+        rows = rows[1:]
+    elif "path" in header or "label" in header:
+        lacks = "label" if "path" in header else "path"
+        raise CalpromptError(f"{path.name} has no column '{lacks}'; its first line is {','.join(rows[0][1])!r}")
+    else:
+        header = ["path", "label", "split"]
+    for number, row in rows:
+        yield number, dict(zip(header, row, strict=False))
+
+
+def _cells(path: Path, text: str, delimiter: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True, skipinitialspace=True))
+    except csv.Error as error:
+        raise CalpromptError(f"{path} is not a readable CSV file: {error}") from error
+
+
+def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise CalpromptError(f"{path.name}, line {number} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise CalpromptError(f'{path.name}, line {number} must be an object such as {{"path": …, "label": …}}')
+        yield number, {_column(key): value for key, value in record.items()}
+
+
+def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Told]:
+    """Every row as (path, label, split), or one error that lists all rows that are wrong."""
+    told: list[Told] = []
+    wrong: list[str] = []
+    for number, record in records:
+        place, label, split = (str(record.get(name, "") if record.get(name) is not None else "") for name in COLUMNS)
+        place, label, split = place.strip(), label.strip(), split.strip().lower()
+        for name, value in (("path", place), ("label", label)):
+            if not value:
+                wrong.append(f"line {number} has no {name}")
+        if split and split not in SPLIT_WORDS:
+            wrong.append(f"line {number}: split {split!r} is none of {', '.join(SPLITS)}")
+        told.append((place, label, SPLIT_WORDS.get(split, "")))
+    if not told:
+        raise CalpromptError(f"{path} has no rows; expected path, label and, if you like, split")
+    wrong += [f"{place} is listed {n} times" for place, n in Counter(row[0] for row in told).items() if place and n > 1]
+    without = sum(not split for _, _, split in told)
+    if 0 < without < len(told) and not wrong:
+        wrong.append(f"{without} of {len(told)} rows have no split; give all of them one, or none")
+    if wrong:
+        more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise CalpromptError(f"{path} cannot be used:\n  " + "\n  ".join(wrong[:SHOWN]) + more)
+    if not without and not any(split == "test" for _, _, split in told):
+        raise CalpromptError(f"{path.name} has no row of split test; expected images to test on")
+    return told
+
+
+def _class_names(path: Path, labels: list[str]) -> list[str]:
+    found = set(labels)
+    if not all(label.isdecimal() for label in found):
+        return sorted(found)
+    numbers = sorted({int(label) for label in found})
+    if numbers != list(range(len(numbers))) or len(numbers) != len(found):
+        raise CalpromptError(
+            f"{path.name}: the labels are {len(numbers)} numbers from {numbers[0]} to {numbers[-1]}; expected all of 0 "
+            f"to {len(numbers) - 1}"
+        )
+    return [str(number) for number in numbers]
+
+
+def _places(root: Path, paths: list[str]) -> tuple[Path, list[str]]:
+    """The folder that paths are relative to: absolute paths become relative to the folder they share."""
+    absolute = [os.path.isabs(path) for path in paths]
+    if not any(absolute):
+        return root, [PurePosixPath(path).as_posix() for path in paths]
+    whole = [path if own else str((root / path).resolve()) for path, own in zip(paths, absolute, strict=True)]
+    shared = Path(os.path.commonpath([os.path.dirname(path) for path in whole]))
+    return shared, [Path(path).relative_to(shared).as_posix() for path in whole]
+
+
+def _column(name: str) -> str:
+    found = name.strip().lower().replace(" ", "_")
+    return next((column for column, words in COLUMNS.items() if found in words), name)

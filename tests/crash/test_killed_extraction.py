@@ -1,0 +1,204 @@
+"""Processes that fill one feature store and are killed: it stays valid, and what was finished is never computed again.
+
+Processes are real and so is SIGKILL: forked ones that die at a chosen write, and two at work on the same images.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import samples
+from calprompt.clip import Backbone, load_backbone
+from calprompt.data import ImageFiles, Unreadable, extraction, frozen_features, load_dataset, tower
+from calprompt.data.store import FeatureStore, Space
+from calprompt.data.store import spaces as store_file
+from calprompt.data.store.housekeeping import spaces, verify
+
+VIEWS, ROWS = 4, 112  # of 28 images: 7 batches of 16
+
+
+@cache
+def backbone() -> Backbone:
+    return load_backbone(samples.backbone())
+
+
+@cache
+def files() -> ImageFiles:
+    images = load_dataset(samples.pictures()).train.images
+    assert isinstance(images, ImageFiles)
+    return images.take(range(ROWS // VIEWS))
+
+
+def features(store: Path | None) -> torch.Tensor:
+    kept = None if store is None else FeatureStore(store)
+    return frozen_features(backbone(), files(), VIEWS, unreadable=Unreadable(), store=kept)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 16, looked up and written one by one."""
+    monkeypatch.setattr(tower, "LARGE", 0)
+    monkeypatch.setattr(extraction, "AT_ONCE", 16)
+    monkeypatch.setattr(store_file, "SECONDS", 0.0)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    encode = extraction.encode
+    monkeypatch.setattr(
+        extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
+    )
+    return calls
+
+
+def dying(at: int, half: bool) -> Callable[[Any, Any], None]:
+    """A stand-in for os.replace that kills at its n-th call, with the new file written in half or in full."""
+    replace, calls = os.replace, 0
+
+    def stand_in(source: Path, target: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            if half:
+                os.truncate(source, os.path.getsize(source) // 2)
+            else:
+                replace(source, target)
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    return stand_in
+
+
+def forked(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def status(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def finished(store: Path) -> int:
+    found = spaces(FeatureStore(store))
+    return found[0].count()[1] if found else 0
+
+
+@pytest.mark.parametrize("merging", [False, True])
+@pytest.mark.parametrize("half", [True, False])
+def test_killed_at_any_write(
+    tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch, half: bool, merging: bool
+) -> None:
+    if merging:
+        monkeypatch.setattr(store_file, "FAN", 2)
+    expected, writes, replace = features(None), [], os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *paths: (writes.append(paths), replace(*paths)))
+        features(tmp_path / "whole")
+    assert len(writes) > 2 + 7 if merging else len(writes) == 2 + 7  # space.json takes two, every batch one
+
+    for at in range(1, len(writes) + 1):
+        store = tmp_path / str(at)
+
+        def work(store: Path = store, at: int = at) -> None:
+            os.replace = dying(at, half)  # type: ignore[assignment]
+            features(store)
+
+        assert status(forked(work)) == -signal.SIGKILL
+        assert [said for _, said in verify(FeatureStore(store)) if said] == []
+        before = finished(store)
+        if not merging:
+            assert before == 16 * max(0, at - 2 - half)
+        computed.clear()
+        assert torch.equal(features(store), expected)
+        assert sum(computed) == ROWS - before
+        assert finished(store) == ROWS
+
+
+def logging(log: Path, lives: int | None) -> None:
+    """Note when a process begins with views that the store had not, and when their features are finished there."""
+    find, write = Space.find, store_file.write_shard
+    file = log.open("a", buffering=1)
+    left = lives
+
+    def note(what: str, when: int, keys: list[bytes]) -> None:
+        file.write(json.dumps({"what": what, "time": when, "keys": [key.hex() for key in keys]}) + "\n")
+
+    def found(self: Space, keys: list[bytes]) -> Any:
+        begin = time.monotonic_ns()
+        here, rows = find(self, keys)
+        note("begin", begin, [key for place, key in enumerate(keys) if place not in here])
+        return here, rows
+
+    def written(folder: Path, space: str, keys: Any, rows: torch.Tensor) -> Path:
+        nonlocal left
+        time.sleep(0.005)
+        path = write(folder, space, keys, rows)
+        note("end", time.monotonic_ns(), [bytes(key).ljust(36, b"\0") for key in keys])
+        if left is not None:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return path
+
+    Space.find, store_file.write_shard = found, written  # type: ignore[method-assign,assignment]
+
+
+@pytest.mark.parametrize("fan", [3, 16])
+def test_two_processes_at_once_and_one_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fan: int) -> None:
+    monkeypatch.setattr(store_file, "FAN", fan)
+    expected, store = features(None), tmp_path / "store"
+
+    def work(number: int, lives: int | None) -> None:
+        logging(tmp_path / f"{number}.jsonl", lives)
+        assert torch.equal(features(store), expected)
+
+    one = forked(lambda: work(0, 3))
+    while not finished(store):
+        time.sleep(0.001)
+    other = forked(lambda: work(1, None))
+    assert [status(one), status(other)] == [-signal.SIGKILL, 0]
+    assert [said for _, said in verify(FeatureStore(store)) if said] == []
+    assert finished(store) == ROWS
+    logs = [[json.loads(line) for line in (tmp_path / f"{n}.jsonl").read_text().splitlines()] for n in (0, 1)]
+    ended: dict[str, int] = {}
+    for event in sorted(logs[0] + logs[1], key=lambda event: event["time"]):
+        if event["what"] == "end":
+            for key in event["keys"]:
+                ended.setdefault(key, event["time"])
+        else:
+            assert not set(event["keys"]) & ended.keys()
+    work_of_the_other = sum(len(event["keys"]) for event in logs[1] if event["what"] == "begin")
+    assert work_of_the_other <= ROWS - 16  # the rest was done when it came
+
+
+def test_interrupted_by_the_user(tmp_path: Path, computed: list[int]) -> None:
+    expected = features(None)
+    store = FeatureStore(tmp_path)
+
+    def stop(what: str, done: int, total: int, note: str = "") -> None:
+        if done >= 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        frozen_features(backbone(), files(), VIEWS, unreadable=Unreadable(), store=store, progress=stop)
+    before = finished(tmp_path)
+    assert before >= 50
+    computed.clear()
+    assert torch.equal(features(tmp_path), expected)
+    assert sum(computed) == ROWS - before

@@ -1,0 +1,84 @@
+"""`calprompt cache`: what it says and what it removes."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+import samples
+from calprompt.clip import load_backbone
+from calprompt.data import Unreadable, frozen_features, load_dataset
+from calprompt.data.cache_commands import add_commands, seconds, size, written_size, written_span
+from calprompt.data.store import FeatureStore
+from calprompt.errors import CalpromptError
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "store"
+    monkeypatch.setenv("CALPROMPT_CACHE", str(folder))
+    return folder
+
+
+def fill() -> None:
+    images = load_dataset(samples.pictures()).test.images
+    for _ in range(3):
+        frozen_features(load_backbone(samples.backbone()), images, 2, unreadable=Unreadable(), store=FeatureStore())
+
+
+def cache(*arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers())
+    chosen = parser.parse_args(["cache", *arguments])
+    chosen.command(chosen)
+
+
+def test_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache("show")
+    assert capsys.readouterr().out == f"0 B in {store}\n"
+    fill()
+    cache("show")
+    told = capsys.readouterr().out
+    for word in ("tiny-clip", "32 px bicubic", "18", "36", "KB", "72", "0 s ago"):
+        assert word in told
+
+
+def test_prune_asks_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill()
+    cache("prune")
+    cache("prune", "--older-than", "30d")
+    assert capsys.readouterr().out == 2 * f"nothing to remove from {store}\n"
+    cache("prune", "--max-size", "1KB")
+    assert "would remove" in capsys.readouterr().out
+    assert list(store.glob("*/*.safetensors"))
+    with pytest.raises(CalpromptError, match=r"no features of backbone 'ViT'; it has those of tiny-clip \("):
+        cache("prune", "--backbone", "ViT")
+    cache("prune", "--backbone", "tiny-clip", "--yes")
+    assert "removed" in capsys.readouterr().out
+    assert not list(store.iterdir())
+
+
+def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill()
+    cache("verify")
+    assert "as they were written" in capsys.readouterr().out
+    (path,) = store.glob("*/*.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CalpromptError, match=f"one file is damaged.*\n.*{path.name}"):
+        cache("verify")
+
+
+@pytest.mark.parametrize("arguments", [("--older-than", "a month"), ("--max-size", "5 apples"), ("--max-size", "-1GB")])
+def test_wrong_spans_and_sizes(arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cache("prune", *arguments)
+    assert "expected" in capsys.readouterr().err
+
+
+def test_spans_and_sizes() -> None:
+    assert (size("5GB"), size("1.5 mb"), size("100")) == (5_000_000_000, 1_500_000, 100)
+    assert (seconds("30d"), seconds("12h"), seconds("2w")) == (2_592_000, 43_200, 1_209_600)
+    assert [written_size(number) for number in (0, 999, 20_480_000)] == ["0 B", "999 B", "20.5 MB"]
+    assert [written_span(number) for number in (0, 90, 150, 7300, 300_000)] == ["0 s", "90 s", "2 min", "2 h", "3 d"]
