@@ -107,9 +107,7 @@ def step_of(name: str, plain: bool, model: CLIP, classes: int, lean: bool) -> Ca
 
 
 def compare(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Fastest time of each, taken in turns."""
-    for function in functions.values():
-        function()
+    """Fastest time of each, taken in turns; call each once before."""
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
+import signal
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from open_clip.model import CLIP
 from PIL import Image
 from safetensors.torch import save_file
 
+from calprompt.clip import Backbone, load_backbone
+from calprompt.data import ImageFiles, load_dataset
 from calprompt.runs.config import RunConfig
 from calprompt.train import TrainingConfig
 
@@ -70,6 +75,38 @@ def picture_folder(root: Path, names: tuple[str, ...] = NAMES, each: int = 10) -
 @cache
 def pictures() -> Path:
     return picture_folder(shared() / "photos")
+
+
+@cache
+def loaded() -> Backbone:
+    """The tiny CLIP, loaded."""
+    return load_backbone(backbone())
+
+
+@cache
+def picture_files() -> ImageFiles:
+    """The training images of `pictures`."""
+    images = load_dataset(pictures()).train.images
+    assert isinstance(images, ImageFiles)
+    return images
+
+
+def dying(at: int, half: bool) -> Callable[[Any, Any], None]:
+    """A stand-in for os.replace that kills at its n-th call, with the new file written in half or in full."""
+    replace, calls = os.replace, 0
+
+    def stand_in(source: Path, target: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            if half:
+                os.truncate(source, os.path.getsize(source) // 2)
+            else:
+                replace(source, target)
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    return stand_in
 
 
 def tensors(kind: str = "features", each: int = 8, names: tuple[str, ...] = NAMES) -> dict[str, torch.Tensor]:

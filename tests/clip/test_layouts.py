@@ -12,6 +12,7 @@ from typing import Any
 import open_clip
 import pytest
 import torch
+import transformers
 
 from calprompt.clip.architecture import (
     Architecture,
@@ -135,7 +136,6 @@ def test_openai_markers_masks_and_prefixes_are_removed(config: dict) -> None:
 
 
 def test_huggingface_names_and_config_against_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         model = transformers.CLIPModel(transformers.CLIPConfig(**copy.deepcopy(HUGGINGFACE)))
     architecture = Architecture.from_huggingface(HUGGINGFACE)

@@ -17,6 +17,7 @@ import huggingface_hub
 import open_clip
 import pytest
 import torch
+import transformers
 from open_clip import pretrained
 from safetensors.torch import save_file
 from torch import nn
@@ -223,7 +224,6 @@ def test_open_clip_folder(tmp_path: Path, name: str) -> None:
 
 
 def huggingface_model(activation: str) -> Any:
-    transformers = pytest.importorskip("transformers")
     tower = {"num_hidden_layers": 2, "hidden_act": activation, "projection_dim": 32}
     text = {**tower, "hidden_size": 64, "intermediate_size": 100, "num_attention_heads": 4}
     vision = {**tower, "hidden_size": 48, "intermediate_size": 96, "num_attention_heads": 3}

@@ -16,25 +16,19 @@ import pytest
 import torch
 
 import samples
-from calprompt.clip import Backbone, load_backbone
-from calprompt.data import ImageFiles, Unreadable, extraction, frozen_features, load_dataset, tower
+from calprompt.data import ImageFiles, Unreadable, extraction, frozen_features, tower
 from calprompt.data.store import FeatureStore, Space
 from calprompt.data.store import spaces as store_file
 from calprompt.data.store.housekeeping import spaces, verify
+
+backbone = samples.loaded
 
 VIEWS, ROWS = 4, 112  # of 28 images: 7 batches of 16
 
 
 @cache
-def backbone() -> Backbone:
-    return load_backbone(samples.backbone())
-
-
-@cache
 def files() -> ImageFiles:
-    images = load_dataset(samples.pictures()).train.images
-    assert isinstance(images, ImageFiles)
-    return images.take(range(ROWS // VIEWS))
+    return samples.picture_files().take(range(ROWS // VIEWS))
 
 
 def features(store: Path | None) -> torch.Tensor:
@@ -58,24 +52,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
     )
     return calls
-
-
-def dying(at: int, half: bool) -> Callable[[Any, Any], None]:
-    """A stand-in for os.replace that kills at its n-th call, with the new file written in half or in full."""
-    replace, calls = os.replace, 0
-
-    def stand_in(source: Path, target: Path) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            if half:
-                os.truncate(source, os.path.getsize(source) // 2)
-            else:
-                replace(source, target)
-            os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
-
-    return stand_in
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -116,7 +92,7 @@ def test_killed_at_any_write(
         store = tmp_path / str(at)
 
         def work(store: Path = store, at: int = at) -> None:
-            os.replace = dying(at, half)  # type: ignore[assignment]
+            os.replace = samples.dying(at, half)  # type: ignore[assignment]
             features(store)
 
         assert status(forked(work)) == -signal.SIGKILL

@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,28 +31,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(at: int, half: bool) -> Callable[[Any, Any], None]:
-    """A stand-in for os.replace that kills at its n-th call, with the new file written in half or in full."""
-    replace, calls = os.replace, 0
-
-    def stand_in(source: Path, target: Path) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            if half:
-                os.truncate(source, os.path.getsize(source) // 2)
-            else:
-                replace(source, target)
-            die()
-        replace(source, target)
-
-    return stand_in
-
-
 def killed(config: RunConfig, out: Path, at: int, half: bool) -> None:
     child = os.fork()
     if child == 0:
-        files.os.replace = dying(at, half)  # type: ignore[assignment]
+        files.os.replace = samples.dying(at, half)  # type: ignore[assignment]
         try:
             run(config, out)
         finally:

@@ -1,7 +1,6 @@
 """Frozen features and pixels: the right view of the right image, whatever is loaded before or beside it."""
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from PIL import Image
 
 import samples
-from calprompt.clip import Backbone, load_backbone
 from calprompt.data import FeatureBank, ImageFiles, PixelBank, Unreadable, frozen_features, load_dataset
 from calprompt.data.features import batched, content, evaluation_batches, in_order
 from calprompt.data.images import ImageRows
@@ -18,18 +16,7 @@ from calprompt.data.tower import Levels, load_views, normalised, view_generator
 from calprompt.errors import CalpromptError
 from calprompt.train import seeded
 
-
-@cache
-def backbone() -> Backbone:
-    return load_backbone(samples.backbone())
-
-
-@cache
-def files() -> ImageFiles:
-    images = load_dataset(samples.pictures()).train.images
-    assert isinstance(images, ImageFiles)
-    return images
-
+backbone, files = samples.loaded, samples.picture_files
 
 VIEWS = 3
 
@@ -68,7 +55,10 @@ def test_features_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) -> None:
-    one, other = files().root / files().paths[0], files().root / files().paths[1]
+    one, other = (
+        files().root / files().paths[0],
+        files().root / files().paths[1],
+    )
     for name, source in (("a.png", one), ("b.png", other), ("c.png", one)):
         (tmp_path / name).write_bytes(source.read_bytes())
     found = features(ImageFiles.of(tmp_path, ["b.png", "a.png", "c.png"]), VIEWS)

@@ -51,7 +51,7 @@ def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
 
 def middle_frame(path: Path) -> Image.Image:
     """The middle one of a video's frames."""
-    import av  # type: ignore[import-not-found]
+    import av
 
     try:
         with av.open(str(path)) as video:
@@ -68,6 +68,6 @@ def require_decoder() -> None:
         import av  # noqa: F401
     except ImportError as error:
         raise CalpromptError(
-            "decoding videos needs PyAV: pip install av. Or get the middle frames that CoOp's page on datasets links "
-            f"to, and unpack them as {FRAMES}/"
+            "decoding videos needs PyAV: pip install 'calprompt[video]'. Or get the middle frames that CoOp's page on "
+            f"datasets links to, and unpack them as {FRAMES}/"
         ) from error
