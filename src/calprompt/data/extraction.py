@@ -44,7 +44,11 @@ class Unreadable:
             names = sorted(self.found)
             more = f"\n  … and {len(names) - 20} more" if len(names) > 20 else ""
             count = "one image" if len(names) == 1 else f"{len(names)} images"
-            raise CalpromptError(f"{count} cannot be read; replace or remove:\n  " + "\n  ".join(names[:20]) + more)
+            raise CalpromptError(
+                f"{count} cannot be read; replace or remove, or go on without with --skip-bad:\n  "
+                + "\n  ".join(names[:20])
+                + more
+            )
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ Each tells its names and digests, and gives what a tower or a tuner takes; none 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -18,8 +18,6 @@ from torch import Tensor
 from calprompt.clip import Backbone, Preprocessing
 from calprompt.data.decoding import BadImageError, decode
 from calprompt.errors import CalpromptError
-
-View = Callable[[int], torch.Generator]  # from the number of an image to what its random crop is drawn from
 
 
 class UnreadableImageError(CalpromptError):
@@ -48,8 +46,9 @@ class Images(Protocol):
         """Raise if these images do not suit the backbone."""
         ...
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[View] = ()) -> Tensor:
-        """[views, 3, size, size]; the evaluation view alone if none is wanted or there is no other."""
+    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
+        """[views, 3, size, size], each drawn from its generator; the evaluation view alone if none is wanted or there
+        is no other."""
         ...
 
 
@@ -57,27 +56,24 @@ class Images(Protocol):
 class ImageFiles:
     """Image files under a folder, by their paths relative to it.
 
-    numbers  the images' places before any were taken out: random views are drawn from these, not from what is left
     upright  turn images as their EXIF tags say
     """
 
     root: Path
     paths: tuple[str, ...]  # with "/", so that they are the same on every system
-    numbers: tuple[int, ...]
     upright: bool = False
     has_pixels: ClassVar[bool] = True
     augmented: ClassVar[bool] = True
 
     @classmethod
     def of(cls, root: Path, paths: Sequence[str]) -> ImageFiles:
-        return cls(root, tuple(paths), tuple(range(len(paths))))
+        return cls(root, tuple(paths))
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, indices: Sequence[int]) -> ImageFiles:
-        paths, numbers = tuple(self.paths[i] for i in indices), tuple(self.numbers[i] for i in indices)
-        return replace(self, paths=paths, numbers=numbers)
+        return replace(self, paths=tuple(self.paths[i] for i in indices))
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -102,11 +98,11 @@ class ImageFiles:
         except BadImageError as error:
             raise UnreadableImageError(f"{self.paths[index]} ({error})") from error
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[View] = ()) -> Tensor:
+    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
         image = self.open(index)
         if not views:
             return preprocessing.evaluation()(image)[None]
-        return torch.stack([preprocessing.training(view(self.numbers[index]))(image) for view in views])
+        return torch.stack([preprocessing.training(view)(image) for view in views])
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +132,7 @@ class ImageRows:
                 f"the images are {list(self.rows.shape[1:])}, but backbone {backbone.name!r} takes [3, {size}, {size}]"
             )
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[View] = ()) -> Tensor:
+    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
         return self.rows[index].float()[None]
 
 
@@ -167,7 +163,7 @@ class FeatureRows:
                 f"{backbone.embed_dim}; were they made with another backbone?"
             )
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[View] = ()) -> Tensor:
+    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
         raise CalpromptError("pixels are needed, and this dataset holds image features only")
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -64,8 +63,8 @@ def batch_size(backbone: Backbone) -> int:
     return 16 if backbone.device.type == "cpu" and weights > LARGE else 64
 
 
-def view_generator(digest: str, view: int, number: int = 0) -> torch.Generator:
-    """What a random crop is drawn from; the number of the image in its dataset does not matter."""
+def view_generator(digest: str, view: int) -> torch.Generator:
+    """What a random crop is drawn from: the image's content and the number of the view."""
     seed = hashlib.sha256(key(digest, view)).digest()[:8]
     return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
@@ -80,7 +79,7 @@ def load_views(
     """
     digest = digest or images.digest(index)
     for _ in range(TRIES):
-        drawn = [partial(view_generator, digest, view) for view in views if view]
+        drawn = [view_generator(digest, view) for view in views if view]
         pixels = images.pixels(index, preprocessing, drawn)
         before, digest = digest, images.digest(index)
         if digest == before:
