@@ -1,6 +1,7 @@
 """Frozen features and pixels: the right view of the right image, whatever is loaded before or beside it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from calprompt.data import FeatureBank, ImageFiles, PixelBank, Unreadable, froze
 from calprompt.data.features import batched, content, evaluation_batches, in_order
 from calprompt.data.images import ImageRows
 from calprompt.data.store import FeatureStore
-from calprompt.data.tower import Levels, load_views, normalised, view_generator
+from calprompt.data.tower import Levels, normalised, view_generator
 from calprompt.errors import CalpromptError
 from calprompt.train import seeded
 
@@ -67,25 +68,27 @@ def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) ->
     assert not torch.equal(found[0, 0], found[1, 0])
 
 
-@pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64)])
+@pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64), (33, 34), (1, 5), (113, 71)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK"])
-def test_levels_are_the_pixels_of_the_public_transforms(mode: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("options", [{}, {"interpolation": "bilinear"}, {"resize_mode": "squash"}])
+def test_levels_are_the_pixels_of_the_public_transforms(options, mode: str, size: tuple[int, int]) -> None:
     noise = torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=seeded(*size))
-    image, plain = Image.fromarray(noise.numpy()).convert(mode), backbone().preprocessing
+    image, plain = Image.fromarray(noise.numpy()).convert(mode), replace(backbone().preprocessing, **options)
     levels = Levels.from_dict(plain.to_dict())
     both = torch.stack([levels.evaluation()(image), levels.training(seeded(1))(image)])
     expected = torch.stack([plain.evaluation()(image), plain.training(seeded(1))(image)])
     assert torch.equal(normalised(both, plain), expected)
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+def test_digest_and_pixels_are_of_the_same_content_if_a_file_changes(tmp_path: Path) -> None:
     samples.picture(tmp_path / "a.png", seed=1)
     images, plain = ImageFiles.of(tmp_path, ["a.png"]), backbone().preprocessing
-    before = images.digest(0)
+    before, pixels = images.digest(0), images.pixels(0, plain)
+    picture = images.read(0)
     samples.picture(tmp_path / "a.png", seed=2)
-    digest, pixels = load_views(images, 0, plain, [0], before)
-    assert digest == images.digest(0) != before
-    assert torch.equal(pixels, images.pixels(0, plain))
+    assert picture.digest == before != images.digest(0)
+    assert torch.equal(picture.views(plain)[0], pixels)
+    assert not torch.equal(images.pixels(0, plain), pixels)
 
 
 def test_progress_tells_how_fast_and_what_came_from_the_store(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 import samples
 from calprompt.clip import Preprocessing
 from calprompt.data import ImageFiles, bad_images_error, find_bad, load_dataset, without
-from calprompt.data.decoding import BadImageError, decode
+from calprompt.data.decoding import BadImageError, decode, read
 from calprompt.errors import CalpromptError
 from calprompt.runs import prepare
 from data import trees
@@ -35,7 +35,7 @@ def saved(path: Path, image: Image.Image, **options) -> Path:
 
 
 def pixels(path: Path, **options) -> np.ndarray:
-    image = decode(path, **options)
+    image = decode(read(path), **options)
     assert image.mode == "RGB"
     return np.asarray(image)
 
@@ -101,7 +101,7 @@ def test_huge_images_are_read_without_a_warning_and_bombs_are_not(tmp_path: Path
         assert np.array_equal(pixels(path), NOISE)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # more than twice as many: it refuses
     with pytest.raises(BadImageError, match="more than 0 million pixels; make it smaller"):
-        decode(path)
+        decode(read(path))
 
 
 def encoded(kind: str, size: tuple[int, int] = (64, 64), **options) -> bytes:

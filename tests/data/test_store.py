@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from calprompt.data import (
     frozen_features,
     tower,
 )
-from calprompt.data.store import FeatureStore, usage
+from calprompt.data.store import FeatureStore, Space, usage
 from calprompt.data.store import spaces as store_file
 from calprompt.data.store.housekeeping import remove, spaces, to_prune, verify
 from calprompt.data.store.shards import key
@@ -279,6 +279,43 @@ def test_a_tower_on_another_device_is_run_by_one_thread(tmp_path: Path, monkeypa
     assert callers == {threading.current_thread()}
 
 
+@pytest.mark.parametrize(("small", "reads"), [(1 << 16, 30), (0, 60)])
+def test_small_files_are_read_once_and_large_ones_are_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, reads: int
+) -> None:
+    expected, read, seen = features(None, views=2), ImageFiles.read, []
+    monkeypatch.setattr(extraction, "SMALL", small)
+    monkeypatch.setattr(ImageFiles, "read", lambda self, index: (seen.append(index), read(self, index))[1])
+    assert torch.equal(features(tmp_path, views=2), expected)
+    assert len(seen) == reads
+    seen.clear()
+    assert torch.equal(features(tmp_path, views=2), expected)
+    assert sorted(seen) == list(range(30))
+
+
+@pytest.mark.parametrize("small", [1 << 16, 0])
+@pytest.mark.parametrize("views", [0, 2])
+def test_a_file_that_changes_between_looking_and_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int], small: int, views: int
+) -> None:
+    images, find = ImageFiles.of(tmp_path, ["a.png"]), Space.find
+    old, new = ((files().root / files().paths[number]).read_bytes() for number in (0, 1))
+    seen = old if small else new  # what was read first, or what was there when it was decoded
+    (tmp_path / "a.png").write_bytes(seen)
+    expected = features(None, images, views)
+    (tmp_path / "a.png").write_bytes(old)
+    monkeypatch.setattr(extraction, "SMALL", small)
+    with monkeypatch.context() as patch:
+        patch.setattr(Space, "find", lambda *args: ((tmp_path / "a.png").write_bytes(new), find(*args))[1])
+        assert torch.equal(features(tmp_path / "store", images, views), expected)
+    for content, missed in ((seen, 0), (old if seen == new else new, max(1, views))):
+        (tmp_path / "a.png").write_bytes(content)
+        computed.clear()
+        found = features(tmp_path / "store", images, views)
+        assert sum(computed) == missed
+        assert torch.equal(found, features(None, images, views))
+
+
 def test_the_same_picture_twice(tmp_path: Path) -> None:
     images = files().take([3, 3, 4, 3])
     assert torch.equal(features(tmp_path, images, views=2), features(None, images, views=2))
@@ -364,7 +401,7 @@ def test_prune_under_readers_and_writers(tmp_path: Path, at_once: None) -> None:
 
 @dataclass(frozen=True)
 class Made:
-    """Any number of images, of which it is known how many are held."""
+    """Any number of images, of which it is known how many are held, read or decoded."""
 
     count: int
     held: ClassVar[list[int]] = [0, 0]  # now, at most
@@ -374,18 +411,28 @@ class Made:
     def __len__(self) -> int:
         return self.count
 
-    def digest(self, index: int) -> str:
-        return hashlib.sha256(str(index).encode()).hexdigest()
+    def read(self, index: int) -> "MadePicture":
+        return counted(MadePicture(hashlib.sha256(str(index).encode()).hexdigest()))
 
-    def pixels(self, index: int, *_: object) -> torch.Tensor:
-        made = torch.zeros(1, 3, samples.SIZE, samples.SIZE)
-        self.held[0] += 1
-        self.held[1] = max(self.held)
-        weakref.finalize(made, self.let_go)
-        return made
 
-    def let_go(self) -> None:
-        self.held[0] -= 1
+@dataclass(eq=False)
+class MadePicture:
+    digest: str
+    held: int = 100
+
+    def views(self, *_: object) -> list[torch.Tensor]:
+        return [counted(torch.zeros(3, samples.SIZE, samples.SIZE))]
+
+
+def counted(made: Any) -> Any:
+    Made.held[0] += 1
+    Made.held[1] = max(Made.held)
+    weakref.finalize(made, let_go)
+    return made
+
+
+def let_go() -> None:
+    Made.held[0] -= 1
 
 
 @pytest.fixture

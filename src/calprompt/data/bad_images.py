@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.decoding import BadImageError, decode, glance
+from calprompt.data.decoding import BadImageError, decode, glance, read
 from calprompt.data.images import ImageFiles
 from calprompt.data.work import Progress, in_order, silent
 from calprompt.errors import CalpromptError
@@ -31,7 +31,7 @@ def find_bad(
     found = list({image: None for split in splits for image in _files(split) if fine is None or image[1] not in fine})
     bad = _try(glance, found, progress, "looking at images") if not thorough else {}
     if thorough or bad:
-        bad = _try(decode, found, progress, "decoding images")
+        bad = _try(lambda path: decode(read(path)), found, progress, "decoding images")
     if fine is not None:
         fine |= {name for _, name in found if name not in bad}
     return bad

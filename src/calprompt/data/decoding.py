@@ -10,11 +10,14 @@ Decoders are chosen by content, never by suffix, and only raster formats are tri
 
 from __future__ import annotations
 
+import io
+import os
 import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -58,9 +61,19 @@ class BadImageError(CalpromptError):
     """Why a file cannot be used as an image."""
 
 
-def decode(path: Path, *, upright: bool = False) -> Image.Image:
-    """The file's picture in RGB; `upright` turns it as its EXIF tag says."""
-    with _opened(path) as image:
+def read(path: str | Path) -> bytes:
+    """What is in the file."""
+    _require_contents(path)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        raise BadImageError(error.strerror or str(error)) from error
+
+
+def decode(data: bytes, *, upright: bool = False) -> Image.Image:
+    """The picture in a file's bytes, in RGB; `upright` turns it as its EXIF tag says."""
+    with _opened(io.BytesIO(data)) as image:
         image.load()
         return _rgb(ImageOps.exif_transpose(image) if upright else image)
 
@@ -70,20 +83,19 @@ def glance(path: Path) -> None:
     _require_contents(path)
     try:
         with path.open("rb") as file:
-            start = file.read(8)
+            if not file.read(8).startswith(_STARTS):
+                file.seek(0)
+                with _opened(file):
+                    pass
     except OSError as error:
         raise BadImageError(error.strerror or str(error)) from error
-    if not start.startswith(_STARTS):
-        with _opened(path):
-            pass
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(file: BinaryIO) -> Iterator[Image.Image]:
     """The file as Pillow opens it; whatever goes wrong, here or with it, is a `BadImageError`."""
     try:
-        _require_contents(path)
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
                 raise BadImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
@@ -91,20 +103,20 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except BadImageError:
         raise
     except UnidentifiedImageError as error:
-        raise BadImageError(_what_it_is(path)) from error
+        raise BadImageError(_what_it_is(file)) from error
     except Image.DecompressionBombError as error:
         limit = round(2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6)
         raise BadImageError(f"more than {limit} million pixels; make it smaller") from error
     except Exception as error:  # a damaged file makes decoders raise nearly anything
-        said = str(error).replace(str(path), path.name).splitlines()
+        said = str(error).splitlines()
         raise BadImageError(f"damaged: {said[0] if said else type(error).__name__}") from error
 
 
-def _require_contents(path: Path) -> None:
+def _require_contents(path: str | Path) -> None:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError as error:
-        dangling = path.is_symlink() and isinstance(error, FileNotFoundError)
+        dangling = os.path.islink(path) and isinstance(error, FileNotFoundError)
         said = "a link to a file that is not there" if dangling else error.strerror or str(error)
         raise BadImageError(said) from error
     if stat.S_ISDIR(found.st_mode):
@@ -124,15 +136,15 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise BadImageError("floating-point pixels; save it with 8 bits")
     try:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     except ValueError as error:
         raise BadImageError(f"its colours ({image.mode}) cannot be converted to RGB") from error
 
 
-def _what_it_is(path: Path) -> str:
+def _what_it_is(file: BinaryIO) -> str:
     """A word on a file that no decoder knows."""
-    with path.open("rb") as file:
-        start = file.read(512)
+    file.seek(0)
+    start = file.read(512)
     for signature, what in _SIGNATURES:
         if start.startswith(signature):
             return what

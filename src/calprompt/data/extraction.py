@@ -1,7 +1,10 @@
 """From images to features: what the store has is read, the rest is computed and kept there.
 
-    for a few images at a time     digests -> store -> found: copied
-                                                    -> missing: a batch of views -> decoded and encoded -> store
+    for a few images at a time     read -> digests -> store -> found: copied
+                                                            -> missing: a batch of views -> decoded, encoded -> store
+
+The key of a feature is the digest of the very bytes it was decoded from. They are read once if they are few; those of
+large files are not held while they wait, but read again, and digested again.
 
 Each process takes the images in an order of its own and looks into the store right before it begins with some, so that
 several at work on the same images share the work, and none computes what another has finished.
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor
 
 from calprompt.clip import Backbone
-from calprompt.data.images import Images, UnreadableImageError
+from calprompt.data.images import Images, Picture, UnreadableImageError
 from calprompt.data.store import Space
 from calprompt.data.store.shards import key
 from calprompt.data.tower import Levels, batch_size, encode, load_views, normalised
@@ -27,9 +30,11 @@ from calprompt.errors import CalpromptError
 
 AT_ONCE = 64  # views that are looked up together
 WORKERS = 16  # at most
+READ = 8  # images that are read before the first is decoded: one call of the system after the other is faster
+SMALL = 1 << 16  # bytes of a file that is held until it is decoded
 
 Row = tuple[int, int]  # the index of an image and the number of a view
-Job = tuple[int, str, int]  # an image, its digest if something is kept, a view
+Job = tuple[int, int, Picture | None]  # the same, and the image if it was read already
 
 
 @dataclass
@@ -75,10 +80,10 @@ class Extraction:
     def run(self, meter: Meter) -> Tensor:
         """All features; on a CPU in as many threads as torch has, a batch each, decoded and encoded by the same one."""
         threads = torch.get_num_threads()
-        workers = {"threads": min(threads, WORKERS), "ahead": 2, "begin": _one_thread} if self.on_cpu else {"ahead": 1}
         batches = batched(self._missing(meter), batch_size(self.backbone))
+        torch.set_num_threads(1)  # to copy a few rows, threads of torch's own would wait longer than they work
         try:
-            for batch in in_order(self._load, batches, **workers):
+            for batch in self._loaded(batches, threads):
                 if not self.on_cpu and batch.rows:
                     batch.values = encode(self.backbone, batch.values)
                 self._put(batch.rows, batch.values)
@@ -86,64 +91,80 @@ class Extraction:
                     self.space.add(batch.keys, batch.values)
                 meter.add(computed=len(batch.rows), failed=batch.failed)
         finally:
-            if self.on_cpu:
-                torch.set_num_threads(threads)  # for threads that begin from now on; this one's are as they were
+            torch.set_num_threads(threads)
             if self.space is not None:
                 self.space.flush()
                 self.space.note_use(meter.found, meter.computed, meter.seconds if meter.computed else 0.0)
         return self.features
 
+    def _loaded(self, batches: Iterator[list[Job]], threads: int) -> Iterator[Batch]:
+        if not self.on_cpu:
+            return in_order(self._load, batches, ahead=1)
+        if threads == 1:  # a second one that reads and waits would only get in its way
+            return map(self._load, batches)
+        return in_order(self._load, batches, threads=min(threads, WORKERS), ahead=2, begin=_one_thread)
+
     def _missing(self, meter: Meter) -> Iterator[Job]:
         """Views to compute; those in the store are put in place."""
         everything = range(len(self.images))
         if self.space is None:
-            yield from ((index, "", view) for index in everything for view in self.views)
+            yield from ((index, view, None) for index in everything for view in self.views)
             return
         groups = list(batched(everything, max(1, AT_ONCE // len(self.views))))
         random.Random().shuffle(groups)
         for group in groups:
-            wanted = self._wanted(group)
-            found, values = self.space.find([key(digest, view) for _, digest, view in wanted])
-            self._put([(wanted[place][0], wanted[place][2]) for place in found], values)
-            meter.add(found=len(found), failed=len(group) * len(self.views) - len(wanted))
+            jobs, keys = self._wanted(group)
+            found, values = self.space.find(keys)
+            self._put([jobs[place][:2] for place in found], values)
+            meter.add(found=len(found), failed=len(group) * len(self.views) - len(jobs))
             here = set(found)
-            yield from (job for place, job in enumerate(wanted) if place not in here)
+            yield from (job for place, job in enumerate(jobs) if place not in here)
 
-    def _wanted(self, group: list[int]) -> list[Job]:
-        """All views of some images, without those of files that are not there."""
-        wanted: list[Job] = []
+    def _wanted(self, group: list[int]) -> tuple[list[Job], list[bytes]]:
+        """All views of some images and their keys, without those of files that are not there."""
+        jobs: list[Job] = []
+        keys: list[bytes] = []
         for index in group:
-            try:
-                digest = self.images.digest(index)
-            except UnreadableImageError as error:
-                self.unreadable.found.add(str(error))
-            else:
-                wanted += [(index, digest, view) for view in self.views]
-        return wanted
+            if (picture := self._read(index)) is not None:
+                keys += [key(picture.digest, view) for view in self.views]
+                jobs += [(index, view, picture if picture.held <= SMALL else None) for view in self.views]
+        return jobs, keys
 
     def _load(self, jobs: list[Job]) -> Batch:
         """Pixels of a batch, or on a CPU its features already."""
         read: list[Row] = []
         keys: list[bytes] = []
         pixels: list[Tensor] = []
-        for (index, digest), group in itertools.groupby(jobs, key=lambda job: job[:2]):
-            views = [view for _, _, view in group]
+        for index, picture, views in self._pictures(jobs):
             try:
-                if self.space is None and views == [0]:
-                    loaded = self.images.pixels(index, self.levels)
-                else:
-                    digest, loaded = load_views(self.images, index, self.levels, views, digest)
+                pixels += load_views(picture, self.levels, views)
             except UnreadableImageError as error:
                 self.unreadable.found.add(str(error))
                 continue
             read += [(index, view) for view in views]
-            pixels.append(loaded)
             if self.space is not None:
-                keys += [key(digest, view) for view in views]
-        values = normalised(torch.cat(pixels), self.backbone.preprocessing) if pixels else torch.empty(0)
+                keys += [key(picture.digest, view) for view in views]
+        values = normalised(torch.stack(pixels), self.backbone.preprocessing) if pixels else torch.empty(0)
         if pixels and self.on_cpu:
             values = encode(self.backbone, values)
         return Batch(read, keys, values, len(jobs) - len(read))
+
+    def _pictures(self, jobs: list[Job]) -> Iterator[tuple[int, Picture, list[int]]]:
+        """Images and the views wanted of them, without those that cannot be read."""
+        groups = (list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[0]))
+        for some in batched(groups, READ):
+            pictures = [group[0][2] or self._read(group[0][0]) for group in some]
+            for group, picture in zip(some, pictures, strict=True):
+                if picture is not None:
+                    yield group[0][0], picture, [view for _, view, _ in group]
+
+    def _read(self, index: int) -> Picture | None:
+        """An image; one that cannot be read is noted."""
+        try:
+            return self.images.read(index)
+        except UnreadableImageError as error:
+            self.unreadable.found.add(str(error))
+            return None
 
     def _put(self, rows: list[Row], values: Tensor) -> None:
         if rows:

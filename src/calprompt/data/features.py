@@ -64,8 +64,8 @@ class PixelBank:
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         view = 1 + (epoch - 1) % len(self.features) if self.source.augmented else 0
         levels = Levels.from_dict(self.preprocessing.to_dict())
-        loaded = in_order(lambda index: load_views(self.source, index, levels, [view])[1], indices.tolist())
-        return normalised(torch.cat(list(loaded)), self.preprocessing)
+        loaded = in_order(lambda index: load_views(self.source.read(index), levels, [view])[0], indices.tolist())
+        return normalised(torch.stack(list(loaded)), self.preprocessing)
 
     def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
         return self.features[(epoch - 1) % len(self.features), indices]
@@ -98,7 +98,7 @@ def frozen_features(
 def evaluation_batches(images: Images, preprocessing: Preprocessing) -> Iterator[Tensor]:
     """Pixels of the evaluation view, in batches, for tuners with visual prompts."""
     for loaded in batched(in_order(lambda i: images.pixels(i, preprocessing), range(len(images))), BATCH):
-        yield torch.cat(loaded)
+        yield torch.stack(loaded)
 
 
 def content(splits: Mapping[str, Split], progress: Progress = silent) -> dict[str, list[list[str | int]]]:

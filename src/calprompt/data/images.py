@@ -6,22 +6,41 @@ Each tells its names and digests, and gives what a tower or a tuner takes; none 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from calprompt.clip import Backbone, Preprocessing
-from calprompt.data.decoding import BadImageError, decode
+from calprompt.data.decoding import BadImageError, decode, read
 from calprompt.errors import CalpromptError
 
 
 class UnreadableImageError(CalpromptError):
     """An image that cannot be read; `calprompt.data.features` collects them and reports all at once."""
+
+
+class Picture(Protocol):
+    """One image, read once: digest and pixels are of the same content, whatever becomes of its file meanwhile."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps in memory."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that its pixels depend on."""
+        ...
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        """Pixels [3, size, size] of views, each drawn from its generator; of the evaluation view alone if none is
+        wanted or there is no other."""
+        ...
 
 
 class Images(Protocol):
@@ -38,22 +57,22 @@ class Images(Protocol):
 
     def name(self, index: int) -> str: ...
 
+    def read(self, index: int) -> Picture: ...
+
     def digest(self, index: int) -> str:
-        """sha256 of its content."""
-        ...
+        return self.read(index).digest
 
     def check(self, backbone: Backbone) -> None:
         """Raise if these images do not suit the backbone."""
         ...
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
-        """[views, 3, size, size], each drawn from its generator; the evaluation view alone if none is wanted or there
-        is no other."""
-        ...
+    def pixels(self, index: int, preprocessing: Preprocessing) -> Tensor:
+        """[3, size, size] of the evaluation view."""
+        return self.read(index).views(preprocessing)[0]
 
 
 @dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Images):
     """Image files under a folder, by their paths relative to it.
 
     upright  turn images as their EXIF tags say
@@ -78,35 +97,58 @@ class ImageFiles:
     def name(self, index: int) -> str:
         return self.paths[index]
 
-    def digest(self, index: int) -> str:
-        """sha256 of the file's bytes and of how it is read, if not as usual: what its pixels depend on."""
+    def read(self, index: int) -> Picture:
         try:
-            digest = hashlib.sha256((self.root / self.paths[index]).read_bytes())
-        except OSError as error:
-            raise UnreadableImageError(f"{self.paths[index]} ({error.strerror or error})") from error
-        if self.upright:
-            digest.update(b"upright")
-        return digest.hexdigest()
+            return FileContent(self.paths[index], read(os.path.join(self.root, self.paths[index])), self.upright)
+        except BadImageError as error:
+            raise UnreadableImageError(f"{self.paths[index]} ({error})") from error
 
     def check(self, backbone: Backbone) -> None:
         """Files suit every backbone: its preprocessing sees to that."""
 
-    def open(self, index: int) -> Image.Image:
-        """The decoded image, in RGB."""
-        try:
-            return decode(self.root / self.paths[index], upright=self.upright)
-        except BadImageError as error:
-            raise UnreadableImageError(f"{self.paths[index]} ({error})") from error
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
-        image = self.open(index)
-        if not views:
-            return preprocessing.evaluation()(image)[None]
-        return torch.stack([preprocessing.training(view)(image) for view in views])
+class Digested:
+    """What computes its digest once; several threads may do that at the same time."""
+
+    _known = ""
+
+    @property
+    def digest(self) -> str:
+        self._known = self._known or self._sha256()
+        return self._known
+
+    def _sha256(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class FileContent(Digested):
+    """The bytes of an image file."""
+
+    name: str
+    data: bytes
+    upright: bool
+
+    @property
+    def held(self) -> int:
+        return len(self.data)
+
+    def _sha256(self) -> str:
+        """Of the file's bytes and of how it is read, if not as usual."""
+        return hashlib.sha256(self.data + b"upright" if self.upright else self.data).hexdigest()
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        try:
+            image = decode(self.data, upright=self.upright)
+        except BadImageError as error:
+            raise UnreadableImageError(f"{self.name} ({error})") from error
+        if not drawn:
+            return [preprocessing.evaluation()(image)]
+        return [preprocessing.training(generator)(image) for generator in drawn]
 
 
 @dataclass(frozen=True, eq=False)
-class ImageRows:
+class ImageRows(Images):
     """Pixels in memory, [n, 3, size, size], already normalised as the backbone wants them; no random views."""
 
     rows: Tensor
@@ -122,8 +164,8 @@ class ImageRows:
     def name(self, index: int) -> str:
         return f"image {index}"
 
-    def digest(self, index: int) -> str:
-        return row_digest(self.rows[index])
+    def read(self, index: int) -> Picture:
+        return Row(self.rows[index])
 
     def check(self, backbone: Backbone) -> None:
         size = backbone.preprocessing.size
@@ -132,12 +174,9 @@ class ImageRows:
                 f"the images are {list(self.rows.shape[1:])}, but backbone {backbone.name!r} takes [3, {size}, {size}]"
             )
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
-        return self.rows[index].float()[None]
-
 
 @dataclass(frozen=True, eq=False)
-class FeatureRows:
+class FeatureRows(Images):
     """Image features in memory, [n, D], of the backbone's own image tower; the images themselves are not known."""
 
     rows: Tensor
@@ -153,8 +192,8 @@ class FeatureRows:
     def name(self, index: int) -> str:
         return f"features {index}"
 
-    def digest(self, index: int) -> str:
-        return row_digest(self.rows[index])
+    def read(self, index: int) -> Picture:
+        return FeatureRow(self.rows[index])
 
     def check(self, backbone: Backbone) -> None:
         if self.rows.shape[1] != backbone.embed_dim:
@@ -163,12 +202,26 @@ class FeatureRows:
                 f"{backbone.embed_dim}; were they made with another backbone?"
             )
 
-    def pixels(self, index: int, preprocessing: Preprocessing, views: Sequence[torch.Generator] = ()) -> Tensor:
+
+@dataclass(eq=False)
+class Row(Digested):
+    """A tensor of those in memory."""
+
+    row: Tensor
+    held: ClassVar[int] = 0  # no more than all of them do
+
+    def _sha256(self) -> str:
+        """Of its dtype, shape and bytes."""
+        digest = hashlib.sha256(f"{self.row.dtype} {tuple(self.row.shape)}".encode())
+        digest.update(self.row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        return [self.row.float()]
+
+
+class FeatureRow(Row):
+    """A tensor of features, of which there are no pixels."""
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
         raise CalpromptError("pixels are needed, and this dataset holds image features only")
-
-
-def row_digest(row: Tensor) -> str:
-    """sha256 of a tensor's dtype, shape and bytes."""
-    digest = hashlib.sha256(f"{row.dtype} {tuple(row.shape)}".encode())
-    digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -20,21 +20,39 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import functional
 
 from calprompt.clip import Backbone, Preprocessing
-from calprompt.data.images import Images, UnreadableImageError
+from calprompt.clip.preprocessing import Evaluation
+from calprompt.data.images import Images, Picture
 from calprompt.data.store.shards import key
 
 EXTRACTION = 1  # raise it whenever this file or a transform changes what comes out: features made before are not used
 LARGE = 10_000_000  # weights of a tower that takes longer than the rest
-TRIES = 3  # to read a file that changes meanwhile
 
 
 class Levels(Preprocessing):
     """The same views as 8-bit levels, [size, size, 3]: `normalised` makes numbers of a whole batch at once."""
 
+    def evaluation(self, rgb: str = "first") -> Evaluation:
+        return LevelsEvaluation(self, rgb)
+
     def _tensor(self, image: Image.Image) -> Tensor:
         return torch.from_numpy(np.array(image))
+
+
+class LevelsEvaluation(Evaluation):
+    """The evaluation view without copies on the way, which of small images take longer than the rest."""
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        wanted, short = self.preprocessing, min(image.size)
+        if image.mode != "RGB" or wanted.resize_mode != "shortest":
+            return super().__call__(image)
+        width, height = (int(wanted.size * side / short) for side in image.size)
+        resized = image.resize((width, height), Image.Resampling[wanted.interpolation.upper()])
+        if width != height:
+            resized = functional.center_crop(resized, [wanted.size, wanted.size])
+        return wanted._tensor(resized)
 
 
 def description(backbone: Backbone, images: Images) -> dict[str, Any]:
@@ -69,22 +87,9 @@ def view_generator(digest: str, view: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
 
-def load_views(
-    images: Images, index: int, preprocessing: Preprocessing, views: Sequence[int], digest: str | None = None
-) -> tuple[str, Tensor]:
-    """The image's digest and these views of it, as its kind and `preprocessing` make them.
-
-    The digest is of what was decoded: it is taken before, unless it is known already, and after, and a file that
-    changed in between is read again.
-    """
-    digest = digest or images.digest(index)
-    for _ in range(TRIES):
-        drawn = [view_generator(digest, view) for view in views if view]
-        pixels = images.pixels(index, preprocessing, drawn)
-        before, digest = digest, images.digest(index)
-        if digest == before:
-            return digest, pixels
-    raise UnreadableImageError(f"{images.name(index)} (it changes while it is read)")
+def load_views(picture: Picture, preprocessing: Preprocessing, views: Sequence[int]) -> list[Tensor]:
+    """These views of an image, as its kind and `preprocessing` make them."""
+    return picture.views(preprocessing, [view_generator(picture.digest, view) for view in views if view])
 
 
 def normalised(levels: Tensor, preprocessing: Preprocessing) -> Tensor:
