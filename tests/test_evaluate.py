@@ -469,6 +469,7 @@ def test_the_page_commands_run(
     monkeypatch.setattr(losses.losses, "_things", dict(losses.losses._things))
     monkeypatch.chdir(tmp_path)
     Path("my_methods.py").write_text(blocks("add-a-loss-or-calibrator.md", "python")[0])
+    samples.picture_folder(Path("drawings"), each=3)
     program, *given = shlex.split(command)
     assert program == "calprompt"
     assert main([str(folder) if each.startswith("runs/") else each for each in given]) == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli import parser, run_config
+from calprompt.cli import parser
+from calprompt.commands.train import run_config
 from calprompt.errors import CalpromptError
 from calprompt.runs import RunConfig, recipes, run
 from calprompt.tuners import available, create

@@ -13,11 +13,13 @@ import torch
 import samples
 from calprompt import metrics, tuners
 from calprompt.clip import load_backbone, unit
+from calprompt.data import load_dataset, save_split
 from calprompt.errors import CalpromptError
 from calprompt.files import locked
 from calprompt.runs import RunConfig, load_run, prepare, run
 from calprompt.runs.checkpoint import read_tensor_file
 from calprompt.train import NonFiniteLossError, TrainingConfig
+from data import trees
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors")
 
@@ -194,6 +196,21 @@ def test_the_template_is_the_runs_or_the_datasets_or_the_usual_one(tmp_path: Pat
     assert prepare(samples.config()).template == "a photo of a {}."
 
 
+def test_of_the_published_templates_a_tuner_takes_those_of_its_table(tmp_path: Path) -> None:
+    trees.make(tmp_path, "dtd")
+    own = {"kgcoop": "a photo of a {}, a type of texture.", "prograd": "a texture of {}."}
+    config = replace(samples.config(shots=1, options={}), data="dtd", root=str(tmp_path))
+    for tuner in tuners.available():
+        assert prepare(replace(config, tuner=tuner)).template == own.get(tuner, "{} texture."), tuner
+    assert prepare(replace(config, tuner="kgcoop", template="{}!")).template == "{}!"
+    save_split(load_dataset("dtd", root=tmp_path), tmp_path / "split.json")
+    saved = replace(config, data=str(tmp_path / "split.json"), root=str(tmp_path / "dtd" / "images"))
+    assert prepare(replace(saved, tuner="prograd")).template == own["prograd"]
+    trees.write(tmp_path / "classes.json", json.dumps({"template": "the texture {}."}))
+    told = replace(config, tuner="kgcoop", classes=str(tmp_path / "classes.json"))
+    assert prepare(told).template == "the texture {}.", "what the user says is for all tuners"
+
+
 @pytest.mark.parametrize("lr", [1e30, 1e38])
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_good_prompts(tmp_path: Path, lr: float) -> None:
     with pytest.raises(NonFiniteLossError, match="epoch") as caught:
@@ -215,7 +232,7 @@ def test_a_failed_run_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.Mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("calprompt.runs.execute.measure", refuse)
+        patch.setattr("calprompt.runs.execute.measure_parts", refuse)
         with pytest.raises(MemoryError):
             run(samples.config(), tmp_path)
     folder = next(tmp_path.iterdir())
@@ -265,13 +282,33 @@ def test_a_folder_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
         run(samples.config(), tmp_path)
 
 
-def test_unreadable_images_are_named_before_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tuner", "loss", "wanted"),
+    [("coop", "ce", True), ("maple", "tcpt", False), ("maple", "penalty", True), ("promptsrc", "ce", True)],
+)
+def test_frozen_features_of_views_are_computed_for_those_who_ask(
+    tmp_path: Path, tuner: str, loss: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    config = samples.config(samples.pictures(), tuner=tuner, loss=loss)
+    done = run(config, tmp_path / "1", progress=lambda what, *_: told.append(what))
+    assert ("training features" in told) is wanted
+    monkeypatch.setattr(tuners.get(tuner), "uses_frozen_images", True)
+    assert contents(run(config, tmp_path / "2").folder) == contents(done.folder), "the same with all of them computed"
+
+
+@pytest.mark.parametrize("tuner", ["coop", "maple", "promptsrc"])
+def test_unreadable_images_are_named_before_training(tmp_path: Path, tuner: str) -> None:
     root = samples.picture_folder(tmp_path / "photos")
     for name in ("ant/0.png", "bee/1.png", "elk/2.png", "fox/3.png"):
         (root / name).write_bytes(b"\x89PNG\r\n\x1a\n broken")
     told: list[str] = []
     with pytest.raises(CalpromptError, match="cannot be read") as caught:
-        run(samples.config(root, shots=None), tmp_path / "runs", progress=lambda what, *_: told.append(what))
+        run(
+            samples.config(root, shots=None, tuner=tuner),
+            tmp_path / "runs",
+            progress=lambda what, *_: told.append(what),
+        )
     assert "training" not in told
     assert all(name in str(caught.value) for name in ("ant/0.png", "bee/1.png"))
 

@@ -17,21 +17,43 @@ HISTORY = "history.jsonl"
 LOGITS = "logits.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = "evaluation.json"
+TRANSFERS = "transfer"  # folder of what the run was evaluated on afterwards, a folder each
+TRANSFER = "transfer.json"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A run evaluated on other data; `reused` if it was found done and nothing was computed."""
+
+    folder: Path
+    record: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.record["name"])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of base, novel and all, as far as there are, and zero_shot of each."""
+        return dict(self.record["metrics"])
 
 
 @dataclass(frozen=True)
 class Run:
     """A run folder.
 
-    record   run.json: config, versions, fingerprint, timings, status
-    metrics  metrics.json: base, novel, val and zero_shot; empty until the run is finished
-    reused   True if it was found finished and nothing was computed
+    record     run.json: config, versions, fingerprint, timings, status
+    metrics    metrics.json: base, novel, val and zero_shot; empty until the run is finished
+    reused     True if it was found finished and nothing was computed
+    transfers  what it was evaluated on afterwards
     """
 
     folder: Path
     record: dict[str, Any]
     metrics: dict[str, Any] = field(default_factory=dict)
     reused: bool = False
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def status(self) -> str:
@@ -63,7 +85,21 @@ def load_run(folder: str | Path) -> Run:
     if not isinstance(record, dict) or "status" not in record:
         raise CalpromptError(f"{folder / RECORD} is not the record of a run")
     finished = record["status"] == "finished"
-    return Run(folder, record, read_json(folder / METRICS) if finished else {})
+    if not finished:
+        return Run(folder, record)
+    places = sorted(path.parent for path in folder.glob(f"{TRANSFERS}/*/{TRANSFER}"))
+    transfers = tuple(found for place in places if (found := read_transfer(place)) is not None)
+    return Run(folder, record, read_json(folder / METRICS), transfers=transfers)
+
+
+def read_transfer(folder: Path) -> Transfer | None:
+    """What a run was evaluated on, from its folder; None if it is not complete."""
+    if not (folder / TRANSFER).is_file() or not (folder / LOGITS).is_file():
+        return None
+    record = read_json(folder / TRANSFER)
+    if not isinstance(record, dict) or not {"name", "fingerprint", "data", "metrics"} <= set(record):
+        raise CalpromptError(f"{folder / TRANSFER} is not the record of an evaluation; delete it to start over")
+    return Transfer(folder, record)
 
 
 def is_complete(folder: Path) -> bool:

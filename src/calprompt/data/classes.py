@@ -46,7 +46,7 @@ class Classes:
         if self.entries:
             listing = self._ordered(listing)
         if self.template is not None:
-            listing = replace(listing, template=self.template)
+            listing = replace(listing, template=self.template, templates=None)
         return listing if self.base is None else with_base(listing, self.base, self.where)
 
     def _ordered(self, listing: Listing) -> Listing:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from calprompt.data.images import Images
 from calprompt.data.listing import SPLITS
+from calprompt.data.templates import Templates
 from calprompt.errors import CalpromptError
 
 
@@ -35,6 +36,7 @@ class Dataset:
     """Labels count into `class_names`; every class has a training image, and there is something to test on.
 
     template        the sentence that suits these images, with {} for the class name; None if the dataset says nothing
+    templates       the sentences of the published tables, of which `template` is the first; None: there is no other
     base            labels of the base classes, all others being novel; None: the first half, rounded up
     test_only       made to test what was tuned on another dataset: there are no training images
     repeated_names  two classes may share a name, as two pairs of ImageNet's do
@@ -46,6 +48,7 @@ class Dataset:
     val: Split
     test: Split
     template: str | None = None
+    templates: Templates | None = None
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
@@ -71,6 +74,10 @@ class Dataset:
             )
         if not len(self.test):
             raise CalpromptError(f"{self.name}: there are no test images")
+
+    def template_of(self, table: str) -> str | None:
+        """The sentence in one of the published tables, or the one for all."""
+        return self.template if self.templates is None else self.templates.table(table)
 
     @property
     def splits(self) -> dict[str, Split]:

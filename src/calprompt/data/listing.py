@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calprompt.data.templates import Templates
+
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
 
@@ -29,6 +31,7 @@ class Listing:
     class_names: tuple[str, ...]
     rows: Mapping[str, Sequence[Row]]  # by split
     template: str | None = None
+    templates: Templates | None = None
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
@@ -49,6 +52,7 @@ class Listing:
             val,
             test,
             template=self.template,
+            templates=self.templates,
             base=self.base,
             test_only=self.test_only,
             repeated_names=self.repeated_names,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +21,7 @@ from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.listing import SPLITS
 from calprompt.data.split_files import find_images
+from calprompt.data.templates import Templates
 from calprompt.errors import CalpromptError
 from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.registry import unknown
@@ -40,6 +42,7 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
         "format": FORMAT,
         "name": dataset.name,
         "template": dataset.template,
+        "templates": None if dataset.templates is None else asdict(dataset.templates),
         "base": dataset.base,
         "test_only": dataset.test_only,
         "repeated_names": dataset.repeated_names,
@@ -86,6 +89,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
         split("val"),
         split("test"),
         template=told["template"],
+        templates=None if told.get("templates") is None else Templates(**told["templates"]),
         base=None if told["base"] is None else tuple(told["base"]),
         test_only=told["test_only"],
         repeated_names=told["repeated_names"],

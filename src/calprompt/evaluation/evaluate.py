@@ -1,7 +1,7 @@
 """A run evaluated from its stored logits: every metric with its interval, under every calibrator.
 
     val of the base classes ── fit ──▶ calibrator ── base, novel ──▶ metrics, intervals
-                                                (or all)
+                                          (or all; and of other data that the run was evaluated on)
 
 Nothing is fitted or chosen on test images. Calibrators are fitted once and are the same map in all resamples; all of
 them are measured on the same resamples.
@@ -72,7 +72,7 @@ class Evaluation:
 def evaluate_run(
     folder: str | Path, settings: EvaluationSettings | None = None, *, progress: Progress | None = None
 ) -> Evaluation:
-    """All metrics of a run's test splits under all calibrators, from its logits file alone.
+    """All metrics of a run's test splits under all calibrators, from its files of logits alone.
 
     progress  told what is being done, how much of it is done, of how much, and a word on how it goes
     """
@@ -101,7 +101,7 @@ def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> 
     reasons = dict(model.missing)
     for split, record in model.tests.items():
         try:
-            if split == "novel" and not calibrator.novel:
+            if split in model.others and not calibrator.novel:
                 raise CalpromptError(f"{spec} is for the classes it was fitted on and does not apply to others")
             if unfit is not None:
                 raise unfit

@@ -1,9 +1,15 @@
-"""The stored logits of a run as records that calibrators take: the tuned model and the untuned one."""
+"""The stored logits of a run as records that calibrators take: the tuned model and the untuned one.
+
+Test splits are base and novel, or all; and those of other data that the run was evaluated on, such as
+imagenet_sketch/base.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +19,7 @@ from calprompt.results import LOGITS, Run
 from calprompt.tensor_files import read_tensor_file
 
 TUNED, ZERO_SHOT = "tuned", "zero-shot"
+KINDS = {TUNED: ("logits", "text"), ZERO_SHOT: ("zero_shot_logits", "frozen_text")}
 PARTS = ("base", "novel", "all")
 
 
@@ -21,51 +28,88 @@ class StoredModel:
     """What one model gave on the images of a run.
 
     val      of the classes that were trained on; None if the run has no validation images
-    tests    base and novel, or all
+    tests    by split
     missing  test splits the model has no logits of, and why
+    others   test splits of other classes than those trained on
     """
 
     name: str
     val: Stored | None
     tests: dict[str, Stored]
     missing: dict[str, str] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class LogitsFile:
+    """A file of logits, the run's own or one of other data, and the metrics that were taken of it."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    class_names: Mapping[str, list[str]]
+    logit_scale: float
+    metrics: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path, metrics: Mapping[str, Any]) -> LogitsFile:
+        path = folder / LOGITS
+        tensors, about = read_tensor_file(path)
+        if not {"class_names", "logit_scale"} <= set(about) or not set(PARTS) & set(about["class_names"]):
+            raise CalpromptError(f"{path} does not hold class_names and logit_scale: it is damaged or not of a run")
+        return cls(path, tensors, about["class_names"], float(about["logit_scale"]), metrics)
+
+    @property
+    def parts(self) -> list[str]:
+        """What it has test images of; the first of the run's own is what was trained on."""
+        return [part for part in PARTS if part in self.class_names]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise CalpromptError(f"{self.path} does not hold {name!r}: it is damaged or not of a run")
+        return self.tensors[name]
 
 
 def stored_models(run: Run) -> dict[str, StoredModel]:
-    """The tuned and the zero-shot model of a run, from its logits file."""
-    path = run.folder / LOGITS
-    if not path.is_file():
+    """The tuned and the zero-shot model of a run, from its files of logits."""
+    if not (run.folder / LOGITS).is_file():
         raise CalpromptError(f"{run.folder} has no {LOGITS}: the run is {run.status}")
-    tensors, about = read_tensor_file(path)
+    own = LogitsFile.read(run.folder, run.metrics)
+    files = {f"{each.name}/": LogitsFile.read(each.folder, each.metrics) for each in run.transfers}
+    return {name: _model(name, own, {"": own, **files}) for name in (TUNED, ZERO_SHOT)}
+
+
+def _model(name: str, own: LogitsFile, files: Mapping[str, LogitsFile]) -> StoredModel:
+    """`files` are those of all test splits, by what the names of their splits begin with."""
+    logits, _ = KINDS[name]
+    base = own.parts[0]
+    tests, missing, others = {}, {}, set()
+    for where, file in files.items():
+        for part in file.parts:
+            split = f"{where}{part}"
+            if file.class_names[part] != own.class_names[base]:
+                others.add(split)
+            reason = file.metrics.get(part, {}).get("not_applicable")
+            if reason and f"{part}/{logits}" not in file.tensors:
+                missing[split] = reason
+            else:
+                tests[split] = _record(name, file, own, part, part)
+    val = _record(name, own, own, "val", base) if "val" in own.class_names else None
+    return StoredModel(name, val, tests, missing, frozenset(others))
+
+
+def _record(name: str, file: LogitsFile, own: LogitsFile, split: str, part: str) -> Stored:
+    """One split of a file; its text features are those of `part`, and base features are the run's own."""
+    (logits, text), base = KINDS[name], own.parts[0]
+    held = {
+        "logits": file[f"{split}/{logits}"],
+        "labels": file[f"{split}/labels"],
+        "text": file[f"{part}/{text}"],
+        "frozen_text": file[f"{part}/frozen_text"],
+        "base_text": own[f"{base}/{text}"],
+        "base_frozen_text": own[f"{base}/frozen_text"],
+        "zero_shot_logits": file[f"{split}/zero_shot_logits"],
+    }
     try:
-        return {name: _model(name, tensors, float(about["logit_scale"]), run) for name in (TUNED, ZERO_SHOT)}
-    except KeyError as error:
-        raise CalpromptError(f"{path} does not hold {error}: it is damaged or not of a run") from error
+        return Stored(**held, logit_scale=file.logit_scale)
     except CalpromptError as error:
-        raise CalpromptError(f"{path} is damaged: {error}") from error
-
-
-def _model(name: str, tensors: Mapping[str, Tensor], logit_scale: float, run: Run) -> StoredModel:
-    logits, text = ("logits", "text") if name == TUNED else ("zero_shot_logits", "frozen_text")
-    base = "all" if "all/labels" in tensors else "base"
-
-    def record(split: str, part: str) -> Stored:
-        return Stored(
-            tensors[f"{split}/{logits}"],
-            tensors[f"{split}/labels"],
-            text=tensors[f"{part}/{text}"],
-            frozen_text=tensors[f"{part}/frozen_text"],
-            base_text=tensors[f"{base}/{text}"],
-            base_frozen_text=tensors[f"{base}/frozen_text"],
-            zero_shot_logits=tensors[f"{split}/zero_shot_logits"],
-            logit_scale=logit_scale,
-        )
-
-    tests, missing = {}, {}
-    for part in (part for part in PARTS if part == base or f"{part}/labels" in tensors):
-        if part == "novel" and f"{part}/{logits}" not in tensors:
-            reason = run.metrics.get(part, {}).get("not_applicable")
-            missing[part] = reason or "the run has no logits of its prompts on novel classes"
-        else:
-            tests[part] = record(part, part)
-    return StoredModel(name, record("val", base) if "val/labels" in tensors else None, tests, missing)
+        raise CalpromptError(f"{file.path} is damaged: {error}") from error

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calprompt.evaluation.evaluate import Calibrated, Evaluation, Measured
-from calprompt.evaluation.stored_run import PARTS, TUNED
+from calprompt.evaluation.stored_run import TUNED
 
 METRICS = {
     "accuracy": "accuracy",
@@ -40,7 +40,8 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     _print_lines(notes(evaluation), console)
     if evaluation.settings.target_error is not None:
         _print_lines([_goal(evaluation)], console)
-        console.print(selection_table(evaluation), "")
+        for table in selection_tables(evaluation):
+            console.print(table, "")
         _print_lines(selection_notes(evaluation), console)
 
 
@@ -61,7 +62,7 @@ def metric_tables(evaluation: Evaluation) -> Iterator[Table]:
             )
         table.add_row("keeps predictions", *(_yes(each.keeps_argmax) for each in columns))
         table.add_row("for novel classes", *(_yes(each.novel) for each in columns), end_section=True)
-        for split in (part for part in PARTS if part in evaluation.sizes):
+        for split in evaluation.sizes:
             table.add_row(f"[bold]{split}[/bold]")
             for metric, label in METRICS.items():
                 table.add_row(f"  {label}", *(escape(_cell(each, split, metric)) for each in columns))
@@ -69,23 +70,27 @@ def metric_tables(evaluation: Evaluation) -> Iterator[Table]:
         yield table
 
 
-def selection_table(evaluation: Evaluation) -> Table:
-    """Thresholds, and what they do on validation and test images."""
-    splits = [part for part in PARTS if part in evaluation.sizes]
-    table = Table(**STYLE)
-    table.add_column("")
-    for name in ("threshold", *(f"{split}\n{what}" for split in ("val", *splits) for what in ("coverage", "error"))):
-        table.add_column(name, justify="right", vertical="bottom")
-    for each in evaluation.calibrated:
-        assert each.selection is not None
-        threshold, found = each.selection.threshold, each.selection.accepted
-        cells = [
-            _percent(value)
-            for split in ("val", *splits)
-            for value in ((found[split].coverage, found[split].error) if split in found else (None, None))
-        ]
-        table.add_row(escape(_header(each, " ")), "n/a" if threshold is None else f"{threshold:g}", *cells)
-    return table
+def selection_tables(evaluation: Evaluation) -> Iterator[Table]:
+    """Thresholds, and what they do on validation and test images; a table for each of other data."""
+    groups: dict[str, list[str]] = {"": ["val"]}
+    for split in evaluation.sizes:
+        groups.setdefault(split.rpartition("/")[0], []).append(split)
+    for where, splits in groups.items():
+        table = Table(title=escape(where) or None, title_justify="left", **STYLE)
+        table.add_column("")
+        columns = [f"{split.rpartition('/')[2]}\n{what}" for split in splits for what in ("coverage", "error")]
+        for name in ("threshold", *columns):
+            table.add_column(name, justify="right", vertical="bottom")
+        for each in evaluation.calibrated:
+            assert each.selection is not None
+            threshold, found = each.selection.threshold, each.selection.accepted
+            cells = [
+                _percent(value)
+                for split in splits
+                for value in ((found[split].coverage, found[split].error) if split in found else (None, None))
+            ]
+            table.add_row(escape(_header(each, " ")), "n/a" if threshold is None else f"{threshold:g}", *cells)
+        yield table
 
 
 def notes(evaluation: Evaluation) -> list[str]:
@@ -114,6 +119,8 @@ def selection_notes(evaluation: Evaluation) -> list[str]:
         f"The guarantee is for images drawn like the validation images, of {classes}; the other columns show what "
         "happened on test images." + (" On novel classes nothing is guaranteed." if "novel" in evaluation.sizes else "")
     ]
+    if any("/" in split for split in evaluation.sizes):
+        lines.append("On other data nothing is guaranteed, of whichever classes.")
     if any(each.selection is not None and each.selection.fitted_on for each in evaluation.calibrated):
         lines.append("Fitted calibrators saw half of the validation images for this; the threshold is from the others.")
     for each in evaluation.calibrated:

@@ -74,6 +74,11 @@ class Objective:
             total = total + value
         return total, {**values, **outputs.terms}
 
+    @property
+    def uses_zero_shot(self) -> bool:
+        """Whether a loss says that it asks for zero-shot logits, so that it pays to have them ready."""
+        return any(getattr(term.loss, "uses_zero_shot", False) for term in self.terms)
+
     @classmethod
     def parse(cls, text: str) -> Objective:
         """Read a sum of `name`, `name(option=value)` and `number*name`, or the name of a known sum such as `tcpt`."""

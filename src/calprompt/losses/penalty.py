@@ -9,6 +9,7 @@ cross-entropy with a weight of 10.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ def range_penalty(logits: Tensor, zero_shot: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Penalty:
     """Logits outside the zero-shot range, `range_penalty`; added to cross-entropy."""
+
+    uses_zero_shot: ClassVar[bool] = True
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return range_penalty(outputs.logits, outputs.zero_shot_logits)

@@ -10,6 +10,7 @@ At test time nothing is rescaled: that is the calibrator `sals`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,8 @@ def zero_shot_normalised_cross_entropy(logits: Tensor, labels: Tensor, zero_shot
 @dataclass(frozen=True)
 class ZeroShotNorm:
     """Cross-entropy of logits rescaled to the zero-shot range (ZS-Norm); instead of `ce`."""
+
+    uses_zero_shot: ClassVar[bool] = True
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return zero_shot_normalised_cross_entropy(outputs.logits, outputs.labels, outputs.zero_shot_logits)

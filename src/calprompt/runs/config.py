@@ -35,7 +35,7 @@ class RunConfig:
     shots                      training images a class; None: all
     views                      random crops of every training image, taken in turn by the epochs
     chunk                      classes encoded at a time, to save memory; None: all
-    template                   of the untuned model; None: the dataset's, or "a photo of a {}."
+    template                   of the untuned model; None: the dataset's for this tuner, or "a photo of a {}."
     imports                    Python files of one's own that register tuners, losses or metrics
     """
 

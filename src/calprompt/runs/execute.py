@@ -6,6 +6,7 @@
                history.jsonl         a line an epoch
                logits.safetensors    of every evaluated split: logits, zero_shot_logits, labels; text, frozen_text
                checkpoint.safetensors   while it trains: a killed run goes on from it to the same bits
+               transfer/             what it was evaluated on afterwards, see `calprompt.runs.transfer`
 
 The fingerprint is part of the folder's name, so a finished run is found again, and another setting never lands in it.
 """
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calprompt.data import FeatureBank, PixelBank, Unreadable
+from calprompt.data import FeatureBank, PixelBank, Unreadable, find_bad
 from calprompt.data.features import Progress, frozen_features, silent
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
@@ -45,7 +46,7 @@ from calprompt.results import (
 )
 from calprompt.runs.checkpoint import checkpoint_file, read_checkpoint, tensor_file
 from calprompt.runs.config import RunConfig
-from calprompt.runs.evaluate import measure, tuned_logits, zero_shot_logits
+from calprompt.runs.evaluate import TEXT_KINDS, measure_parts, named_tensors, split_tensors
 from calprompt.runs.prepare import Prepared, autocasting, describe, prepare
 from calprompt.train import NonFiniteLossError, TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
@@ -119,14 +120,26 @@ def _images(
     backbone, split = prepared.backbone, prepared.base.train
     read = partial(frozen_features, backbone, unreadable=unreadable, store=store, progress=progress)
     data: TrainingSet | None = None
-    if learns:
-        views, labels = read(split.images, prepared.views, what="training features"), torch.tensor(split.labels)
-        data = FeatureBank(views, labels)
-        if prepared.tuner.sees_pixels:
-            data = PixelBank(split.images, labels, backbone.preprocessing, views)
+    tuner, labels = prepared.tuner, torch.tensor(split.labels)
+    if learns and not tuner.sees_pixels:
+        data = FeatureBank(read(split.images, prepared.views, what="training features"), labels)
+    elif learns and (tuner.uses_frozen_images or Objective.parse(prepared.config.loss).uses_zero_shot):
+        views = read(split.images, prepared.views, what="training features")
+        data = PixelBank(split.images, labels, backbone.preprocessing, views)
+    elif learns:
+        bad = find_bad([split], progress=progress)
+        unreadable.found |= {f"{name} ({reason})" for name, reason in bad.items()}
+        data = PixelsAlone(split.images, labels, backbone.preprocessing, torch.empty(prepared.views, len(split), 0))
     features = {name: read(split.images, what=f"{name} features")[0] for name, (_, split) in prepared.evaluated.items()}
     unreadable.report()
     return data, features
+
+
+class PixelsAlone(PixelBank):
+    """Views to train on whose frozen features are not computed beforehand: a tuner that asks for them encodes them."""
+
+    def frozen(self, indices: Tensor, epoch: int) -> None:
+        return None
 
 
 def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
@@ -164,29 +177,20 @@ def _is_usable(tuner: Tuner, prompts: Mapping[str, Tensor]) -> bool:
     return bool(torch.isfinite(tuner.text_features()).all())
 
 
-@torch.no_grad()
 def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metrics of every evaluated split; of novel classes, only those of the untuned model if need be."""
-    backbone, tensors, metrics, zero_shot = prepared.backbone, {}, {}, {}
+    backbone, parts = prepared.backbone, {}
     tuned: dict[str, Tuner | None] = {name: prepared.tuner for name in prepared.evaluated if name != "novel"}
     if prepared.novel is not None and prepared.novel_reason is None:
         tuned["novel"] = prepared.tuner.with_classes(prepared.novel.class_names)
     for name, (part, split) in prepared.evaluated.items():
-        tuner, labels = tuned.get(name), torch.tensor(split.labels)
+        tuner = tuned.get(name)
         frozen = backbone.zero_shot(part.class_names, prepared.template) if tuner is None else tuner.frozen_text
-        tensors[f"{name}/labels"] = labels
-        tensors[f"{name}/zero_shot_logits"] = zero_shot_logits(backbone, features[name], frozen)
-        zero_shot[name] = measure(tensors[f"{name}/zero_shot_logits"], labels)
-        if name != "val":
-            tensors[f"{name}/frozen_text"] = frozen.float()
-        if tuner is None:
-            metrics[name] = {"not_applicable": prepared.novel_reason}
-            continue
-        tensors[f"{name}/logits"] = tuned_logits(tuner, split.images, features[name])
-        metrics[name] = measure(tensors[f"{name}/logits"], labels)
-        if name != "val":
-            tensors[f"{name}/text"] = tuner.text_features().float()
-    return tensors, {**metrics, "zero_shot": zero_shot}
+        parts[name] = split_tensors(backbone, tuner, frozen, split, features[name])
+    metrics = measure_parts(parts, prepared.novel_reason)
+    for kind in TEXT_KINDS:  # that of the classes trained on, again
+        parts.get("val", {}).pop(kind, None)
+    return named_tensors(parts), metrics
 
 
 def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:

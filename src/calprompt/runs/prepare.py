@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -107,13 +107,9 @@ def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
     """Read the data and load the backbone, and raise for whatever does not fit together."""
     dataset = load_dataset(config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif)
     base, novel, skipped = _parts(config, dataset, progress)
-    if tuners.get(config.tuner).sees_pixels and not base.train.images.has_pixels:
-        raise CalpromptError(f"tuner {config.tuner!r} learns from pixels, and {dataset.name} holds features only")
-    template = config.template or dataset.template or TEMPLATE
-    backbone = load_backbone(
-        config.backbone, config=config.backbone_config, device=config.device, dtype=getattr(torch, config.dtype)
-    )
-    backbone.chunk = config.chunk
+    check_pixels(config, dataset)
+    template = config.template or dataset.template_of(tuners.get(config.tuner).template_table) or TEMPLATE
+    backbone = run_backbone(config)
     splits = _used(base, novel)
     for split in splits.values():
         split.images.check(backbone)
@@ -183,16 +179,43 @@ def _create(
     config: RunConfig, backbone: Backbone, base: Part, novel: Part | None, template: str
 ) -> tuple[Tuner, str | None]:
     """The tuner on the base classes, and why its prompts cannot be used on the novel ones, if so."""
-    options = {**config.options, "template": template, "seed": config.seed}
-    tuner = tuners.create(config.tuner, backbone, base.class_names, **options)
-    if novel is None:
+    tuner = create_tuner(config, backbone, base.class_names, template)
+    return tuner, None if novel is None else for_classes(config, tuner, novel.class_names, template)[1]
+
+
+def create_tuner(config: RunConfig, backbone: Backbone, class_names: Sequence[str], template: str) -> Tuner:
+    """The run's tuner on some classes, as it starts."""
+    return tuners.create(
+        config.tuner, backbone, class_names, **config.options, template=template, seed=config.training.seed
+    )
+
+
+def for_classes(
+    config: RunConfig, tuner: Tuner, class_names: Sequence[str], template: str
+) -> tuple[Tuner | None, str | None]:
+    """The tuner's prompts on other classes, or the reason why they cannot be used on them."""
+    if (tuple(class_names), template) == (tuner.class_names, tuner.template):
         return tuner, None
     try:
-        tuner.with_classes(novel.class_names)
+        return tuner.with_classes(class_names, template), None
     except CalpromptError as error:
-        tuners.create(config.tuner, backbone, novel.class_names, **options)  # raises if the names are what is wrong
-        return tuner, str(error)
-    return tuner, None
+        create_tuner(config, tuner.backbone, class_names, template)  # raises if the names are what is wrong
+        return None, str(error)
+
+
+def run_backbone(config: RunConfig) -> Backbone:
+    """The backbone that a run's settings name."""
+    backbone = load_backbone(
+        config.backbone, config=config.backbone_config, device=config.device, dtype=getattr(torch, config.dtype)
+    )
+    backbone.chunk = config.chunk
+    return backbone
+
+
+def check_pixels(config: RunConfig, dataset: Dataset) -> None:
+    """Raise if the tuner wants pixels and there are none."""
+    if tuners.get(config.tuner).sees_pixels and not dataset.test.images.has_pixels:
+        raise CalpromptError(f"tuner {config.tuner!r} learns from pixels, and {dataset.name} holds features only")
 
 
 @contextmanager

@@ -38,7 +38,9 @@ class Tuner(nn.Module, ABC):
     """
 
     sees_pixels: ClassVar[bool] = False  # visual prompts: the image tower runs at every step
+    uses_frozen_images: ClassVar[bool] = False  # its terms compare with frozen features of the pixels it sees
     text_sees_images: ClassVar[bool] = False  # every image has text features of its own
+    template_table: ClassVar[str] = "a"  # which of the published templates it takes where a dataset has several
 
     layout: PromptLayout  # of the current classes
 

@@ -30,6 +30,8 @@ class KgCoOp(CoOp):
     weight  of that term; 8 and 0.1 unless said
     """
 
+    template_table = "b"
+
     def __init__(
         self,
         backbone: Backbone,

@@ -42,6 +42,8 @@ class ProGrad(CoOp):
     projection     False: one gradient of the plain sum
     """
 
+    template_table = "c"
+
     def __init__(
         self,
         backbone: Backbone,

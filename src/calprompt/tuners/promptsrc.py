@@ -42,6 +42,7 @@ class PromptSRC(Tuner):
     """
 
     sees_pixels = True
+    uses_frozen_images = True
 
     def __init__(
         self,

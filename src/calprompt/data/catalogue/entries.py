@@ -7,13 +7,14 @@ Kather, PanNuke and DigestPath are in no table: theirs is the sentence that PLIP
 from __future__ import annotations
 
 from calprompt.data.catalogue.digestpath import digestpath_patches
-from calprompt.data.catalogue.entry import Counts, Entry, Templates
+from calprompt.data.catalogue.entry import Counts, Entry
 from calprompt.data.catalogue.imagenet import ImageNetFolders, VariantFolders
 from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, SplitFile
 from calprompt.data.catalogue.pannuke import pannuke_patches
 from calprompt.data.catalogue.prepare import imagenet_names, own_split, variants_list
 from calprompt.data.catalogue.raw import ActionLists, CarLists, ClassFolders, FlowerLabels, PetLists, SceneLists
 from calprompt.data.catalogue.ucf101 import ucf101_frames
+from calprompt.data.templates import Templates
 
 OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
 PHOTO = Templates.of("a photo of a {}.")
@@ -44,7 +45,7 @@ LAND = {
 }
 OBJECTS = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 
-ENTRIES = (
+FIELD = (
     Entry(
         key="imagenet",
         title="ImageNet",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from calprompt.data.catalogue.layouts import Layout
 from calprompt.data.listing import Listing
+from calprompt.data.templates import Templates
 from calprompt.errors import CalpromptError
-from calprompt.registry import unknown
 
 if TYPE_CHECKING:
     from calprompt.data.work import Progress
@@ -42,30 +42,6 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Templates:
-    """The sentence for class names in each of the three published tables.
-
-    a  CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default
-    b  KgCoOp
-    c  ProGrad
-    """
-
-    a: str
-    b: str
-    c: str
-
-    @classmethod
-    def of(cls, a: str, *, b: str | None = None, c: str | None = None) -> Templates:
-        """The same sentence where a table does not differ from A."""
-        return cls(a, b or a, c or a)
-
-    def table(self, name: str) -> str:
-        if name not in ("a", "b", "c"):
-            raise unknown("table of templates", name, ("a", "b", "c"))
-        return str(getattr(self, name))
-
-
-@dataclass(frozen=True)
 class Entry:
     """A dataset: all that is particular to it.
 
@@ -75,6 +51,7 @@ class Entry:
     inner    folders inside that folder which may hold it instead
     prepare  makes what can be derived in its folder and says what it made
     prepares what that is, in words
+    embedded makes its folder from what the package holds, and says where it is
     """
 
     key: str
@@ -90,6 +67,7 @@ class Entry:
     inner: tuple[str, ...] = ()
     prepare: Callable[[Entry, Path, Progress], list[str]] | None = None
     prepares: str = ""
+    embedded: Callable[[], Path] | None = None
 
     def locate(self, root: Path) -> Path:
         """The dataset's folder in the folder of all datasets, or that folder itself if it is the dataset's."""
@@ -106,9 +84,17 @@ class Entry:
             return root
         raise CalpromptError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}")
 
-    def listing(self, root: Path) -> Listing:
+    def find(self, root: Path | None) -> Path:
+        """The dataset's folder: under the folder of all datasets, or made from the package if none is given."""
+        if root is not None:
+            return self.locate(root)
+        if self.embedded is not None:
+            return self.embedded()
+        raise CalpromptError(f"{self.key} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
+
+    def listing(self, root: Path | None) -> Listing:
         """Class names and images, found under the folder of all datasets."""
-        return self.listing_in(self.locate(root))
+        return self.listing_in(self.find(root))
 
     def listing_in(self, folder: Path) -> Listing:
         """Class names and images of the dataset in this folder; not compared with the published counts."""
@@ -117,7 +103,7 @@ class Entry:
             raise CalpromptError(f"{self.title} is not complete:\n  " + "\n  ".join(missing))
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
-        return replace(listing, name=name, template=self.templates.a)
+        return replace(listing, name=name, template=self.templates.a, templates=self.templates)
 
 
 def plain(name: str) -> str:

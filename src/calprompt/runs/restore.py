@@ -1,0 +1,77 @@
+"""A finished run in memory again: its settings, its backbone, and a tuner that holds its prompts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calprompt.clip import Backbone
+from calprompt.errors import CalpromptError
+from calprompt.results import PROMPTS, Run, is_complete, load_run
+from calprompt.runs.config import RunConfig
+from calprompt.runs.prepare import autocasting, create_tuner, run_backbone
+from calprompt.runs.recipes import build_config
+from calprompt.tensor_files import read_tensor_file
+from calprompt.tuners import Tuner
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run as it was when its training ended.
+
+    config   its settings; where the backbone is, and the device, may be others now
+    tuner    on the classes that were trained on
+    digest   sha256 of the file of prompts
+    """
+
+    run: Run
+    config: RunConfig
+    backbone: Backbone
+    tuner: Tuner
+    digest: str
+
+    @property
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """Of base and novel, or of all."""
+        return {part: tuple(names) for part, names in self.run.record["data"]["class_names"].items()}
+
+
+def restore(folder: str | Path, *, backbone: str | None = None, device: str | None = None) -> Restored:
+    """The run in a folder, ready to predict.
+
+    backbone  where its weights are now, as `load_backbone` takes it; they must be the same weights
+    device    instead of the one it was trained on
+    """
+    run = load_run(folder)
+    if not is_complete(run.folder):
+        status = f"is {run.status}" if run.status != "finished" else "has lost some of its files"
+        raise CalpromptError(
+            f"{run.folder} {status}; only a finished run has prompts to use. Its training command finishes it"
+        )
+    config = run_config(run.record["config"])
+    if backbone is not None:
+        config = replace(config, backbone=backbone)
+    config = config if device is None else replace(config, device=device)
+    loaded = run_backbone(config)
+    if loaded.fingerprint != run.record["backbone"]["fingerprint"]:
+        raise CalpromptError(
+            f"{config.backbone} has other weights than {run.folder} was tuned on, and its prompts mean nothing to "
+            "them; say where the same weights are (--backbone SPEC)"
+        )
+    path = run.folder / PROMPTS
+    prompts, about = read_tensor_file(path)
+    with autocasting(loaded, config):
+        tuner = create_tuner(config, loaded, about["class_names"], about["template"])
+    try:
+        tuner.load_state_dict(prompts)
+    except RuntimeError as error:
+        raise CalpromptError(f"{path} does not fit the tuner {config.tuner!r} of this version: {error}") from error
+    return Restored(run, config, loaded, tuner, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def run_config(told: dict[str, Any]) -> RunConfig:
+    """The settings that a run's record tells."""
+    flat = {name: value for name, value in told.items() if name != "training"}
+    return build_config(**flat | {"imports": tuple(told["imports"])}, **told["training"])
