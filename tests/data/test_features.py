@@ -124,7 +124,7 @@ def test_epochs_take_the_views_in_turn() -> None:
 
 def test_pixels_and_features_are_of_the_same_views() -> None:
     images = files().take(range(0, 30, 4))
-    bank = PixelBank(images, torch.zeros(len(images)), backbone().preprocessing, features(images, VIEWS))
+    bank = PixelBank(images, torch.zeros(len(images)), backbone().preprocessing, VIEWS, features(images, VIEWS))
     indices = torch.tensor([5, 0, 3])
     for epoch in (1, 2, 3, 4):
         pixels = bank.images(indices, epoch)

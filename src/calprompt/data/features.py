@@ -54,21 +54,22 @@ class FeatureBank:
 
 @dataclass(eq=False)
 class PixelBank:
-    """Pixels to train on, loaded when asked for, and the frozen features of the same views."""
+    """Pixels to train on, loaded when asked for, and the frozen features of the same views, if they were computed."""
 
     source: Images
     labels: Tensor  # [n]
     preprocessing: Preprocessing
-    features: Tensor  # [V, n, D]
+    views: int
+    features: Tensor | None = None  # [V, n, D]
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
-        view = 1 + (epoch - 1) % len(self.features) if self.source.augmented else 0
+        view = 1 + (epoch - 1) % self.views if self.source.augmented else 0
         levels = Levels.from_dict(self.preprocessing.to_dict())
         loaded = in_order(lambda index: load_views(self.source.read(index), levels, [view])[0], indices.tolist())
         return normalised(torch.stack(list(loaded)), self.preprocessing)
 
     def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
-        return self.features[(epoch - 1) % len(self.features), indices]
+        return None if self.features is None else self.features[(epoch - 1) % len(self.features), indices]
 
 
 def frozen_features(

@@ -125,21 +125,14 @@ def _images(
         data = FeatureBank(read(split.images, prepared.views, what="training features"), labels)
     elif learns and (tuner.uses_frozen_images or Objective.parse(prepared.config.loss).uses_zero_shot):
         views = read(split.images, prepared.views, what="training features")
-        data = PixelBank(split.images, labels, backbone.preprocessing, views)
+        data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views, views)
     elif learns:
         bad = find_bad([split], progress=progress)
         unreadable.found |= {f"{name} ({reason})" for name, reason in bad.items()}
-        data = PixelsAlone(split.images, labels, backbone.preprocessing, torch.empty(prepared.views, len(split), 0))
+        data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views)
     features = {name: read(split.images, what=f"{name} features")[0] for name, (_, split) in prepared.evaluated.items()}
     unreadable.report()
     return data, features
-
-
-class PixelsAlone(PixelBank):
-    """Views to train on whose frozen features are not computed beforehand: a tuner that asks for them encodes them."""
-
-    def frozen(self, indices: Tensor, epoch: int) -> None:
-        return None
 
 
 def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
