@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from calprompt.data import base_novel, catalogue, few_shot, load_dataset
-from calprompt.data.catalogue import ENTRIES, Counts, check, get
+from calprompt.data.catalogue import FIELD, Counts, check, get
 from calprompt.errors import CalpromptError
 from data import trees
 
-KEYS = [entry.key for entry in ENTRIES]
+KEYS = [entry.key for entry in FIELD]
 PHOTO = "a photo of a {}."
 TEMPLATES = {  # public name: tables A, B and C
     "OxfordPets": ("a photo of a {}, a type of pet.", None, "a type of pet, a photo of a {}."),
@@ -90,7 +90,7 @@ def test_the_cut_into_base_and_novel(tmp_path: Path, key: str) -> None:
 
 
 def test_templates_are_those_of_the_three_tables() -> None:
-    for entry in ENTRIES:
+    for entry in FIELD:
         a, b, c = TEMPLATES.get(entry.public, (PHOTO, None, None))
         assert [entry.templates.table(name) for name in "abc"] == [a, b or a, c or a]
     with pytest.raises(CalpromptError, match="unknown table of templates 'd'"):
@@ -106,8 +106,8 @@ def test_sizes_are_the_published_ones() -> None:
 
 
 def test_every_name_leads_to_its_dataset() -> None:
-    assert catalogue.available() == sorted(KEYS)
-    for entry in ENTRIES:
+    assert catalogue.available() == sorted(entry.key for entry in catalogue.ENTRIES)
+    for entry in catalogue.ENTRIES:
         for name in (entry.key, entry.public, entry.key.replace("_", "-"), entry.key.upper(), *entry.names):
             assert get(name) is entry
     with pytest.raises(CalpromptError, match="Did you mean 'dtd'"):

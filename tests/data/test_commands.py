@@ -99,7 +99,7 @@ def test_prepare(tmp_path: Path, capsys) -> None:
     ("arguments", "says"),
     [
         (["info", "dtt"], "Did you mean 'dtd'"),
-        (["check", "dtd"], "say where datasets are with --root DIR"),
+        (["check", "dtd"], r"say where datasets are with root \(--root DIR\)"),
         (["check", "no/where"], "there is no data at no/where"),
         (["prepare", "eurosat", "--root", "no/where"], "there is no folder no/where"),
     ],

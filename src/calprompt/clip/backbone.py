@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -142,6 +143,7 @@ class Backbone:
         read = [name if keep_underscores else readable(name) for name in names]
         texts = [f"{phrase} {name}." for name in read]
         sequences = [self.tokenizer.sequence(text, of=name) for text, name in zip(texts, names, strict=True)]
+        self._warn_of_unseen(texts)
         tails = [sequence[len(head) :] for sequence in sequences]
         lengths = [len(tail) for tail in tails]
         # the text after the name is "." and the end; a name that ends in punctuation may swallow the "."
@@ -159,6 +161,21 @@ class Backbone:
             lengths=tuple(len(rest) for rest in rests),
             context_shape=(len(names), context) if class_specific else (context,),
         )
+
+    def _warn_of_unseen(self, texts: Sequence[str]) -> None:
+        """Say which words mean nothing to this backbone: a token that pretraining never had is a row of zeros."""
+        words = {word: self.tokenizer.ids(word) for text in texts for word in text.split()}
+        tokens = sorted({token for ids in words.values() for token in ids})
+        seen = self.model.token_embedding(torch.tensor(tokens, device=self.device)).any(1).tolist()
+        unseen = {token for token, known in zip(tokens, seen, strict=True) if not known}
+        strange = [word for word, ids in words.items() if not unseen.isdisjoint(ids)]
+        if strange:
+            named = ", ".join(repr(word.strip(".,")) for word in strange)
+            warnings.warn(
+                f"backbone {self.name!r} has never seen {named}: what it says of that means little. Use words it "
+                "knows, or a larger CLIP.",
+                stacklevel=3,
+            )
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Token ids of unequal length, [C, context length] with zeros."""
@@ -182,6 +199,7 @@ class Backbone:
     def encode_strings(self, texts: Sequence[str]) -> Tensor:
         """Text features [texts, D] of plain sentences, not normalised; what they begin with alike is encoded once."""
         sequences = [self.tokenizer.sequence(text) for text in texts]
+        self._warn_of_unseen(texts)
         shortest = min(len(sequence) for sequence in sequences) - 1
         shared = 1
         while shared < shortest and len({sequence[shared] for sequence in sequences}) == 1:

@@ -1,4 +1,4 @@
-"""Where a backbone's weights are: a file or folder, a row of open_clip's table, or a repository of the hub.
+"""Where a backbone's weights are: in the package, a file or folder, a row of open_clip's table, or a hub's repository.
 
 Files in a local cache are used without asking the network; without either, the error says what was wanted, where it was
 looked for and how to get it by hand.
@@ -16,7 +16,7 @@ import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from calprompt.clip.architecture import Architecture, known_architectures
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES, listing
 from calprompt.errors import CalpromptError
+from calprompt.pocket import MODEL
 from calprompt.registry import unknown
 
 _HUB = "hf-hub:"
+EMBEDDED = "pocket"  # the spec of the model in the package
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
 PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = (  # in order of preference, where a folder has several
@@ -60,6 +62,8 @@ def find(spec: str | Path, cache_dir: Path | None) -> Source:
     """The weights that a spec names, downloaded if need be; `calprompt.clip.load` says what a spec can be."""
     if isinstance(spec, Path):
         return _local(spec)
+    if spec == EMBEDDED:
+        return replace(_local(MODEL), name=EMBEDDED)
     if spec.startswith(_HUB):
         return _hub(spec, cache_dir)
     name, _, tag = spec.partition("/")
@@ -83,7 +87,7 @@ def _unknown_name(name: str, tag: str, spec: str) -> CalpromptError:
     dashed = f"{spec.replace('/', '-').replace('@', '-').removesuffix('px')}-quickgelu"
     if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
         return CalpromptError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
-    known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures())
+    known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | {EMBEDDED}
     repository = f"; a Hugging Face repository as '{_HUB}{spec}'" if tag else ""
     return CalpromptError(
         f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "

@@ -104,11 +104,10 @@ def check_data(chosen: argparse.Namespace) -> None:
     from calprompt.data.catalogue import Report, check, get, is_known
 
     known = is_known(chosen.data) and (chosen.root is not None or not Path(chosen.data).expanduser().exists())
-    if known and chosen.root is None:
-        raise CalpromptError(f"{chosen.data} is a dataset of the catalogue; say where datasets are with --root DIR")
+    root = None if chosen.root is None else Path(chosen.root).expanduser()
     report = Report(chosen.data)
     if known:
-        report = check(get(chosen.data), Path(chosen.root).expanduser())
+        report = check(get(chosen.data), root)
     if not known or (chosen.images and report.ok):
         from calprompt.data import find_bad, load_dataset
         from calprompt.data.overview import overview

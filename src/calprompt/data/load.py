@@ -6,6 +6,7 @@ split_zhou_EuroSAT.json       the field's split files, or a folder with one in i
 shots.json                    a split that `save_split` wrote                             see `saved_splits`
 toys.safetensors              pixels or features                                          see `tensors`
 dtd, with root="/datasets"    a dataset of the catalogue                                  see `catalogue`
+pocket_animals                a dataset in the package itself                             see `calprompt.pocket`
 """
 
 from __future__ import annotations
@@ -70,8 +71,6 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
     told = None if classes is None else Path(classes).expanduser()
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
-        if place is None:
-            raise CalpromptError(f"{data} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
         listing = catalogue.get(str(data)).listing(place)
     elif path.is_dir():
         listing = _folder(path)

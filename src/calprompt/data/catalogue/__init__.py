@@ -9,13 +9,16 @@ import difflib
 from pathlib import Path
 
 from calprompt.data.catalogue.check import Report, check
-from calprompt.data.catalogue.entries import ENTRIES
-from calprompt.data.catalogue.entry import Counts, Entry, Templates, plain
+from calprompt.data.catalogue.embedded import EMBEDDED
+from calprompt.data.catalogue.entries import FIELD
+from calprompt.data.catalogue.entry import Counts, Entry, plain
 from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.data.templates import Templates
 from calprompt.registry import unknown
 
 __all__ = [
     "ENTRIES",
+    "FIELD",
     "Counts",
     "Entry",
     "Report",
@@ -28,6 +31,7 @@ __all__ = [
     "recognise",
 ]
 
+ENTRIES = (*FIELD, *EMBEDDED)
 _BY_NAME = {plain(name): entry for entry in ENTRIES for name in (entry.key, entry.public, *entry.names)}
 
 

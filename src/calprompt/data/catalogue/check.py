@@ -29,12 +29,14 @@ class Report:
         return not self.problems
 
 
-def check(entry: Entry, root: Path) -> Report:
+def check(entry: Entry, root: Path | None) -> Report:
     """Folder, files, classes, counts and images that are listed but not there; opens no image."""
     report = Report(entry.title)
     try:
-        folder = entry.locate(root)
+        folder = entry.find(root)
     except CalpromptError as error:
+        if root is None:
+            raise
         report.problems.append(f"{error}. Get it from {entry.source}")
         return report
     report.facts.append(f"folder {folder}")

@@ -1,0 +1,240 @@
+"""The datasets' drawings, sketches and photographs, put on one sheet a dataset, with what each of them is for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from calprompt.pocket.render import Scene
+from calprompt.pocket.sheets import COLUMNS, Sheet, pixel_digests
+from pretrain.concepts import Concept, read_emoji
+from pretrain.pool import Pool
+from pretrain.reserved import CIFAR10, CLOTHES, FASHION, SKETCHES
+from pretrain.selection import CHOICES, SHIFTED, SHIFTS, Choice
+from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, drawings, fashion, sketches
+
+PAPER = Scene(size=(100, 100), turn=0, shift=0, tint=0, clutter=0, paper=100, blur=0, noise=0)
+Named = tuple[str, np.ndarray]  # where a drawing comes from, and the drawing
+TITLES = {
+    "emoji": "drawings of unseen studios",
+    "sketch": "Quick, Draw! sketches",
+    "cifar10": "CIFAR-10",
+    "fashion": "Fashion-MNIST",
+}
+
+
+class Source:
+    """Everything the datasets may show: by class, the drawings with their origin."""
+
+    def __init__(self, packages: dict[str, Path]) -> None:
+        self.packages, self.emoji = packages, read_emoji(packages)
+        self.colour, self.black = self._drawn(UNSEEN), self._drawn(BLACK)
+        self.sketched = {
+            name: [(f"quickdraw/{name}/{i}", picture) for i, picture in enumerate(pictures)][SKETCHES:]
+            for name, pictures in sketches(packages["quickdraw"])
+        }
+
+    def _drawn(self, studios: tuple[str, ...]) -> dict[str, list[Named]]:
+        found: dict[str, list[Named]] = defaultdict(list)
+        for studio in studios:
+            for code, name, picture in drawings(studio, self.packages, self.emoji):
+                found[code].append((f"{studio}/{name}", picture))
+        return found
+
+    def concepts(self, choice: Choice) -> list[Concept]:
+        """The emoji of a dataset, by name: those of its kinds with three drawings or more."""
+        found = [
+            concept
+            for code, concept in self.emoji.by_code.items()
+            if concept.kind in choice.members and len(self.colour[code]) >= 3 and concept.label not in choice.without
+        ]
+        if choice.most is not None:
+            found = sorted(found, key=lambda concept: _hash(concept.code))[: choice.most]
+        return sorted(found, key=lambda concept: _name(concept))
+
+
+def make(packages: dict[str, Path], folder: Path, echo=print) -> None:
+    """Write every sheet and its record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = Source(packages)
+    for choice in CHOICES:
+        _write(folder, choice.name, *_chosen(choice, source), echo=echo)
+    animals = next(choice for choice in CHOICES if choice.name == SHIFTED)
+    _shifts(animals, source, folder, echo)
+
+
+def _chosen(choice: Choice, source: Source) -> tuple[dict[str, object], list[np.ndarray]]:
+    """A dataset's record, and its drawings in the order of the sheet."""
+    counts = {"train": choice.train, "val": choice.val, "test": choice.test}
+    if choice.source == "emoji":
+        concepts = source.concepts(choice)
+        names = [_name(concept) for concept in concepts]
+        parts = [_by_drawing(_shuffled(source.colour[concept.code])) for concept in concepts]
+        scene: Scene | None = Scene()
+    else:
+        by_class = source.sketched if choice.source == "sketch" else _photographs(choice.source, source.packages)
+        names = sorted(choice.members or by_class)
+        parts = [_by_count(_different(_shuffled(by_class[name])), counts) for name in names]
+        scene = PAPER if choice.source == "sketch" else None
+    rows = [
+        (label, split, *named) for label, part in enumerate(parts) for split, some in part.items() for named in some
+    ]
+    record = {
+        "title": choice.name.replace("_", " "),
+        "source": TITLES[choice.source],
+        "template": choice.template,
+        "scene": None if scene is None else asdict(scene),
+        "pictures": counts,
+        "classes": names,
+        "drawings": [[label, split, origin] for label, split, origin, _ in rows],
+    }
+    return record, [picture for *_, picture in rows]
+
+
+def _shifts(choice: Choice, source: Source, folder: Path, echo) -> None:
+    """The four shifts: other classes of pictures of the same things, to test on only."""
+    concepts = source.concepts(choice)
+    kept, _ = _chosen(choice, source)
+    for shift in SHIFTS:
+        record = {
+            **kept,
+            "title": shift.title,
+            "source": shift.source,
+            "pictures": {"test": shift.test},
+            "of": choice.name,
+        }
+        record["scene"] = asdict(shift.scene if shift.scene is not None else PAPER)
+        if shift.drawings == "same":
+            record |= {"sheet": choice.name, "side": 48}
+            _write(folder, shift.name, record, None, echo=echo)
+            continue
+        rows: list[tuple[int, str, str, np.ndarray]] = []
+        names = []
+        for concept in concepts:
+            found = (
+                source.black[concept.code] if shift.drawings == "black" else _sketches_of(concept, source, shift.test)
+            )
+            if found:
+                rows += [(len(names), "test", *named) for named in found]
+                names.append(_name(concept))
+        record |= {"classes": names, "drawings": [[label, split, origin] for label, split, origin, _ in rows]}
+        _write(folder, shift.name, record, [picture for *_, picture in rows], echo=echo)
+
+
+def _sketches_of(concept: Concept, source: Source, count: int) -> list[Named]:
+    for name in concept.names:
+        if name in source.sketched:
+            return _shuffled(source.sketched[name])[:count]
+    return []
+
+
+def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]]:
+    """Those that pretraining may not see, by class."""
+    if which == "cifar10":
+        photos, labels = cifar10(packages["cifar10"], "test")
+        return {
+            name: [(f"cifar10/test/{row}", photos[row]) for row in np.flatnonzero(labels == label)]
+            for label, name in enumerate(CIFAR10)
+        }
+    clothes = dict(zip(FASHION, fashion(packages["fashion"]), strict=True))
+    seen = {picture_digest(_coarse(picture)) for pictures in clothes.values() for picture in pictures[:CLOTHES]}
+    return {
+        name: [
+            (f"fashion/{name}/{row}", pictures[row])
+            for row in range(len(pictures) // 2, len(pictures))
+            if picture_digest(_coarse(pictures[row])) not in seen
+        ]
+        for name, pictures in clothes.items()
+    }
+
+
+def _different(found: list[Named]) -> list[Named]:
+    """Without repetitions: some photographs are in their set twice, or come out alike when they are made coarse."""
+    kept: dict[bytes, Named] = {}
+    for named in found:
+        kept.setdefault(picture_digest(_coarse(named[1]) if named[1].ndim == 2 else named[1]), named)
+    return list(kept.values())
+
+
+def _by_drawing(found: list[Named]) -> dict[str, list[Named]]:
+    """Drawings to train, validate and test: 1, 1, 1 of three; 1, 1, 2 of four; 2, 1 and the rest of more."""
+    train = 1 if len(found) < 5 else 2
+    return {"train": found[:train], "val": found[train : train + 1], "test": found[train + 1 :]}
+
+
+def _by_count(found: list[Named], counts: dict[str, int]) -> dict[str, list[Named]]:
+    parts, start = {}, 0
+    for split, count in counts.items():
+        parts[split] = found[start : start + count]
+        assert len(parts[split]) == count, (found[0][0], len(found), counts)
+        start += count
+    return parts
+
+
+def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np.ndarray] | None, *, echo) -> None:
+    path = folder / f"{name}.json"
+    if pictures is not None:
+        side, lossless = pictures[0].shape[0], "CIFAR" not in str(record["source"])
+        rows = -(-len(pictures) // COLUMNS)
+        sheet = np.zeros((rows * side, COLUMNS * side, *pictures[0].shape[2:]), dtype=np.uint8)
+        for i, picture in enumerate(pictures):
+            top, left = i // COLUMNS * side, i % COLUMNS * side
+            sheet[top : top + side, left : left + side] = picture
+        if sheet.ndim == 2 or lossless:
+            sheet = _coarse(sheet)
+        options = {"lossless": True, "quality": 100, "method": 6} if lossless else {"quality": 75, "method": 6}
+        Image.fromarray(sheet).save(folder / f"{name}.webp", **options)
+        record = {**record, "side": side}
+    path.write_text(_json(record))
+    record["sha256"] = pixel_digests(Sheet.read(folder, name))
+    path.write_text(_json(record))
+    size = sum(file.stat().st_size for file in folder.glob(f"{name}.*"))
+    echo(f"{name}: {len(record['classes'])} classes, {len(record['drawings'])} drawings, {size / 1e6:.2f} MB")
+
+
+def _coarse(sheet: np.ndarray) -> np.ndarray:
+    """Eight greys, or colours of 5 bits and opacity of 3: less than a render changes, and half the size."""
+    if sheet.ndim == 2:
+        return ((sheet >> 5).astype(np.uint16) * 255 // 7).astype(np.uint8)
+    coarse = np.concatenate([(sheet[..., :3] >> 3) * 255.0 // 31, (sheet[..., 3:] >> 5) * 255.0 // 7], axis=2)
+    return coarse.astype(np.uint8)
+
+
+def _json(record: dict[str, object]) -> str:
+    """A line a field: small, and differences can be read."""
+    fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in record.items()]
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _shuffled(found: list[Named]) -> list[Named]:
+    return sorted(found, key=lambda named: _hash(named[0]))
+
+
+def _name(concept: Concept) -> str:
+    return concept.label.removeprefix("flag ").replace("\u2019", "'")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_seen(packages: dict[str, Path], pool: Pool, path: Path) -> None:
+    """Eight bytes of a digest of every picture seen in pretraining but photos, as coarse as those on the sheets."""
+    drawn = [_coarse(picture) for picture in pool.pictures[np.isin(pool.source, (*SEEN, "gameicons"))]]
+    sketched = [_coarse(picture) for _, pictures in sketches(packages["quickdraw"]) for picture in pictures[:SKETCHES]]
+    worn = [_coarse(picture) for pictures in fashion(packages["fashion"]) for picture in pictures[:CLOTHES]]
+    digests = sorted({picture_digest(picture) for picture in (*drawn, *sketched, *worn)})
+    path.write_bytes(b"".join(digests))
+
+
+def picture_digest(picture: np.ndarray) -> bytes:
+    """Of what can be seen: colour counts where it is not transparent."""
+    if picture.ndim == 3 and picture.shape[2] == 4:
+        picture = np.where(picture[..., 3:] > 0, picture, 0)
+    return hashlib.sha256(np.ascontiguousarray(picture).tobytes()).digest()[:8]

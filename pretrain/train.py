@@ -1,0 +1,239 @@
+"""Contrastive training on renders made as they are needed; stops and resumes at any checkpoint.
+
+        concepts ─┬─ one sentence each ──────── text tower ──┐
+                  └─ two pictures each ──────── image tower ─┴─ each picture finds its sentence, and back
+
+Two processes of one thread each, with a batch of their own, average their gradients.
+The rate is constant, then falls to zero in a straight line; patches are dropped until the fall has begun.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from open_clip.model import CLIP
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pretrain.captions import caption
+from pretrain.model import Words, build, encode_texts
+from pretrain.pool import MEDIA, Pool
+from pretrain.views import views
+
+SHARES = {"drawing": 0.62, "ink": 0.07, "sketch": 0.24, "photo": 0.07}  # of the pictures of a batch
+EACH = 2  # pictures of a sentence
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train; shares are of all renders.
+
+    concepts  in a batch of one process: few at first, which is quick to learn from, then many, which is precise
+    grow      from this share on there are many
+    fall      the rate falls to zero over this last share
+    """
+
+    renders: int = 1_700_000
+    concepts: tuple[int, int] = (40, 96)
+    processes: int = 2
+    rate: float = 1.0e-3
+    decay: float = 0.1
+    warmup: float = 0.02
+    grow: float = 0.55
+    fall: float = 0.25
+    average: float = 0.999  # of the weights that are kept, over steps
+    save_every: int = 200
+    seed: int = 0
+
+    def concepts_at(self, share: float) -> int:
+        return self.concepts[share >= self.grow]
+
+    def rate_at(self, share: float) -> float:
+        return self.rate * max(0.0, min(1.0, (share + 1e-4) / self.warmup, (1 - share) / self.fall))
+
+    def patch_dropout(self, share: float) -> float:
+        rest = (1 - share) / self.fall
+        return 0.25 if rest > 0.4 else 0.0
+
+
+class Sampler:
+    """Batches of different concepts, with two pictures of each."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self.pool, self.dice = pool, random.Random(seed)
+        self.rows: dict[int, dict[int, list[int]]] = {}
+        for row, (concept, medium) in enumerate(zip(pool.concept.tolist(), pool.medium.tolist(), strict=True)):
+            self.rows.setdefault(medium, {}).setdefault(concept, []).append(row)
+        self.concepts = {medium: list(found) for medium, found in self.rows.items()}
+
+    def batch(self, size: int) -> tuple[list[int], list[str]]:
+        """Rows of the pool, `EACH` of every concept, and a sentence for each concept."""
+        taken: set[int] = set()
+        rows, texts = [], []
+        while len(texts) < size:
+            medium = self.dice.choices(range(len(MEDIA)), [SHARES[name] for name in MEDIA])[0]
+            concept = self.dice.choice(self.concepts[medium])
+            if concept in taken:
+                continue
+            taken.add(concept)
+            found = self.rows[medium][concept]
+            rows += self.dice.sample(found, EACH) if len(found) >= EACH else self.dice.choices(found, k=EACH)
+            texts.append(caption(self.pool.concepts[concept], MEDIA[medium], self.dice))
+        return rows, texts
+
+
+def contrast(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
+    """Cross-entropy of pictures [2n, D] over sentences [n, D], and back, where two pictures are right."""
+    n = len(texts)
+    logits = scale * images @ texts.T  # [2n, n]
+    own = torch.arange(n)
+    right = logits.view(n, EACH, n)[own, :, own]  # [n, 2]
+    back = logits.logsumexp(0)[:, None] - right
+    return (F.cross_entropy(logits, own.repeat_interleave(EACH)) + back.mean()) / 2
+
+
+def train(pool: Pool, folder: Path, plan: Plan) -> Path:
+    """Train until the plan is fulfilled, going on from the last checkpoint; the file of the averaged weights."""
+    (folder / "meeting").unlink(missing_ok=True)
+    mp.spawn(_work, (pool, folder, plan), nprocs=plan.processes)
+    return folder / "checkpoint.safetensors"
+
+
+def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{(folder / 'meeting').resolve()}", rank=rank, world_size=plan.processes)
+    torch.manual_seed(plan.seed)
+    words = Words(pool.concepts)
+    model = build(words, 0.5).train()
+    average = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
+    optimiser = torch.optim.AdamW(_groups(model, plan.decay), lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
+    done, seconds = _resume(folder, model, optimiser, average)
+    torch.manual_seed(plan.seed + 1000 * rank + done)  # of the patches dropped
+    sampler = Sampler(pool, plan.seed + 1000 * rank + done)
+    dice = torch.Generator().manual_seed(plan.seed + 1000 * rank + done)
+    pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
+    photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
+    watch, step = _Watch(plan, done, seconds), 0
+    while done < plan.renders:
+        share = done / plan.renders
+        for group in optimiser.param_groups:
+            group["lr"] = plan.rate_at(share)
+        model.visual.patch_dropout.prob = plan.patch_dropout(share)
+        rows, texts = sampler.batch(plan.concepts_at(share))
+        index = torch.tensor(rows)
+        images = F.normalize(model.visual(views(pictures[index], media[index], photos, dice)), dim=1)
+        sentences = F.normalize(encode_texts(model, words, texts), dim=1)
+        loss = contrast(images, sentences, model.logit_scale.exp())
+        optimiser.zero_grad()
+        loss.backward()
+        _share_gradients(model, plan.processes)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        step, done = step + 1, done + len(rows) * plan.processes
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, math.log(100))
+            kept = min(plan.average, (step + 1) / (step + 10))
+            for name, value in model.state_dict().items():
+                if name in average:
+                    average[name].lerp_(value, 1 - kept)
+        if rank == 0:
+            watch.look(done, loss.item() / _chance(len(texts)), model)
+        if rank == 0 and (step % plan.save_every == 0 or done >= plan.renders):
+            _save(folder, model, optimiser, average, done, watch.seconds)
+    dist.destroy_process_group()
+
+
+def _chance(concepts: int) -> float:
+    """The loss of a model that knows nothing."""
+    return (math.log(concepts) + math.log(EACH * concepts)) / 2
+
+
+class _Watch:
+    """Says every ten seconds how training goes."""
+
+    def __init__(self, plan: Plan, done: int, seconds: float) -> None:
+        self.plan, self.first, self.before = plan, done, seconds
+        self.begun = self.shown = time.monotonic()
+        self.losses: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.begun
+
+    def look(self, done: int, loss: float, model: CLIP) -> None:
+        self.losses.append(loss)
+        now = time.monotonic()
+        if now - self.shown < 10:
+            return
+        speed = (done - self.first) / (now - self.begun)
+        print(
+            f"{done:,} of {self.plan.renders:,} renders  loss {mean(self.losses):.3f} of chance's  "
+            f"scale {float(model.logit_scale.detach().exp()):.1f}  {speed:.0f}/s  {self.seconds / 60:.0f} min, "
+            f"{(self.plan.renders - done) / speed / 60:.0f} to go",
+            flush=True,
+        )
+        self.shown, self.losses = now, []
+
+
+def _groups(model: CLIP, decay: float) -> list[dict[str, object]]:
+    """Matrices decay, vectors and the scale do not."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [value for _, value in named if value.ndim >= 2], "weight_decay": decay},
+        {"params": [value for _, value in named if value.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def _share_gradients(model: CLIP, processes: int) -> None:
+    gradients = [value.grad for value in model.parameters() if value.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient) / processes)
+
+
+def _save(folder: Path, model, optimiser, average, done: int, seconds: float) -> None:
+    names = {value: name for name, value in model.named_parameters()}
+    tensors = {f"average.{name}": value for name, value in average.items()}
+    tensors |= {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
+    for value, state in optimiser.state.items():
+        tensors[f"mean.{names[value]}"], tensors[f"square.{names[value]}"] = state["exp_avg"], state["exp_avg_sq"]
+    record = {"renders": done, "seconds": round(seconds)}
+    partial = folder / "checkpoint.partial"
+    save_file(
+        {name: value.contiguous().clone() for name, value in tensors.items()}, partial, {"record": json.dumps(record)}
+    )
+    partial.replace(folder / "checkpoint.safetensors")
+
+
+def _resume(folder: Path, model, optimiser, average) -> tuple[int, float]:
+    path = folder / "checkpoint.safetensors"
+    if not path.is_file():
+        return 0, 0.0
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        record = json.loads(file.metadata()["record"])
+    model.load_state_dict(
+        {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    )
+    for name in average:
+        average[name] = tensors[f"average.{name}"]
+    for name, value in model.named_parameters():
+        optimiser.state[value] = {
+            "step": torch.tensor(1e4),  # past the bias of the first steps
+            "exp_avg": tensors[f"mean.{name}"],
+            "exp_avg_sq": tensors[f"square.{name}"],
+        }
+    return record["renders"], record["seconds"]

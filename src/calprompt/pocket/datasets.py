@@ -1,0 +1,79 @@
+"""The embedded datasets as folders of picture files, like any other dataset.
+
+Files are BMP: no compressor, so that not only pixels but bytes are the same everywhere. A folder is made beside its
+final place and moved there when it is complete, so it is either whole or not there; its name has a digest of the
+pixels in it, so another version of the package makes another folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from functools import cache
+from pathlib import Path
+
+from PIL import Image
+
+from calprompt.pocket.sheets import DATA, Sheet
+
+MODEL = Path(__file__).parent / "model"
+ENVIRONMENT, HOME = "CALPROMPT_CACHE", "~/.cache/calprompt"
+
+
+def names() -> list[str]:
+    """Names of the embedded datasets, without "pocket_"."""
+    return sorted(path.stem for path in DATA.glob("*.json"))
+
+
+@cache
+def sheet(name: str) -> Sheet:
+    """What a dataset holds."""
+    return Sheet.read(DATA, name)
+
+
+def rows(name: str, split: str) -> list[tuple[str, int]]:
+    """File and label of every picture of a split."""
+    held = sheet(name)
+    count = held.record["pictures"].get(split, 0)
+    return [
+        (f"{split}/{_slug(class_name)}/{number:03d}.bmp", label)
+        for label, class_name in enumerate(held.class_names)
+        for number in range(count)
+    ]
+
+
+def folder(name: str) -> Path:
+    """The folder that has the dataset's pictures, made if it is not there."""
+    home = Path(os.environ.get(ENVIRONMENT) or HOME).expanduser() / "pocket"
+    place = home / f"{name}-{sheet(name).digest[:12]}"
+    if not place.is_dir():
+        partial = home / f".{place.name}-{secrets.token_hex(4)}"
+        try:
+            _write(name, partial)
+            partial.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process was first, and made the same
+                raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return place
+
+
+def _write(name: str, place: Path) -> None:
+    for split in sheet(name).record["pictures"]:
+        for (path, _), (_, _, pixels) in zip(rows(name, split), sheet(name).pictures(split), strict=True):
+            file = place / path
+            if path.endswith("/000.bmp"):
+                file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(file)
+
+
+def _slug(class_name: str) -> str:
+    """A class name that every file system takes.
+
+    >>> _slug("Côte d'Ivoire")
+    'C_te_d_Ivoire'
+    """
+    return re.sub(r"[^A-Za-z0-9-]+", "_", class_name)

@@ -1,0 +1,112 @@
+"""Sheets: all drawings of a dataset on one picture, with a record that says what each of them is for.
+
+    animals.webp   48 x 48 drawings in rows of 64
+    animals.json   class names, template, how many pictures a class, how they are rendered,
+                   and for each drawing its label, its split and where it comes from
+
+A split's pictures of a class take its drawings in turn. No drawing is on two sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from calprompt.errors import CalpromptError
+from calprompt.pocket.render import Pictures, Scene, random_bits, render
+
+COLUMNS = 64
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One dataset of the package: its record, and its drawings when they are asked for."""
+
+    name: str
+    record: dict[str, Any]
+    folder: Path
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> Sheet:
+        return cls(name, json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), folder)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(self.record["classes"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pictures of each split."""
+        return {split: count * len(self.class_names) for split, count in self.record["pictures"].items()}
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all its pixels."""
+        return hashlib.sha256("".join(self.record["sha256"].values()).encode()).hexdigest()
+
+    @property
+    def scene(self) -> Scene | None:
+        """How drawings become pictures; None: they are the pictures."""
+        told = self.record["scene"]
+        return None if told is None else Scene(**{**told, "size": tuple(told["size"])})
+
+    @cached_property
+    def drawings(self) -> Pictures:
+        """[n, side, side, 3 or 4]; ink, where the sheet is grey."""
+        path = self.folder / f"{self.record.get('sheet', self.name)}.webp"
+        with Image.open(path) as image:
+            grey = self.record["side"] < 32 and self.scene is not None
+            sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
+        side, count = self.record["side"], len(self.record["drawings"])
+        rows = len(sheet) // side
+        tiles = sheet.reshape(rows, side, COLUMNS, side, -1).swapaxes(1, 2).reshape(rows * COLUMNS, side, side, -1)
+        tiles = tiles[:count]
+        if grey:
+            return np.concatenate([np.zeros_like(tiles), tiles[..., :1]], axis=3)
+        return tiles
+
+    def pictures(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Label, number and pixels [side, side, 3] of every picture of a split, class by class."""
+        count = self.record["pictures"].get(split, 0)
+        by_label: dict[int, list[int]] = {}
+        for row, (label, of, _) in enumerate(self.record["drawings"]):
+            if of == split:
+                by_label.setdefault(label, []).append(row)
+        for label, class_name in enumerate(self.class_names):
+            rows = [by_label[label][i % len(by_label[label])] for i in range(count)]
+            pictures = self.drawings[rows]
+            if self.scene is not None:
+                bits = np.stack([random_bits(self.name, split, class_name, i) for i in range(count)])
+                pictures = render(pictures, bits, self.scene)
+            for number, pixels in enumerate(pictures):
+                yield label, number, pixels
+
+    def check(self) -> None:
+        """Raise if the pictures are not, bit for bit, those that the record was made with."""
+        found = pixel_digests(self)
+        for split, digest in self.record["sha256"].items():
+            if found[split] != digest:
+                raise CalpromptError(
+                    f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {found[split]}, expected "
+                    f"{digest}; the package's files are damaged, install it again"
+                )
+
+
+def pixel_digests(sheet: Sheet) -> dict[str, str]:
+    """sha256 of all pixels of each split."""
+    found = {}
+    for split in sheet.record["pictures"]:
+        digest = hashlib.sha256()
+        for label, _, pixels in sheet.pictures(split):
+            digest.update(label.to_bytes(2, "big") + pixels.tobytes())
+        found[split] = digest.hexdigest()
+    return found

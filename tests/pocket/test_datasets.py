@@ -1,0 +1,142 @@
+"""The embedded datasets: what they promise about sizes, sides and bits, and that they are found like any other."""
+
+import hashlib
+import multiprocessing
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calprompt import pocket
+from calprompt.data import catalogue, load_dataset
+from calprompt.errors import CalpromptError
+from calprompt.pocket.sheets import Sheet
+
+NAMES = pocket.names()
+SHIFTS = [name for name in NAMES if "of" in pocket.sheet(name).record]
+WHOLE = [name for name in NAMES if name not in SHIFTS]
+UNSEEN_STUDIOS = {"openmoji", "emojione", "emojione1", "fxemoji", "streamline", "openmoji_black", "emojione_black"}
+
+
+def test_there_are_enough_of_them():
+    assert len(WHOLE) >= 8 + 3
+    assert len(SHIFTS) == 4
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_sizes(name):
+    sheet = pocket.sheet(name)
+    count = len(sheet.class_names)
+    assert 10 <= count <= 170
+    assert len(set(sheet.class_names)) == count
+    assert list(sheet.class_names) == sorted(sheet.class_names)
+    assert (count // 2) * sheet.record["pictures"]["test"] >= 1500
+    assert sheet.record["pictures"]["train"] >= 16
+    assert sheet.record["pictures"]["val"] >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pictures_are_the_recorded_ones_bit_for_bit(name):
+    pocket.sheet(name).check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_drawing_is_on_two_sides(name):
+    sheet, sides = pocket.sheet(name), defaultdict(set)
+    for row, (label, split, origin) in enumerate(sheet.record["drawings"]):
+        sides[origin].add((label, split))
+        sides[hashlib.sha256(sheet.drawings[row].tobytes()).digest()].add((label, split))
+    repeated = {origin: where for origin, where in sides.items() if len({split for _, split in where}) > 1}
+    assert not repeated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_drawing_is_of_a_source_that_pretraining_left_out(name):
+    for _, _, origin in pocket.sheet(name).record["drawings"]:
+        source, *rest = origin.split("/")
+        if source == "quickdraw":
+            assert int(rest[-1]) >= 15
+        elif source == "cifar10":
+            assert rest[0] == "test"
+        elif source == "fashion":
+            assert int(rest[-1]) >= 500
+        else:
+            assert source in UNSEEN_STUDIOS
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "photos"])  # which are kept in fewer bits
+def test_no_drawing_was_seen_in_pretraining(name):
+    held = Path(__file__).with_name("seen.bin").read_bytes()
+    seen = {held[i : i + 8] for i in range(0, len(held), 8)}
+    assert len(seen) > 15_000
+    for picture in pocket.sheet(name).drawings:
+        grey = len(picture) == 28  # then the last channel is ink, or the same as the others
+        visible = picture[..., -1] if grey else np.where(picture[..., 3:] > 0, picture, 0)
+        assert hashlib.sha256(np.ascontiguousarray(visible).tobytes()).digest()[:8] not in seen
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_shifts_show_classes_of_their_dataset(name):
+    sheet = pocket.sheet(name)
+    assert set(sheet.class_names) <= set(pocket.sheet(sheet.record["of"]).class_names)
+    dataset = load_dataset(f"pocket_{name}")
+    assert dataset.test_only
+    assert len(dataset.test) == sheet.counts["test"] >= 1500
+
+
+def test_a_dataset_is_loaded_like_any_other():
+    dataset = load_dataset("pocket_photos")
+    sheet = pocket.sheet("photos")
+    assert dataset.class_names == sheet.class_names
+    assert dataset.template == sheet.record["template"]
+    assert {kind: len(split) for kind, split in dataset.splits.items()} == sheet.counts
+    with pytest.raises(CalpromptError, match="root"):
+        load_dataset("dtd")
+
+
+def test_check_finds_nothing_wrong_and_a_removed_picture():
+    entry = catalogue.get("pocket_clothes")
+    assert catalogue.check(entry, None).ok
+    removed = pocket.folder("clothes") / pocket.rows("clothes", "test")[0][0]
+    held = removed.read_bytes()
+    removed.unlink()
+    report = catalogue.check(entry, None)
+    removed.write_bytes(held)
+    assert not report.ok
+    assert str(removed.name) in " ".join(report.problems)
+
+
+def _make(folder: str, queue) -> None:
+    import os
+
+    os.environ["CALPROMPT_CACHE"] = folder
+    queue.put(str(pocket.folder("clothes")))
+
+
+def test_two_processes_make_it_at_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=_make, args=(str(tmp_path), queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    places = {queue.get(timeout=60) for _ in workers}
+    for worker in workers:
+        worker.join()
+    assert len(places) == 1
+    made = Path(places.pop())
+    assert [path.name for path in (tmp_path / "pocket").iterdir()] == [made.name]
+    assert len(list(made.rglob("*.bmp"))) == sum(pocket.sheet("clothes").counts.values())
+
+
+def test_a_damaged_sheet_is_noticed():
+    sheet = pocket.sheet("clothes")
+    record = {**sheet.record, "sha256": {**sheet.record["sha256"], "val": "0" * 64}}
+    with pytest.raises(CalpromptError, match=r"val pictures of the embedded dataset 'clothes'.*damaged"):
+        Sheet(sheet.name, record, sheet.folder).check()
+
+
+def test_the_package_stays_small():
+    files = [path for path in Path(pocket.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 25_000_000
+    assert sum(path.stat().st_size for path in files if "model" in path.parts) < 20_000_000
