@@ -11,8 +11,7 @@ test: .venv/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 demo: .venv/.installed
-	@echo "The embedded model is not in this version yet; this is what there is to run on weights of yours:"
-	@$(BIN)/calprompt list
+	$(BIN)/calprompt demo --out demo $(addprefix --check ,$(wildcard docs/demo.json))
 
 benchmark: .venv/.installed
 	$(BIN)/python benchmarks/tuner_steps.py --text

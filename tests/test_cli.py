@@ -14,7 +14,9 @@ from rich.console import Console
 
 import calprompt
 import samples
-from calprompt.cli import _option, main, parser, results_table, run_config
+from calprompt.cli import main, parser
+from calprompt.commands.tables import results_table
+from calprompt.commands.train import _option, run_config
 from calprompt.errors import CalpromptError
 from calprompt.results import load_run
 from calprompt.runs.config import RunConfig

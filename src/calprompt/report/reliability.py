@@ -1,0 +1,278 @@
+"""Reliability diagrams: how often predictions of a confidence are right, bin by bin, and how many predictions have it.
+
+    accuracy │       ╱▒▒   ▒ from the accuracy of a bin to its mean confidence: the gap that ECE adds up
+             │    ╱▒▒██    █ accuracy of the bin
+             │ ╱██  ████
+    images   │ ▂▁ ▁▃▆█     share of all images
+             └───────────
+              confidence
+
+What is drawn is a `Panel`, a record without any drawing in it. Kinds of gap differ in hatching as well as in colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator
+
+from calprompt.errors import CalpromptError
+from calprompt.files import write_bytes
+from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions
+from calprompt.metrics.inputs import ArrayLike, Floats
+
+BINS = 15
+SUFFIXES = (".png", ".svg", ".pdf")
+DPI = 200
+SIDE, LOW = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
+BETWEEN, BESIDE, BELOW = 0.08, 0.16, 0.34  # diagram and histogram; columns; rows
+MARGINS = {"left": 0.86, "right": 0.1, "top": 0.28, "bottom": 0.5, "title": 0.25, "legend": 0.17}
+FEW, PALE = 10, 0.3  # bins with fewer images are drawn pale
+SMALL, NORMAL, LARGE = 7.5, 8.5, 9.5  # points
+
+INK, FAINT = "#222222", "#8A8A8A"
+RIGHT: dict[str, Any] = {"facecolor": "#6A9CC9", "edgecolor": "white", "linewidth": 0.6}
+OVER: dict[str, Any] = {"facecolor": "#FBE3D6", "edgecolor": "#C4481A", "linewidth": 0.6, "hatch": "//////"}
+UNDER: dict[str, Any] = {"facecolor": "#DCE9F5", "edgecolor": "#1B4F7F", "linewidth": 0.6, "hatch": "......"}
+SHARE: dict[str, Any] = {"facecolor": "#A9A9A9", "edgecolor": "white", "linewidth": 0.6}
+DIAGONAL: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
+SURE: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": "-"}
+HEADING: dict[str, Any] = {"fontsize": LARGE, "fontweight": "bold", "color": INK}
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 2.2, "columnspacing": 1.4}
+CORRECT: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (1, 1))}
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """What a panel of the figure shows; of several runs, their images together and the mean of their numbers.
+
+    table       the bins
+    accuracy    fraction of the predictions that are right
+    confidence  mean confidence
+    ece         expected calibration error over the same bins; of several runs, what a table gives as their mean
+    """
+
+    table: BinTable
+    accuracy: float
+    confidence: float
+    ece: float
+
+    @property
+    def share(self) -> Floats:
+        """Fraction of the images in each bin."""
+        return np.asarray(self.table.count / self.table.total)
+
+
+def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) -> Panel:
+    """The panel of logits [N, C] and labels [N]."""
+    return runs_panel([predictions(logits, labels, from_logits=True)], n_bins=n_bins)
+
+
+def runs_panel(runs: Sequence[Predictions], *, n_bins: int = BINS) -> Panel:
+    """The panel of runs of one method, such as those of several seeds."""
+    return _panel([(given.confidence, given.correct) for given in runs], n_bins)
+
+
+def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = BINS) -> Panel:
+    """The panel of confidences [N] and whether each prediction was right [N].
+
+    >>> panel = confidence_panel([0.9, 0.8, 0.7, 0.7], [True, True, True, False], n_bins=2)
+    >>> panel.table.accuracy.tolist(), round(panel.ece, 3)
+    ([nan, 0.75], 0.025)
+    """
+    return _panel([(confidence, correct)], n_bins)
+
+
+def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int) -> Panel:
+    if not runs:
+        raise CalpromptError("a panel needs at least one run")
+    tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
+    confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
+    together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
+    ece = float(np.mean([table.expected_gap for table in tables]))
+    return Panel(together, float(correct.mean()), float(confidence.mean()), ece)
+
+
+def reliability_figure(panels: Mapping[str, Mapping[str, Panel]], title: str | None = None) -> Figure:
+    """Panels by row and column, such as panels["novel"]["CoOp"], all on the same axes.
+
+    A row that lacks a column has an empty place there.
+    """
+    columns = list(dict.fromkeys(column for row in panels.values() for column in row))
+    if not columns:
+        raise CalpromptError("there are no panels to draw")
+    highest = max(panel.share.max() for row in panels.values() for panel in row.values())
+    place = _Places(len(panels), len(columns), bool(title))
+    figure = Figure(figsize=(place.width, place.height))
+    for i, (row, held) in enumerate(panels.items()):
+        figure.text(*place.row(i), row, rotation=90, ha="center", va="center", **HEADING)
+        for j, column in enumerate(columns):
+            if i == 0:
+                figure.text(*place.column(j), column, ha="center", va="bottom", **HEADING)
+            if column not in held:
+                continue
+            upper, lower = (figure.add_axes(each) for each in place.panel(i, j))
+            _diagram(upper, held[column])
+            _histogram(lower, held[column], highest)
+            first, last = j == 0, i == len(panels) - 1
+            upper.tick_params(labelbottom=False, labelleft=first)
+            lower.tick_params(labelbottom=last, labelleft=first)
+            if first:
+                for axes, what in ((upper, "accuracy"), (lower, "images")):
+                    axes.set_ylabel(what, fontsize=NORMAL, color=INK)
+                    axes.yaxis.set_label_coords(-0.22, 0.5)
+            if last:
+                lower.set_xlabel("confidence", fontsize=NORMAL, color=INK)
+    figure.legend(handles=_legend(), loc="lower center", ncols=place.legend_columns, **LEGEND)
+    if title:
+        figure.suptitle(title, y=1 - 0.06 / place.height, va="top", fontsize=LARGE, color=INK)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where everything goes, in fractions of the figure; made of inches, so that all panels have one size."""
+
+    rows: int
+    columns: int
+    title: bool
+
+    @property
+    def top(self) -> float:
+        return MARGINS["top"] + (MARGINS["title"] if self.title else 0)
+
+    @property
+    def width(self) -> float:
+        return MARGINS["left"] + self.columns * SIDE + (self.columns - 1) * BESIDE + MARGINS["right"]
+
+    @property
+    def height(self) -> float:
+        return self.top + self.rows * (SIDE + BETWEEN + LOW) + (self.rows - 1) * BELOW + self.bottom
+
+    @property
+    def bottom(self) -> float:
+        return MARGINS["bottom"] + MARGINS["legend"] * math.ceil(len(_legend()) / self.legend_columns)
+
+    @property
+    def legend_columns(self) -> int:
+        return 1 if self.columns == 1 else min(4, 1 + self.columns)
+
+    def panel(self, i: int, j: int) -> list[tuple[float, float, float, float]]:
+        """Left, bottom, width and height of a diagram and of its histogram."""
+        left = MARGINS["left"] + j * (SIDE + BESIDE)
+        bottom = self.height - self.top - SIDE - i * (SIDE + BETWEEN + LOW + BELOW)
+        boxes = ((left, bottom, SIDE, SIDE), (left, bottom - BETWEEN - LOW, SIDE, LOW))
+        return [(x / self.width, y / self.height, w / self.width, h / self.height) for x, y, w, h in boxes]
+
+    def row(self, i: int) -> tuple[float, float]:
+        """Middle of a row's name, left of its diagrams."""
+        _, bottom, _, height = self.panel(i, 0)[0]
+        return 0.14 / self.width, bottom + height / 2
+
+    def column(self, j: int) -> tuple[float, float]:
+        """Middle of a column's name, above its diagrams."""
+        left, bottom, width, height = self.panel(0, j)[0]
+        return left + width / 2, bottom + height + 0.08 / self.height
+
+
+def _diagram(axes: Axes, panel: Panel) -> None:
+    """Accuracy of every bin that has images, and the gap to its mean confidence."""
+    table = panel.table
+    held = table.count > 0
+    left, width = table.lower[held], (table.upper - table.lower)[held]
+    accuracy, confidence = table.accuracy[held], table.confidence[held]
+    low, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
+    few = table.count[held] < FEW
+    for alpha, kind in ((1.0, ~few), (PALE, few)):
+        axes.bar(left[kind], low[kind], width[kind], align="edge", zorder=2, alpha=alpha, **RIGHT)
+        for style, which in ((OVER, kind & (confidence > accuracy)), (UNDER, kind & (confidence < accuracy))):
+            axes.bar(left[which], gap[which], width[which], low[which], align="edge", zorder=3, alpha=alpha, **style)
+    axes.plot([0, 1], [0, 1], zorder=4, **DIAGONAL)
+    axes.text(
+        0.045,
+        0.955,
+        f"accuracy {100 * panel.accuracy:.1f} %\nECE {100 * panel.ece:.1f} %",
+        transform=axes.transAxes,
+        ha="left",
+        va="top",
+        fontsize=NORMAL,
+        color=INK,
+        linespacing=1.25,
+        zorder=5,
+        bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+    )
+    _frame(axes)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.yaxis.set_major_formatter("{x:.2g}")
+
+
+def _histogram(axes: Axes, panel: Panel, highest: float) -> None:
+    """The share of the images in every bin; where accuracy and mean confidence lie."""
+    table = panel.table
+    axes.bar(table.lower, 100 * panel.share, table.upper - table.lower, align="edge", zorder=2, **SHARE)
+    axes.axvline(panel.confidence, zorder=4, **SURE)
+    axes.axvline(panel.accuracy, zorder=4, **CORRECT)
+    _frame(axes)
+    axes.set_ylim(0, 108 * highest)
+    axes.yaxis.set_major_locator(MultipleLocator(_step(100 * highest)))
+    axes.yaxis.set_major_formatter("{x:g} %")
+
+
+def _frame(axes: Axes) -> None:
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_locator(MultipleLocator(0.2))
+    axes.xaxis.set_major_formatter("{x:.2g}")
+    axes.tick_params(labelsize=SMALL, length=2.5, color=FAINT, labelcolor=INK)
+    axes.grid(color="#E6E6E6", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(FAINT)
+
+
+def _step(highest: float) -> float:
+    """Between ticks, so that there are one to three above 0.
+
+    >>> [_step(highest) for highest in (99, 55, 25, 12)]
+    [50, 20, 10, 5]
+    """
+    return next(step for step in (50, 20, 10, 5, 2) if highest / step >= 1.4 or step == 2)
+
+
+def _legend() -> list[Patch | Line2D]:
+    return [
+        Patch(label="accuracy", **RIGHT),
+        Line2D([], [], label="perfectly calibrated", **DIAGONAL),
+        Patch(label="over-confident by", **OVER),
+        Line2D([], [], label="mean confidence", **SURE),
+        Patch(label="under-confident by", **UNDER),
+        Line2D([], [], label="mean accuracy", **CORRECT),
+        Patch(label=f"fewer than {FEW} images", alpha=PALE, **RIGHT),
+    ]
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure in one step, as PNG, SVG or PDF by its suffix; the same figure gives the same bytes."""
+    path = Path(path).expanduser()
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise CalpromptError(f"figures are written as {', '.join(SUFFIXES)}; got {path.name!r}")
+    undated = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[kind]
+    data = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "calprompt", "pdf.fonttype": 42}):
+        figure.savefig(data, format=kind[1:], dpi=DPI, metadata=undated)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, data.getvalue())
+    return path
