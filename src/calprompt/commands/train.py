@@ -60,6 +60,7 @@ def add_command(commands: Any) -> None:
     setting("--lr", type=float, help="learning rate (default: 0.002)")
     setting("--diagnose-every", type=int, metavar="STEPS", help="log gradient norms of all terms (default: never)")
     setting("--views", type=int, metavar="N", help="random crops of a training image (default: 8)")
+    setting("--crop", type=float, metavar="SHARE", help="smallest share of an image in a crop (default: 0.08)")
     setting("--template", help="of the untuned model (default: the dataset's for the tuner, or 'a photo of a {}.')")
     setting("--chunk", type=int, metavar="N", help="classes encoded at a time, to save memory (default: all)")
     setting("--device", help="cpu, cuda, cuda:1, … (default: cpu)")

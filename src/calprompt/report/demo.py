@@ -33,7 +33,7 @@ from calprompt.report.results import Results
 from calprompt.runs import Run, RunConfig, run
 from calprompt.runs.recipes import build_config, read_recipe
 
-DATA = ("pocket_animals", "pocket_food")
+DATA = ("pocket_food", "pocket_photos")
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; all else is the same
 UNTUNED = "zero-shot"
 DIFFERENCES = (("CoOp + TCPT", "CoOp"),)
@@ -55,7 +55,7 @@ class DemoSettings:
     seeds: int = 3
     epochs: int | None = None
     backbone: str = "pocket"
-    recipe: str = "coop-tcpt"
+    recipe: str = "coop-pocket"
     bins: int = 10
     resamples: int = 1000
 

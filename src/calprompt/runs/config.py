@@ -34,6 +34,7 @@ class RunConfig:
                                few-shot: train and test on all of them
     shots                      training images a class; None: all
     views                      random crops of every training image, taken in turn by the epochs
+    crop                       the smallest share of an image's area in them
     chunk                      classes encoded at a time, to save memory; None: all
     template                   of the untuned model; None: the dataset's for this tuner, or "a photo of a {}."
     imports                    Python files of one's own that register tuners, losses or metrics
@@ -48,6 +49,7 @@ class RunConfig:
     shots: int | None = 16
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int = 8
+    crop: float = 0.08
     template: str | None = None
     chunk: int | None = None
     device: str = "cpu"

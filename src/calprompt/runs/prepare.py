@@ -11,7 +11,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -209,6 +209,7 @@ def run_backbone(config: RunConfig) -> Backbone:
         config.backbone, config=config.backbone_config, device=config.device, dtype=getattr(torch, config.dtype)
     )
     backbone.chunk = config.chunk
+    backbone.preprocessing = replace(backbone.preprocessing, crop=config.crop)
     return backbone
 
 
