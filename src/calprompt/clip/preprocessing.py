@@ -1,7 +1,7 @@
 """How an image becomes a backbone's input: resize, crop, scale to [0, 1], normalise.
 
 evaluation   RGB -> short side to `size` (bicubic, antialiased as PIL does) -> centre crop -> normalise
-training     RGB -> random area (`crop` to 100 %) and ratio (3/4-4/3) resized to `size` -> mirrored at random -> normalise
+training     RGB -> random area (at least `crop`) and ratio (3/4-4/3) resized to `size` -> mirrored or not -> normalise
 """
 
 from __future__ import annotations
