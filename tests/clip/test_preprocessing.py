@@ -100,6 +100,15 @@ def test_training_leaves_global_randomness_alone_and_repeats() -> None:
     assert not torch.equal(again, preprocessing.training(torch.Generator().manual_seed(6))(image))
 
 
+def test_crops_leave_the_share_that_is_asked_for() -> None:
+    for smallest in (0.3, 0.7, 1.0):
+        generator = torch.Generator().manual_seed(0)
+        crops = [random_crop(100, 100, generator, smallest) for _ in range(200)]
+        assert min(height * width for _, _, height, width in crops) > 100 * 100 * smallest * 0.97
+    with pytest.raises(CalpromptError, match="crop must be a share of the image's area"):
+        Preprocessing(32, crop=0.0)
+
+
 def test_random_crops_lie_inside_and_have_the_promised_area_and_ratio() -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
