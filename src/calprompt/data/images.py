@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +108,7 @@ class ImageFiles(Images):
         """Files suit every backbone: its preprocessing sees to that."""
 
 
-class Digested:
+class Digested(ABC):
     """What computes its digest once; several threads may do that at the same time."""
 
     _known = ""
@@ -117,8 +118,8 @@ class Digested:
         self._known = self._known or self._sha256()
         return self._known
 
-    def _sha256(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _sha256(self) -> str: ...
 
 
 @dataclass(eq=False)
