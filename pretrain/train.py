@@ -119,13 +119,13 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
     model = build(words, 0.5).train()
     average = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
     optimiser = torch.optim.AdamW(_groups(model, plan.decay), lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
-    done, seconds = _resume(folder, model, optimiser, average)
+    done, step, seconds = _resume(folder, model, optimiser, average)
     torch.manual_seed(plan.seed + 1000 * rank + done)  # of the patches dropped
     sampler = Sampler(pool, plan.seed + 1000 * rank + done)
     dice = torch.Generator().manual_seed(plan.seed + 1000 * rank + done)
     pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
     photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
-    watch, step = _Watch(plan, done, seconds), 0
+    watch = _Watch(plan, done, seconds)
     while done < plan.renders:
         share = done / plan.renders
         for group in optimiser.param_groups:
@@ -151,7 +151,7 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
         if rank == 0:
             watch.look(done, loss.item() / _chance(len(texts)), model)
         if rank == 0 and (step % plan.save_every == 0 or done >= plan.renders):
-            _save(folder, model, optimiser, average, done, watch.seconds)
+            _save(folder, model, optimiser, average, done, step, watch.seconds)
     dist.destroy_process_group()
 
 
@@ -204,13 +204,13 @@ def _share_gradients(model: CLIP, processes: int) -> None:
         gradient.copy_(part.view_as(gradient) / processes)
 
 
-def _save(folder: Path, model, optimiser, average, done: int, seconds: float) -> None:
+def _save(folder: Path, model, optimiser, average, done: int, step: int, seconds: float) -> None:
     names = {value: name for name, value in model.named_parameters()}
     tensors = {f"average.{name}": value for name, value in average.items()}
     tensors |= {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
     for value, state in optimiser.state.items():
         tensors[f"mean.{names[value]}"], tensors[f"square.{names[value]}"] = state["exp_avg"], state["exp_avg_sq"]
-    record = {"renders": done, "seconds": round(seconds)}
+    record = {"renders": done, "steps": step, "seconds": round(seconds)}
     partial = folder / "checkpoint.partial"
     save_file(
         {name: value.contiguous().clone() for name, value in tensors.items()}, partial, {"record": json.dumps(record)}
@@ -218,10 +218,10 @@ def _save(folder: Path, model, optimiser, average, done: int, seconds: float) ->
     partial.replace(folder / "checkpoint.safetensors")
 
 
-def _resume(folder: Path, model, optimiser, average) -> tuple[int, float]:
+def _resume(folder: Path, model, optimiser, average) -> tuple[int, int, float]:
     path = folder / "checkpoint.safetensors"
     if not path.is_file():
-        return 0, 0.0
+        return 0, 0, 0.0
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         record = json.loads(file.metadata()["record"])
@@ -232,8 +232,8 @@ def _resume(folder: Path, model, optimiser, average) -> tuple[int, float]:
         average[name] = tensors[f"average.{name}"]
     for name, value in model.named_parameters():
         optimiser.state[value] = {
-            "step": torch.tensor(1e4),  # past the bias of the first steps
+            "step": torch.tensor(float(record["steps"])),
             "exp_avg": tensors[f"mean.{name}"],
             "exp_avg_sq": tensors[f"square.{name}"],
         }
-    return record["renders"], record["seconds"]
+    return record["renders"], record["steps"], record["seconds"]
