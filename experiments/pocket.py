@@ -4,8 +4,12 @@
     python experiments/pocket.py run     --out runs/pocket [--settings pocket] [--worker 0/2]
     python experiments/pocket.py collect --out runs/pocket                 one tidy table, experiments/pocket.csv
 
-Settings are the published ones; those for the pocket, where crops leave half of a picture and CoOp's vectors all stand
-before the name (docs/pocket.md says why); or these with the rates chosen here ("tuned").
+Settings are the published ones; those for the pocket, where pictures are shown whole, CoOp's vectors all stand before
+the name (docs/pocket.md says why) and training is shorter; or these with the rates chosen here ("tuned").
+The others change one thing of "tuned", to see what the results hang on: "words" starts from a phrase instead of
+random vectors, "long" trains for the published epochs, "few" takes as many steps as 16 shots do with the shots it is
+given, "sharp" multiplies logits by 50 instead of 20, and "calibrated" by what makes zero-shot as confident as it is
+accurate on the base half of the dataset's test pictures, which explains something but could not be done in earnest.
 
 Stopped and started again, it goes on; several workers share the work. A job leaves one JSON file of numbers.
 """
@@ -13,7 +17,12 @@ Stopped and started again, it goes on; several workers share the work. A job lea
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
 import json
+import math
+import os
+import shutil
 import time
 import traceback
 import warnings
@@ -24,15 +33,21 @@ from statistics import mean
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
+from calprompt.clip import load_backbone
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.files import write_bytes, write_json
+from calprompt.pocket.datasets import MODEL
 from calprompt.runs import run
 from calprompt.runs.recipes import build_config, read_recipe
 
 HERE = Path(__file__).parent
+TABLE = HERE / "pocket.csv"
+RUN = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")  # columns that name a run
+ROW = ("model", "calibrator", "split")
 DATASETS = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
 KEPT_OUT = ("places", "events", "sketch_rest")
 TUNERS = ("coop", "kgcoop", "maple", "prograd", "cocoop", "promptsrc", "proda")
@@ -41,7 +56,20 @@ CALIBRATORS = ("temperature", "dac", "temperature -> dac", "sals", "vector", "is
 METRICS = ("accuracy", "ece", "ace", "mce", "nll", "brier", "mean_confidence")
 SEEDS = (1, 2, 3, 4, 5)
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is chosen
+FURTHER = (0.01, 0.03, 30.0, 100.0)  # those tried where the best of these is the first or the last
 DEPTH = {"maple": {"depth": 3}, "promptsrc": {"depth": 3, "visual_depth": 5}}  # as many blocks as the pocket has
+SHORTER = {  # about a quarter of the published epochs; batches of 1 and 4 are larger, which a CPU needs
+    "coop": {"epochs": 12},
+    "kgcoop": {"epochs": 25},
+    "maple": {"epochs": 5, "batch_size": 16},
+    "prograd": {"epochs": 25},
+    "cocoop": {"epochs": 3, "batch_size": 8},
+    "promptsrc": {"epochs": 5, "batch_size": 16},
+    "proda": {"epochs": 12, "batch_size": 32},
+}
+VARIANTS = ("words", "long", "few", "sharp", "calibrated")
+SHARP = 50.0
+SMALL = ("photos", "clothes")  # five classes have few steps in an epoch, so they take all epochs
 
 
 @dataclass(frozen=True)
@@ -67,14 +95,18 @@ def published(tuner: str) -> dict[str, Any]:
     return {**settings, "options": {**settings["options"], **DEPTH.get(tuner, {})}}
 
 
-def for_pocket(tuner: str) -> dict[str, Any]:
-    """The same, changed where the pocket needs it."""
-    return read_recipe("coop-pocket")[1] if tuner == "coop" else {**published(tuner), "crop": 0.5}
+def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
+    """The same, changed where the pocket needs it, and shorter."""
+    as_long = {"epochs": published(tuner)["epochs"]} if dataset in SMALL else {}
+    settings = {**published(tuner), "crop": 1.0, **SHORTER[tuner], **as_long}
+    options = {"coop": {"position": "end"}, "promptsrc": {"average": [0.75 * settings["epochs"], 1]}}
+    return {**settings, "options": {**settings["options"], **options.get(tuner, {})}}
 
 
 def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
     """What compares tuners and losses: all of a seed before the next."""
-    rates = json.loads((HERE / "pocket_rates.json").read_text()) if chosen.settings == "tuned" else {}
+    given = chosen.settings in ("published", "pocket")
+    rates = {} if given else json.loads((HERE / "pocket_rates.json").read_text())
     for seed in chosen.seeds:
         for loss in chosen.losses:
             for tuner in chosen.tuners:
@@ -83,13 +115,53 @@ def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
                     yield Job(chosen.settings, tuner, loss, dataset, seed, chosen.shots, rate)
 
 
-def rate_jobs(chosen: argparse.Namespace) -> Iterator[Job]:
-    """What the rates are chosen by: cross-entropy alone, on datasets that compare nothing."""
-    for tuner in chosen.tuners:
-        for factor in FACTORS:
-            for dataset in KEPT_OUT:
-                rate = float(f"{factor * published(tuner)['lr']:.3g}")
-                yield Job("rates", tuner, "ce", dataset, 1, chosen.shots, rate)
+def rate_jobs(tuner: str, factor: float, shots: int) -> list[Job]:
+    """What a rate is judged by: cross-entropy alone, on datasets that compare nothing."""
+    rate = float(f"{factor * published(tuner)['lr']:.3g}")
+    return [Job("rates", tuner, "ce", dataset, 1, shots, rate) for dataset in KEPT_OUT]
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """All but the loss, the rate, the shots and the seed."""
+    settings = published(job.tuner) if job.settings == "published" else for_pocket(job.tuner, job.dataset)
+    if job.settings == "long":
+        return {**settings, "epochs": published(job.tuner)["epochs"]}
+    if job.settings == "few":
+        return {**settings, "epochs": settings["epochs"] * 16 // job.shots}
+    if job.settings == "words":
+        return {**settings, "options": {**settings["options"], "words": "a photo of a", "context": None}}
+    return settings
+
+
+def backbone_of(job: Job, out: Path, store: FeatureStore) -> str:
+    """The pocket, or a folder of the pocket with another logit scale."""
+    if job.settings not in ("sharp", "calibrated"):
+        return "pocket"
+    folder = out / (job.settings if job.settings == "sharp" else f"{job.settings}-{job.dataset}")
+    if not folder.is_dir():
+        scale = SHARP if job.settings == "sharp" else calibrated_scale(job.dataset, out, store)
+        partial = folder.with_name(f"{folder.name}-{os.getpid()}")
+        shutil.copytree(MODEL, partial)
+        weights = load_file(partial / "open_clip_model.safetensors")
+        weights["logit_scale"] = torch.tensor(math.log(scale)).to(weights["logit_scale"])
+        save_file(weights, partial / "open_clip_model.safetensors")
+        with contextlib.suppress(OSError):  # another worker was first
+            partial.rename(folder)
+    return str(folder)
+
+
+def calibrated_scale(dataset: str, out: Path, store: FeatureStore) -> float:
+    """The logit scale at which zero-shot's mean confidence on base test pictures is its accuracy, by bisection."""
+    config = build_config(backbone="pocket", data=f"pocket_{dataset}", tuner="zero-shot", loss="ce")
+    stored = load_file(run(config, out / "runs", store=store).folder / "logits.safetensors")
+    cosines = stored["base/logits"].double() / load_backbone("pocket").logit_scale
+    accuracy = (cosines.argmax(1) == stored["base/labels"]).double().mean()
+    low, high = 1.0, 200.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        sure = (middle * cosines).softmax(1).amax(1).mean() > accuracy
+        low, high = (low, middle) if sure else (middle, high)
+    return low
 
 
 def work(job: Job, out: Path, store: FeatureStore) -> None:
@@ -97,10 +169,10 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
     done = out / "done" / f"{job.name}.json"
     if done.is_file():
         return
-    base = published(job.tuner) if job.settings == "published" else for_pocket(job.tuner)
-    settings = {**base, "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
+    settings = {**settings_of(job), "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
+    backbone = backbone_of(job, out, store)
     began = time.process_time()
-    found = run(build_config(backbone="pocket", data=f"pocket_{job.dataset}", **settings), out / "runs", store=store)
+    found = run(build_config(backbone=backbone, data=f"pocket_{job.dataset}", **settings), out / "runs", store=store)
     spent = time.process_time() - began
     evaluation = evaluate_run(found.folder, EvaluationSettings(calibrators=CALIBRATORS, bootstrap=0, zero_shot=True))
     rows = [
@@ -145,48 +217,68 @@ def perform(all_jobs: list[Job], chosen: argparse.Namespace) -> None:
 
 
 def choose_rates(chosen: argparse.Namespace) -> None:
-    """The rate with the lowest negative log likelihood on validation images, a mean over the datasets kept out."""
-    perform(list(rate_jobs(chosen)), chosen)
-    records = [json.loads(path.read_text()) for path in (chosen.out / "done").glob("rates-*.json")]
+    """The rate with the lowest negative log likelihood on validation images, a mean over the datasets kept out.
+
+    A rate at the end of what was tried is no choice, so others are tried beyond it, up to a hundredth or 100 times.
+    """
+    perform([job for name in chosen.tuners for each in FACTORS for job in rate_jobs(name, each, chosen.shots)], chosen)
     table = {}
     for tuner in TUNERS:
-        tried = {}
-        for rate in sorted({record["rate"] for record in records if record["tuner"] == tuner}):
-            nlls = [r["val"]["nll"] for r in records if (r["tuner"], r["rate"]) == (tuner, rate)]
-            if len(nlls) == len(KEPT_OUT):
-                tried[rate] = mean(nlls)
-        if tried:
-            table[tuner] = {
-                "rate": min(tried, key=tried.__getitem__),
-                "published": published(tuner)["lr"],
-                "val_nll": tried,
-            }
+        tried = {factor: _val_nll(tuner, factor, chosen) for factor in (*FURTHER, *FACTORS)}
+        while found := {factor: nll for factor, nll in tried.items() if nll is not None}:
+            best = min(found, key=found.__getitem__)
+            untried = [factor for factor in FURTHER if tried[factor] is None]
+            beyond = [factor for factor in untried if factor > best] if best == max(found) else []
+            before = [factor for factor in untried if factor < best] if best == min(found) else []
+            if tuner not in chosen.tuners or not (beyond or before):
+                break
+            factor = min(beyond) if beyond else max(before)
+            perform(rate_jobs(tuner, factor, chosen.shots), chosen)
+            tried[factor] = _val_nll(tuner, factor, chosen)
+        if found:
+            lr = published(tuner)["lr"]
+            nlls = {f"{factor * lr:.3g}": nll for factor, nll in sorted(found.items())}
+            table[tuner] = {"rate": float(min(nlls, key=nlls.__getitem__)), "published": lr, "val_nll": nlls}
     write_json(HERE / "pocket_rates.json", table)
 
 
+def _val_nll(tuner: str, factor: float, chosen: argparse.Namespace) -> float | None:
+    files = [chosen.out / "done" / f"{job.name}.json" for job in rate_jobs(tuner, factor, chosen.shots)]
+    if not all(file.is_file() for file in files):
+        return None
+    return mean(json.loads(file.read_text())["val"]["nll"] for file in files)
+
+
 def collect(chosen: argparse.Namespace) -> None:
-    """One row a (run, calibrator, split)."""
-    rows = []
+    """One row a (run, calibrator, split); rows of runs that this folder does not have stay."""
+    runs: dict[tuple[str, ...], list[list[str]]] = {}
+    if TABLE.is_file():
+        with TABLE.open(newline="") as file:
+            for line in list(csv.reader(file))[1:]:
+                runs.setdefault(tuple(line[: len(RUN)]), []).append(line)
     for path in sorted((chosen.out / "done").glob("*.json")):
         record = json.loads(path.read_text())
-        head = {
-            key: record[key] for key in ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate", "cpu_seconds")
-        }
-        rows += [{**head, **row} for row in record["rows"]]
-    if not rows:
+        head = [_cell(record[name]) for name in RUN]
+        runs[tuple(head)] = [
+            [*head, _cell(record["cpu_seconds"]), *(_cell(row[name]) for name in (*ROW, *METRICS))]
+            for row in record["rows"]
+        ]
+    if not runs:
         raise SystemExit(f"{chosen.out} has no finished job")
-    lines = [",".join(rows[0])]
-    for row in rows:
-        lines.append(",".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in row.values()))
-    write_bytes(HERE / "pocket.csv", ("\n".join(lines) + "\n").encode())
-    print(f"{len(rows):,} rows of {len({tuple(row.values())[:7] for row in rows}):,} runs in {HERE / 'pocket.csv'}")
+    lines = [[*RUN, "cpu_seconds", *ROW, *METRICS]] + [line for run in sorted(runs) for line in runs[run]]
+    write_bytes(TABLE, "".join(",".join(line) + "\n" for line in lines).encode())
+    print(f"{len(lines) - 1:,} rows of {len(runs):,} runs in {TABLE}")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("rates", "run", "collect"))
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"))
-    parser.add_argument("--settings", choices=("published", "pocket", "tuned"), default="published")
+    parser.add_argument("--settings", choices=("published", "pocket", "tuned", *VARIANTS), default="published")
     parser.add_argument("--tuners", nargs="+", choices=TUNERS, default=TUNERS)
     parser.add_argument("--losses", nargs="+", default=LOSSES)
     parser.add_argument("--datasets", nargs="+", choices=(*DATASETS, *KEPT_OUT), default=DATASETS)

@@ -1,9 +1,12 @@
-"""What experiments/pocket.csv says, as Markdown: means over seeds by dataset, and paired differences between losses.
+"""What experiments/pocket.csv says, as the Markdown tables of docs/pocket-results.md.
 
-    python experiments/pocket_table.py --tuner coop --settings pocket
+    python experiments/pocket_table.py                               all tables
+    python experiments/pocket_table.py --settings tuned --tuner coop one tuner, dataset by dataset
+    python experiments/pocket_table.py --write                       put those that the page has a place for into it
 
-A difference is taken between runs of one dataset and seed, then averaged over the seeds. The interval of the mean over
-datasets is Student's, with datasets as the unit: what would happen on other datasets like these.
+A difference is taken between runs of one tuner, dataset and seed, then averaged over seeds (and tuners, if several).
+The interval of the mean over datasets is Student's, with datasets as the unit: what would happen on other datasets
+like these. A star says that it excludes 0; of twenty true zeros one gets a star.
 """
 
 from __future__ import annotations
@@ -11,96 +14,275 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
 TABLE = Path(__file__).with_name("pocket.csv")
+PAGE = Path(__file__).parents[1] / "docs" / "pocket-results.md"
+PLACE = re.compile(r"<!-- (?P<settings>\w+): (?P<title>[^>]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.20}
-SPLITS, METRICS = ("base", "novel"), ("accuracy", "ece", "nll")
+TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
+LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
+SPLITS = ("base", "novel")
+ZERO = "zero-shot"
+VARIANTS = {
+    "words": "starting from “a photo of a”",
+    "sharp": "logit scale 50",
+    "calibrated": "a calibrated logit scale",
+    "few": "2 shots",
+    "long": "50 epochs",
+}
 
-Values = dict[tuple[str, str, str], dict[int, float]]  # (dataset, split, metric) -> seed -> value
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared with something else on the same tuner, dataset and seed."""
+
+    loss: str
+    calibrator: str = "none"
+
+    def __str__(self) -> str:
+        return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
 
 
-def read(settings: str, tuner: str, shots: int) -> dict[tuple[str, str], Values]:
-    """By (loss, calibrator); zero-shot is a loss of that name."""
-    found: dict[tuple[str, str], Values] = defaultdict(lambda: defaultdict(dict))
-    with TABLE.open(newline="") as file:
+Key = tuple[str, str, int]  # tuner, dataset, seed
+Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metric; in per cent but for nll
+
+
+def read(settings: str, table: Path = TABLE) -> Results:
+    """All results of some settings; "gap" is mean confidence minus accuracy."""
+    found: Results = defaultdict(dict)
+    with table.open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["settings"], row["tuner"], int(row["shots"])) != (settings, tuner, shots):
+            if row["settings"] != settings:
                 continue
-            loss = row["loss"] if row["model"] == "tuned" else "zero-shot"
-            for metric in METRICS:
-                scale = 1 if metric == "nll" else 100
-                key = (row["dataset"], row["split"], metric)
-                found[loss, row["calibrator"]][key][int(row["seed"])] = scale * float(row[metric])
+            method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
+            values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "ace", "mce", "mean_confidence")}
+            values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
+            for metric, value in values.items():
+                found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
     return found
 
 
-def interval(values: list[float]) -> str:
-    """Mean and 95 % interval."""
+def by_dataset(values: dict[Key, float], keys: Iterable[Key]) -> list[float]:
+    """Means over tuners and seeds."""
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for key in keys:
+        grouped[key[1]].append(values[key])
+    return [mean(each) for _, each in sorted(grouped.items())]
+
+
+def shared(found: Results, methods: Sequence[Method], tuners: Sequence[str]) -> list[Key]:
+    """What all of the methods were run on."""
+    keys = [found[method, "base", "accuracy"].keys() for method in methods]
+    return sorted(key for key in set(keys[0]).intersection(*keys[1:]) if key[0] in tuners)
+
+
+def level(found: Results, method: Method, split: str, metric: str, keys: list[Key]) -> str:
+    """The mean over datasets."""
+    return f"{mean(by_dataset(found[method, split, metric], keys)):.1f}"
+
+
+def difference(found: Results, first: Method, second: Method, split: str, metric: str, keys: list[Key]) -> str:
+    """The mean paired difference over datasets, with its interval; nothing if a method has no meaning there."""
+    ours, theirs = found[first, split, metric], found[second, split, metric]
+    if not all(key in ours for key in keys):
+        return ""
+    values = by_dataset({key: ours[key] - theirs[key] for key in keys}, keys)
+    if len(values) < 2:
+        return f"{values[0]:+.2f}"
     half = STUDENT[len(values)] * stdev(values) / math.sqrt(len(values))
     star = "*" if abs(mean(values)) > half else ""
     return f"{mean(values):+.2f}{star} [{mean(values) - half:+.2f}, {mean(values) + half:+.2f}]"
 
 
-def means(found: dict[tuple[str, str], Values], losses: list[str]) -> list[str]:
-    """Accuracy / ECE of every dataset and loss."""
-    datasets = sorted({dataset for values in found.values() for dataset, _, _ in values})
-    lines = ["| dataset | half | " + " | ".join(losses) + " |", "|---|---|" + "---|" * len(losses)]
-    for dataset in datasets:
-        for split in SPLITS:
-            cells = [
-                " / ".join(
-                    f"{mean(found[loss, 'none'][dataset, split, metric].values()):.1f}" for metric in METRICS[:2]
-                )
-                for loss in losses
-            ]
-            lines.append(f"| {dataset} | {split} | " + " | ".join(cells) + " |")
-    return lines
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def differences(
-    found: dict[tuple[str, str], Values], pairs: list[tuple[tuple[str, str], tuple[str, str]]]
+def levels(found: Results, metric: str) -> str:
+    """Zero-shot, cross-entropy and TCPT of every tuner, on base and novel classes."""
+    methods = [Method(ZERO), Method("ce"), Method("tcpt")]
+    rows = []
+    for tuner in TUNERS:
+        keys = shared(found, methods, [tuner])
+        if keys:
+            rows.append([tuner] + [level(found, method, split, metric, keys) for split in SPLITS for method in methods])
+    return markdown(["tuner", *(f"{split}, {method}" for split in SPLITS for method in methods)], rows)
+
+
+def effects(
+    found: Results, first: Method, second: Method, metrics: Sequence[str], tuners: Sequence[str] = TUNERS
 ) -> list[str]:
-    """Mean paired difference over datasets, for each pair of (loss, calibrator)."""
-    columns = [(split, metric) for metric in METRICS for split in SPLITS]
-    lines = ["| first - second | " + " | ".join(f"{metric}, {split}" for split, metric in columns) + " |"]
-    lines.append("|---|" + "---|" * len(columns))
-    for first, second in pairs:
-        cells = []
-        for split, metric in columns:
-            by_dataset = []
-            for (dataset, of, name), values in found[first].items():
-                other = found[second].get((dataset, of, name), {})
-                shared = sorted(values.keys() & other.keys())
-                if (of, name) == (split, metric) and shared:
-                    by_dataset.append(mean(values[seed] - other[seed] for seed in shared))
-            cells.append(interval(by_dataset) if len(by_dataset) > 1 else "")
-        lines.append(f"| {_say(first)} - {_say(second)} | " + " | ".join(cells) + " |")
-    return lines
+    """How many runs a difference has, and its interval for every metric and split; nothing if there is no run."""
+    keys = shared(found, [first, second], tuners)
+    cells = [difference(found, first, second, split, name, keys) for name in metrics for split in SPLITS if keys]
+    return [str(len(keys)), *cells] if keys else []
 
 
-def _say(which: tuple[str, str]) -> str:
-    loss, calibrator = which
-    return loss if calibrator == "none" else f"{loss}, {calibrator}"
+def columns(metrics: Sequence[str]) -> list[str]:
+    return [f"{metric}, {split}" for metric in metrics for split in SPLITS]
+
+
+def cases(found: Results) -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
+    """For every tuner, dataset and half, gap and ECE of zero-shot, cross-entropy and TCPT: means over seeds."""
+    methods = [Method(ZERO), Method("ce"), Method("tcpt")]
+    held: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
+    for key in shared(found, methods, TUNERS):
+        for split in SPLITS:
+            held[key[0], key[1], split].append(key)
+    return {
+        case: {
+            str(method): (
+                mean(found[method, case[2], "gap"][key] for key in keys),
+                mean(found[method, case[2], "ece"][key] for key in keys),
+            )
+            for method in methods
+        }
+        for case, keys in held.items()
+    }
+
+
+def by_zero_shot(found: Results) -> str:
+    """ECE where zero-shot's own gap is small, middling or large."""
+    rows = []
+    for low, high in ((0, 3), (3, 8), (8, 100)):
+        here = [case for case in cases(found).values() if low <= abs(case[ZERO][0]) < high]
+        if here:
+            nearer = sum(abs(case["tcpt"][0] - case[ZERO][0]) < abs(case["ce"][0] - case[ZERO][0]) for case in here)
+            told = f"{low} to {high}" if high < 100 else f"{low} and more"
+            levels = [f"{mean(case[name][1] for case in here):.1f}" for name in (ZERO, "ce", "tcpt")]
+            rows.append([told, str(len(here)), *levels, f"{nearer} of {len(here)}"])
+    head = ["zero-shot's gap, either way", "cases", "ECE zero-shot", "ce", "tcpt"]
+    return markdown([*head, "tcpt's gap nearer to zero-shot's than ce's"], rows)
+
+
+def draw(path: Path) -> None:
+    """Gaps after tuning against zero-shot's, a point a case."""
+    from matplotlib.figure import Figure
+
+    from calprompt.report.reliability import save_figure
+
+    figure = Figure(figsize=(8.4, 4.4), layout="constrained")
+    shown = cases(read("tuned"))
+    for axes, name, title in zip(
+        figure.subplots(1, 2, sharex=True, sharey=True), ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True
+    ):
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        axes.plot([-20, 20], [-20, 20], "--", color="0.3", linewidth=1, label="as zero-shot")
+        for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
+            points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
+            axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("zero-shot: confidence minus accuracy, %")
+        axes.set_xlim(-13, 17)
+        axes.set_ylim(-21, 21)
+        axes.grid(color="0.92")
+        axes.set_axisbelow(True)
+    figure.axes[0].set_ylabel("after tuning")
+    figure.axes[1].legend(loc="upper left", frameon=False)
+    save_figure(figure, path)
+
+
+def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
+    """All tables of the page about some settings, by what they are about."""
+    found = read(settings, table)
+    plain, metrics = Method("ce"), ("accuracy", "ece", "nll")
+    calibrators = sorted({method.calibrator for method, _, _ in found} - {"none"})
+
+    def by_tuner(first: Method, second: Method, over: Sequence[str]) -> str:
+        rows = {tuner: effects(found, first, second, over, [tuner]) for tuner in TUNERS}
+        return markdown(["tuner", "runs", *columns(over)], [[name, *row] for name, row in rows.items() if row])
+
+    def of_all(pairs: Iterable[tuple[Method, Method]], over: Sequence[str]) -> str:
+        rows = {f"{first} - {second}": effects(found, first, second, over) for first, second in pairs}
+        return markdown(["", "runs", *columns(over)], [[name, *row] for name, row in rows.items() if row])
+
+    return {
+        "levels of accuracy": levels(found, "accuracy"),
+        "levels of ece": levels(found, "ece"),
+        "levels of gap": levels(found, "gap"),
+        "ce - zero-shot": by_tuner(plain, Method(ZERO), ("accuracy", "ece", "gap")),
+        "by zero-shot": by_zero_shot(found),
+        "tcpt - ce": by_tuner(Method("tcpt"), plain, metrics),
+        "losses": of_all(((Method(loss), plain) for loss in LOSSES if loss != "ce"), metrics),
+        "calibrators": of_all(
+            ((Method(loss, name), Method(loss)) for loss in ("ce", "tcpt") for name in calibrators), ("ece", "nll")
+        ),
+    }
+
+
+def variants(table: Path = TABLE) -> dict[str, str]:
+    """CoOp under settings that differ in one thing, each on the datasets and seeds that it was run on."""
+    pairs = {"ce - zero-shot": (Method("ce"), Method(ZERO)), "tcpt - ce": (Method("tcpt"), Method("ce"))}
+    metrics, rows = ("accuracy", "ece", "gap"), defaultdict(list)
+    plain, told = read("tuned", table), set()
+    for settings, about in VARIANTS.items():
+        found = read(settings, table)
+        keys = frozenset(shared(found, [Method("ce"), Method("tcpt")], ["coop"]))
+        same: Results = defaultdict(dict)
+        same.update({name: {key: held[key] for key in held if key in keys} for name, held in plain.items()})
+        seeds = sorted({key[2] for key in keys})
+        where = f"{len({key[1] for key in keys})} datasets, seed {', '.join(map(str, seeds))}"
+        for title, (first, second) in pairs.items():
+            for name, results in ((f"as above, {where}", same), (about, found)):
+                row = effects(results, first, second, metrics, ["coop"])
+                if row and (title, keys, name) not in told:
+                    rows[title].append([name, *row])
+                    told.add((title, keys, name))
+    return {title: markdown(["", "runs", *columns(metrics)], rows[title]) for title in pairs}
+
+
+def datasets(settings: str, tuner: str) -> str:
+    """Accuracy / ECE of every dataset and loss, means over seeds."""
+    found = read(settings)
+    methods = [Method(ZERO), *(Method(loss) for loss in LOSSES)]
+    methods = [method for method in methods if shared(found, [method], [tuner])]
+    rows = []
+    for dataset in sorted({key[1] for key in shared(found, methods[:1], [tuner])}):
+        for split in SPLITS:
+            cells = []
+            for method in methods:
+                keys = [key for key in shared(found, [method], [tuner]) if key[1] == dataset]
+                cells.append(" / ".join(level(found, method, split, name, keys) for name in ("accuracy", "ece")))
+            rows.append([dataset, split, *cells])
+    return markdown(["dataset", "half", *map(str, methods)], rows)
+
+
+def filled(page: str) -> str:
+    """The page with the table of every place it has, <!-- settings: title --> … <!-- end -->."""
+    wanted = {place["settings"] for place in PLACE.finditer(page)}
+    made = {name: variants() if name == "variants" else tables(name) for name in wanted}
+
+    def fill(place: re.Match[str]) -> str:
+        table = made[place["settings"]][place["title"]]
+        return f"<!-- {place['settings']}: {place['title']} -->\n\n{table}\n\n<!-- end -->"
+
+    return PLACE.sub(fill, page)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", default="pocket")
-    parser.add_argument("--tuner", default="coop")
-    parser.add_argument("--shots", type=int, default=16)
+    parser.add_argument("--settings", nargs="+", default=["tuned", "published"])
+    parser.add_argument("--tuner", choices=TUNERS, help="this one dataset by dataset")
+    parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name}")
     chosen = parser.parse_args()
-    found = read(chosen.settings, chosen.tuner, chosen.shots)
-    tuned = [loss for loss, calibrator in found if calibrator == "none" and loss != "zero-shot"]
-    print("\n".join(means(found, ["zero-shot", *tuned])), end="\n\n")
-    plain = ("ce", "none")
-    pairs = [(plain, ("zero-shot", "none"))]
-    pairs += [((loss, "none"), plain) for loss in tuned if loss != "ce"]
-    calibrators = [calibrator for loss, calibrator in found if loss == "ce" and calibrator != "none"]
-    pairs += [((loss, calibrator), (loss, "none")) for loss in ("ce", "tcpt") for calibrator in calibrators]
-    print("\n".join(differences(found, pairs)))
+    if chosen.write:
+        PAGE.write_text(filled(PAGE.read_text()))
+        draw(PAGE.with_name("pocket-gaps.png"))
+        return
+    for settings in chosen.settings:
+        if chosen.tuner:
+            print(datasets(settings, chosen.tuner), end="\n\n")
+            continue
+        for title, table in tables(settings).items():
+            print(f"{settings}: {title}\n\n{table}", end="\n\n")
 
 
 if __name__ == "__main__":

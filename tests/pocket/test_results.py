@@ -1,0 +1,55 @@
+"""The page of results says what the committed numbers say."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pocket_table", ROOT / "experiments" / "pocket_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["pocket_table"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_page_are_those_of_the_numbers(made: ModuleType) -> None:
+    page = made.PAGE.read_text()
+    assert len(made.PLACE.findall(page)) >= 5
+    assert made.filled(page) == page
+
+
+def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_path: Path) -> None:
+    """By hand: datasets a and b, two seeds, of which b has only one with both losses."""
+    accuracy = {
+        ("ce", "a", 1): 0.50, ("ce", "a", 2): 0.60, ("ce", "b", 1): 0.30, ("ce", "b", 2): 0.90,
+        ("tcpt", "a", 1): 0.54, ("tcpt", "a", 2): 0.62, ("tcpt", "b", 1): 0.31,
+    }  # fmt: skip
+    table = tmp_path / "few.csv"
+    with table.open("w", newline="") as file:
+        names = "settings tuner loss dataset seed model calibrator split accuracy ece ace mce nll mean_confidence"
+        writer = csv.DictWriter(file, names.split())
+        writer.writeheader()
+        for (loss, dataset, seed), value in accuracy.items():
+            for split in made.SPLITS:
+                same = dict.fromkeys(("ece", "ace", "mce", "nll"), 0.1) | {"mean_confidence": value + 0.05}
+                row = {"settings": "tuned", "tuner": "coop", "loss": loss, "dataset": dataset, "seed": seed}
+                row |= {"model": "tuned", "calibrator": "none", "split": split, "accuracy": value, **same}
+                writer.writerow(row)
+    found = made.read("tuned", table)
+    first, second = made.Method("tcpt"), made.Method("ce")
+    keys = made.shared(found, [first, second], ["coop"])
+    assert [key[1:] for key in keys] == [("a", 1), ("a", 2), ("b", 1)]
+    assert made.level(found, second, "base", "gap", keys) == "5.0"
+    # a: (4 + 2) / 2 = 3, b: 1; mean 2, deviation √2, half an interval 12.71
+    assert made.difference(found, first, second, "base", "accuracy", keys) == "+2.00 [-10.71, +14.71]"
