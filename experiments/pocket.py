@@ -147,6 +147,7 @@ def backbone_of(job: Job, out: Path, store: FeatureStore) -> str:
         save_file(weights, partial / "open_clip_model.safetensors")
         with contextlib.suppress(OSError):  # another worker was first
             partial.rename(folder)
+        shutil.rmtree(partial, ignore_errors=True)
     return str(folder)
 
 
