@@ -166,7 +166,7 @@ class Backbone:
         """Say which words mean nothing to this backbone: a token that pretraining never had is a row of zeros."""
         if self.device.type == "meta":  # shapes without numbers
             return
-        words = {word: self.tokenizer.ids(word) for text in texts for word in text.split()}
+        words = {word: self.tokenizer.ids(word) for word in dict.fromkeys(" ".join(texts).split())}
         tokens = sorted({token for ids in words.values() for token in ids})
         seen = self.model.token_embedding(torch.tensor(tokens, device=self.device)).any(1).tolist()
         unseen = {token for token, known in zip(tokens, seen, strict=True) if not known}

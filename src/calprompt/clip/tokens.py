@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import regex
 import torch
@@ -32,6 +32,12 @@ def byte_pairs() -> SimpleTokenizer:
     return bpe
 
 
+@lru_cache(maxsize=1 << 16)
+def _ids(text: str) -> tuple[int, ...]:
+    """Kept, because the same names and sentences come again with every split and every run."""
+    return tuple(byte_pairs().encode(text))
+
+
 class Tokenizer:
     """The byte-pair encoding all CLIP models of this vocabulary share; texts that do not fit are refused, not cut.
 
@@ -44,7 +50,7 @@ class Tokenizer:
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without start and end."""
-        return list(byte_pairs().encode(text))
+        return list(_ids(text))
 
     def sequence(self, text: str, *, of: str | None = None) -> list[int]:
         """[start, ids …, end], up to the first end-of-text; a text that does not fit is an error naming it."""
