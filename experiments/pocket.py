@@ -10,6 +10,7 @@ The others change one thing of "tuned", to see what the results hang on: "words"
 random vectors, "long" trains for the published epochs, "few" takes as many steps as 16 shots do with the shots it is
 given, "sharp" multiplies logits by 50 instead of 20, and "calibrated" by what makes zero-shot as confident as it is
 accurate on the base half of the dataset's test pictures, which explains something but could not be done in earnest.
+"depth1", "depth3", "depth6" and "depth12" take text towers of so many blocks, which `python -m pretrain.depths` trains.
 
 Stopped and started again, it goes on; several workers share the work. A job leaves one JSON file of numbers.
 """
@@ -67,7 +68,8 @@ SHORTER = {  # about a quarter of the published epochs; batches of 1 and 4 are l
     "promptsrc": {"epochs": 5, "batch_size": 16},
     "proda": {"epochs": 12, "batch_size": 32},
 }
-VARIANTS = ("words", "long", "few", "sharp", "calibrated")
+TOWERS = ("depth1", "depth3", "depth6", "depth12")
+VARIANTS = ("words", "long", "few", "sharp", "calibrated", *TOWERS)
 SHARP = 50.0
 SMALL = ("photos", "clothes")  # five classes have few steps in an epoch, so they take all epochs
 
@@ -134,7 +136,9 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 
 def backbone_of(job: Job, out: Path, store: FeatureStore) -> str:
-    """The pocket, or a folder of the pocket with another logit scale."""
+    """The pocket, or a folder of the pocket with another logit scale or text tower."""
+    if job.settings in TOWERS:
+        return str(out / job.settings)
     if job.settings not in ("sharp", "calibrated"):
         return "pocket"
     folder = out / (job.settings if job.settings == "sharp" else f"{job.settings}-{job.dataset}")

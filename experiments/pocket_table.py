@@ -35,6 +35,10 @@ VARIANTS = {
     "calibrated": "a calibrated logit scale",
     "few": "2 shots",
     "long": "50 epochs",
+    "depth1": "text tower of 1 block, trained anew",
+    "depth3": "3 blocks, trained anew",
+    "depth6": "6 blocks",
+    "depth12": "12 blocks",
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from pretrain.model import CONFIG, Words
 from pretrain.pool import Pool
@@ -23,12 +24,17 @@ def export(checkpoint: Path, pool: Pool, folder: Path) -> dict[str, int]:
         names = [name for name in file.keys() if name.startswith("average.")]  # noqa: SIM118
         weights = {name.removeprefix("average."): file.get_tensor(name) for name in names}
         record = json.loads(file.metadata()["record"])
-    table = torch.zeros(CONFIG["text_cfg"]["vocab_size"], CONFIG["text_cfg"]["width"])
-    table[torch.tensor(words.tokens)] = weights["token_embedding.weight"]
-    weights["token_embedding.weight"] = table
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_cfg": CONFIG, "preprocess_cfg": PREPROCESSING}
-    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    half = {name: value.to(torch.float16).contiguous() for name, value in weights.items() if name != "attn_mask"}
-    save_file(half, folder / "open_clip_model.safetensors", {"format": "pt"})
+    write(weights, words, folder)
     return {**record, "concepts": len(pool.concepts), "pictures": len(pool.pictures), "tokens": len(words.tokens)}
+
+
+def write(weights: dict[str, Tensor], words: Words, folder: Path, config: dict = CONFIG) -> None:
+    """open_clip's files of a model whose table of tokens has only these words."""
+    table = torch.zeros(config["text_cfg"]["vocab_size"], config["text_cfg"]["width"])
+    table[torch.tensor(words.tokens)] = weights["token_embedding.weight"]
+    whole = {**weights, "token_embedding.weight": table}
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"model_cfg": config, "preprocess_cfg": PREPROCESSING}
+    (folder / "open_clip_config.json").write_text(json.dumps(record, indent=2) + "\n")
+    half = {name: value.to(torch.float16).contiguous() for name, value in whole.items() if name != "attn_mask"}
+    save_file(half, folder / "open_clip_model.safetensors", {"format": "pt"})

@@ -49,10 +49,15 @@ class Words:
         return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
 
 
-def build(words: Words, patch_dropout: float = 0.0) -> CLIP:
+def deeper(layers: int) -> dict:
+    """The pocket's configuration with another number of blocks in the text tower."""
+    return {**CONFIG, "text_cfg": {**CONFIG["text_cfg"], "layers": layers}}
+
+
+def build(words: Words, patch_dropout: float = 0.0, config: dict = CONFIG) -> CLIP:
     """A new model whose table of tokens has only these words."""
-    text = {**CONFIG["text_cfg"], "vocab_size": len(words.tokens)}
-    return CLIP(CONFIG["embed_dim"], {**CONFIG["vision_cfg"], "patch_dropout": patch_dropout}, text)
+    text = {**config["text_cfg"], "vocab_size": len(words.tokens)}
+    return CLIP(config["embed_dim"], {**config["vision_cfg"], "patch_dropout": patch_dropout}, text)
 
 
 def encode_text(model: CLIP, tokens: Tensor) -> Tensor:

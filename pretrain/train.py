@@ -78,11 +78,11 @@ class Sampler:
             self.rows.setdefault(medium, {}).setdefault(concept, []).append(row)
         self.concepts = {medium: list(found) for medium, found in self.rows.items()}
 
-    def batch(self, size: int) -> tuple[list[int], list[str]]:
-        """Rows of the pool, `EACH` of every concept, and a sentence for each concept."""
+    def batch(self, size: int) -> list[int]:
+        """Rows of the pool, `EACH` of every concept, in the same medium."""
         taken: set[int] = set()
-        rows, texts = [], []
-        while len(texts) < size:
+        rows: list[int] = []
+        while len(taken) < size:
             medium = self.dice.choices(range(len(MEDIA)), [SHARES[name] for name in MEDIA])[0]
             concept = self.dice.choice(self.concepts[medium])
             if concept in taken:
@@ -90,8 +90,15 @@ class Sampler:
             taken.add(concept)
             found = self.rows[medium][concept]
             rows += self.dice.sample(found, EACH) if len(found) >= EACH else self.dice.choices(found, k=EACH)
-            texts.append(caption(self.pool.concepts[concept], MEDIA[medium], self.dice))
-        return rows, texts
+        return rows
+
+    def describe(self, rows: list[int]) -> list[str]:
+        """A sentence for each concept of a batch."""
+        concepts, media = self.pool.concept[rows[::EACH]], self.pool.medium[rows[::EACH]]
+        return [
+            caption(self.pool.concepts[concept], MEDIA[medium], self.dice)
+            for concept, medium in zip(concepts, media, strict=True)
+        ]
 
 
 def contrast(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
@@ -131,8 +138,8 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
         for group in optimiser.param_groups:
             group["lr"] = plan.rate_at(share)
         model.visual.patch_dropout.prob = plan.patch_dropout(share)
-        rows, texts = sampler.batch(plan.concepts_at(share))
-        index = torch.tensor(rows)
+        rows = sampler.batch(plan.concepts_at(share))
+        index, texts = torch.tensor(rows), sampler.describe(rows)
         images = F.normalize(model.visual(views(pictures[index], media[index], photos, dice)), dim=1)
         sentences = F.normalize(encode_texts(model, words, texts), dim=1)
         loss = contrast(images, sentences, model.logit_scale.exp())
