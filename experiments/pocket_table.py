@@ -173,24 +173,24 @@ def draw(path: Path) -> None:
 
     from calprompt.report.reliability import save_figure
 
-    figure = Figure(figsize=(8.4, 4.4), layout="constrained")
-    shown = cases(read("tuned"))
-    for axes, name, title in zip(
-        figure.subplots(1, 2, sharex=True, sharey=True), ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True
-    ):
-        axes.axhline(0, color="0.6", linewidth=0.8)
-        axes.plot([-20, 20], [-20, 20], "--", color="0.3", linewidth=1, label="as zero-shot")
-        for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
-            points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
-            axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
-        axes.set_title(title, fontsize=11)
+    figure = Figure(figsize=(8.4, 8.0), layout="constrained")
+    grid = figure.subplots(2, 2, sharex=True, sharey="row")
+    for row, settings in zip(grid, ("published", "tuned"), strict=True):
+        shown = cases(read(settings))
+        for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
+            axes.axhline(0, color="0.6", linewidth=0.8)
+            axes.axline((0, 0), slope=1, linestyle="--", color="0.3", linewidth=1, label="as zero-shot")
+            for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
+                points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
+                axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
+            axes.set_title(f"{title}, {settings} settings", fontsize=11)
+            axes.set_xlim(-13, 17)
+            axes.grid(color="0.92")
+            axes.set_axisbelow(True)
+        row[0].set_ylabel("after tuning")
+    for axes in grid[1]:
         axes.set_xlabel("zero-shot: confidence minus accuracy, %")
-        axes.set_xlim(-13, 17)
-        axes.set_ylim(-21, 21)
-        axes.grid(color="0.92")
-        axes.set_axisbelow(True)
-    figure.axes[0].set_ylabel("after tuning")
-    figure.axes[1].legend(loc="upper left", frameon=False)
+    grid[0, 1].legend(loc="upper left", frameon=False)
     save_figure(figure, path)
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import resvg_py
 from PIL import Image
 
 from pretrain.concepts import Emoji, plain_code
@@ -99,6 +98,8 @@ def fashion(folder: Path) -> Iterator[np.ndarray]:
 
 def _picture(content: bytes, suffix: str) -> np.ndarray:
     if suffix == ".svg":
+        import resvg_py  # here, so that training needs no such package
+
         svg = re.sub(r"<\?xml.*?\?>", "", content.decode())
         content = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=128, height=128))
     image = Image.open(io.BytesIO(content)).convert("RGBA")

@@ -1,0 +1,174 @@
+"""How the pocket was made: true sentences, batches of different concepts, training that goes on, open_clip's files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from calprompt.clip import load_backbone
+from pretrain import packages
+from pretrain.captions import caption
+from pretrain.concepts import Concept
+from pretrain.export import export, write
+from pretrain.model import Words, build, deeper, encode_texts
+from pretrain.pool import MEDIA, Pool
+from pretrain.train import EACH, Plan, Sampler, contrast, train
+from pretrain.views import views
+
+CONCEPTS = [
+    Concept("1f431", "cat", ("cat", "kitty"), ("pet", "whiskers"), "animal"),
+    Concept("1f436", "dog", ("dog", "puppy"), ("pet",), "animal"),
+    Concept("1f34e", "red apple", ("red apple", "apple"), ("fruit", "healthy"), "fruit"),
+    Concept("1f1eb-1f1f7", "flag France", ("flag France", "French flag")),
+    Concept("sketch/zigzag", "zigzag", ("zigzag",)),
+    Concept("1f697", "car", ("car", "automobile"), ("wheels",), "vehicle"),
+]
+WORDS = Words(CONCEPTS)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    """Two drawings of each concept and one picture of each other medium."""
+    dice = np.random.default_rng(0)
+    concept = np.repeat(np.arange(len(CONCEPTS)), 5)
+    medium = np.tile([0, 0, 1, 2, 3], len(CONCEPTS))
+    pictures = dice.integers(0, 256, (len(concept), 48, 48, 4), dtype=np.uint8)
+    source = np.where(medium == 3, "cifar10", "noto")
+    return Pool(CONCEPTS, pictures, concept, medium, source)
+
+
+@given(st.integers(0, 10**9), st.sampled_from(CONCEPTS), st.sampled_from(MEDIA))
+def test_a_sentence_names_its_concept_in_words_that_the_table_has(seed: int, concept: Concept, medium: str) -> None:
+    text = caption(concept, medium, random.Random(seed))
+    assert any(name.removeprefix("flag ") in text for name in concept.names)
+    numbers = WORDS.encode(text)
+    assert numbers[0] == len(WORDS.tokens) - 2
+    assert numbers[-1] == len(WORDS.tokens) - 1 == max(numbers)  # where a text is read out
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.integers(1, 5))
+def test_a_batch_has_two_pictures_of_each_of_so_many_concepts(pool: Pool, seed: int, size: int) -> None:
+    sampler = Sampler(pool, seed)
+    rows = sampler.batch(size)
+    pairs = np.array(rows).reshape(size, EACH)
+    assert len(set(pool.concept[pairs[:, 0]])) == size
+    for of in (pool.concept, pool.medium):
+        np.testing.assert_array_equal(of[pairs[:, 0]], of[pairs[:, 1]])
+    texts = sampler.describe(rows)
+    for number, text in zip(pool.concept[pairs[:, 0]], texts, strict=True):
+        assert any(name.removeprefix("flag ") in text for name in CONCEPTS[number].names)
+
+
+def test_the_contrast_is_the_mean_of_both_directions() -> None:
+    """Each picture over all sentences, and each sentence over all pictures with either of its two right."""
+    dice = torch.Generator().manual_seed(0)
+    images, texts = (F.normalize(torch.randn(n, 8, generator=dice, dtype=torch.float64), dim=1) for n in (6, 3))
+    logits = 7.0 * images @ texts.T
+    there = mean_of(-logits[i].log_softmax(0)[i // 2] for i in range(6))
+    back = mean_of(-logits[:, i // 2].log_softmax(0)[i] for i in range(6))
+    torch.testing.assert_close(contrast(images, texts, torch.tensor(7.0)), (there + back) / 2)
+
+
+def mean_of(values) -> torch.Tensor:
+    return torch.stack(list(values)).mean()
+
+
+def test_training_pictures_are_finite_and_depend_on_the_dice_alone(pool: Pool) -> None:
+    pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
+    photos = pictures[media == MEDIA.index("photo")]
+    first, again, other = (views(pictures, media, photos, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert first.shape == (len(pictures), 3, 48, 48)
+    assert first.isfinite().all()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_path: Path) -> None:
+    plan = Plan(renders=32, concepts=(2, 3), save_every=1)
+    record = record_of(train(pool, tmp_path, plan))
+    assert record["renders"] == 36  # one step of 2 x 2 x 2 renders after the other, then of 2 x 3 x 2
+    checkpoint = train(pool, tmp_path, Plan(renders=60, concepts=(2, 3), save_every=1, processes=1))
+    longer = record_of(checkpoint)
+    assert longer == {"renders": 60, "steps": record["steps"] + 4, "seconds": longer["seconds"]}
+
+    told = export(checkpoint, pool, tmp_path / "model")
+    assert told["tokens"] == len(WORDS.tokens)
+    table = load_backbone(tmp_path / "model").model.token_embedding.weight
+    assert set(table.any(1).nonzero()[:, 0].tolist()) == set(WORDS.tokens)
+
+
+def record_of(checkpoint: Path) -> dict[str, int]:
+    with safe_open(checkpoint, "pt") as file:
+        return json.loads(file.metadata()["record"])
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_against_open_clip(tmp_path: Path, depth: int) -> None:
+    """A text tower of any depth: short sequences over a short table are open_clip's 48 tokens over all of CLIP's."""
+    torch.manual_seed(0)
+    model = build(WORDS, config=deeper(depth)).eval()
+    write({name: value.half().float() for name, value in model.state_dict().items()}, WORDS, tmp_path, deeper(depth))
+    model.load_state_dict({name: value.half().float() for name, value in model.state_dict().items()})
+    long = "if you look closely at this little picture, you can see that somebody has made a red apple."
+    texts = ["a cat.", long, "dog"]
+    reference, _ = open_clip.create_model_from_pretrained(f"local-dir:{tmp_path}", precision="fp32")
+    tokens = open_clip.get_tokenizer(f"local-dir:{tmp_path}")(texts)
+    assert len(reference.transformer.resblocks) == depth
+    with torch.no_grad():
+        torch.testing.assert_close(encode_texts(model, WORDS, texts), reference.encode_text(tokens), atol=1e-5, rtol=0)
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> packages.Package:
+    """An npm that packs one small package."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("package/icons.json")
+        entry.size = 2
+        tar.addfile(entry, io.BytesIO(b"{}"))
+    (tmp_path / "made.tgz").write_bytes(content.getvalue())
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    npm.write_text(f'#!/bin/sh\ncp {tmp_path}/made.tgz "$5/icons-1.0.0.tgz" && echo icons-1.0.0.tgz\n')
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{npm.parent}{os.pathsep}{os.environ['PATH']}")
+    return packages.Package("icons", "icons", "1.0.0", hashlib.sha256(content.getvalue()).hexdigest(), "", "")
+
+
+def test_a_package_is_fetched_once_and_one_cut_short_again(
+    registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "PACKAGES", (registry,))
+    said: list[str] = []
+    for _ in range(2):
+        found = packages.fetch(tmp_path, said.append)
+        assert (found["icons"] / "package" / "icons.json").read_text() == "{}"
+    assert said == ["fetching icons 1.0.0"]
+    (found["icons"] / ".complete").unlink()
+    packages.fetch(tmp_path, said.append)
+    assert len(said) == 2
+
+
+def test_a_package_with_other_contents_is_refused(
+    registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = packages.Package("icons", "icons", "1.0.0", "0" * 64, "", "")
+    monkeypatch.setattr(packages, "PACKAGES", (other,))
+    with pytest.raises(SystemExit, match=rf"icons-1.0.0.tgz has sha256 {registry.sha256}, expected 0+; not used"):
+        packages.fetch(tmp_path, str)
+    assert not (tmp_path / "packages").exists()
