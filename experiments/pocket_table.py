@@ -96,7 +96,11 @@ def difference(found: Results, first: Method, second: Method, split: str, metric
     ours, theirs = found[first, split, metric], found[second, split, metric]
     if not all(key in ours for key in keys):
         return ""
-    values = by_dataset({key: ours[key] - theirs[key] for key in keys}, keys)
+    return interval(by_dataset({key: ours[key] - theirs[key] for key in keys}, keys))
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean of one value a dataset, with its interval."""
     if len(values) < 2:
         return f"{values[0]:+.2f}"
     half = STUDENT[len(values)] * stdev(values) / math.sqrt(len(values))
@@ -119,6 +123,22 @@ def levels(found: Results, metric: str) -> str:
         if keys:
             rows.append([tuner] + [level(found, method, split, metric, keys) for split in SPLITS for method in methods])
     return markdown(["tuner", *(f"{split}, {method}" for split in SPLITS for method in methods)], rows)
+
+
+def apart(found: Results) -> str:
+    """How far tuning moves the gap of novel classes above that of base classes: the paper's dual miscalibration."""
+    zero, losses, rows = Method(ZERO), ("ce", "tcpt"), []
+
+    def between(method: Method, key: Key) -> float:
+        return found[method, "novel", "gap"][key] - found[method, "base", "gap"][key]
+
+    for name, tuners in (*((tuner, [tuner]) for tuner in TUNERS), ("all", TUNERS)):
+        keys = shared(found, [zero, *map(Method, losses)], tuners)
+        moved = [{key: between(Method(loss), key) - between(zero, key) for key in keys} for loss in losses]
+        if keys:
+            both = [*moved, {key: moved[1][key] - moved[0][key] for key in keys}]
+            rows.append([name, str(len(keys)), *(interval(by_dataset(values, keys)) for values in both)])
+    return markdown(["tuner", "runs", "ce - zero-shot", "tcpt - zero-shot", "tcpt - ce"], rows)
 
 
 def effects(
@@ -175,7 +195,8 @@ def draw(path: Path) -> None:
 
     figure = Figure(figsize=(8.4, 8.0), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey="row")
-    for row, settings in zip(grid, ("published", "tuned"), strict=True):
+    told = {"published": "published settings", "tuned": "settings for this model"}
+    for row, settings in zip(grid, told, strict=True):
         shown = cases(read(settings))
         for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
             axes.axhline(0, color="0.6", linewidth=0.8)
@@ -183,7 +204,7 @@ def draw(path: Path) -> None:
             for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
                 points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
                 axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
-            axes.set_title(f"{title}, {settings} settings", fontsize=11)
+            axes.set_title(f"{title}, {told[settings]}", fontsize=11)
             axes.set_xlim(-13, 17)
             axes.grid(color="0.92")
             axes.set_axisbelow(True)
@@ -204,18 +225,26 @@ def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
         rows = {tuner: effects(found, first, second, over, [tuner]) for tuner in TUNERS}
         return markdown(["tuner", "runs", *columns(over)], [[name, *row] for name, row in rows.items() if row])
 
-    def of_all(pairs: Iterable[tuple[Method, Method]], over: Sequence[str]) -> str:
-        rows = {f"{first} - {second}": effects(found, first, second, over) for first, second in pairs}
-        return markdown(["", "runs", *columns(over)], [[name, *row] for name, row in rows.items() if row])
+    def of_all(pairs: Iterable[tuple[Method, Method]], over: Sequence[str], tuners: Sequence[str] = TUNERS) -> str:
+        rows = []
+        for first, second in pairs:
+            run = {key[0] for key in shared(found, [first, second], tuners)}
+            who = "all" if run == set(TUNERS) else ", ".join(tuner for tuner in TUNERS if tuner in run)
+            if run:
+                rows.append([f"{first} - {second}", who, *effects(found, first, second, over, tuners)])
+        return markdown(["", "tuners", "runs", *columns(over)], rows)
 
+    losses = [(Method(loss), plain) for loss in LOSSES if loss != "ce"]
     return {
         "levels of accuracy": levels(found, "accuracy"),
         "levels of ece": levels(found, "ece"),
         "levels of gap": levels(found, "gap"),
         "ce - zero-shot": by_tuner(plain, Method(ZERO), ("accuracy", "ece", "gap")),
+        "halves apart": apart(found),
         "by zero-shot": by_zero_shot(found),
         "tcpt - ce": by_tuner(Method("tcpt"), plain, metrics),
-        "losses": of_all(((Method(loss), plain) for loss in LOSSES if loss != "ce"), metrics),
+        "losses": of_all(losses, metrics),
+        **{f"losses of {tuner}": of_all(losses, metrics, [tuner]) for tuner in TUNERS},
         "calibrators": of_all(
             ((Method(loss, name), Method(loss)) for loss in ("ce", "tcpt") for name in calibrators), ("ece", "nll")
         ),
@@ -254,7 +283,8 @@ def datasets(settings: str, tuner: str) -> str:
             cells = []
             for method in methods:
                 keys = [key for key in shared(found, [method], [tuner]) if key[1] == dataset]
-                cells.append(" / ".join(level(found, method, split, name, keys) for name in ("accuracy", "ece")))
+                both = [level(found, method, split, name, keys) for name in ("accuracy", "ece") if keys]
+                cells.append(" / ".join(both))
             rows.append([dataset, split, *cells])
     return markdown(["dataset", "half", *map(str, methods)], rows)
 

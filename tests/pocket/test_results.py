@@ -29,6 +29,15 @@ def test_the_tables_of_the_page_are_those_of_the_numbers(made: ModuleType) -> No
     assert made.filled(page) == page
 
 
+def test_the_page_says_how_many_runs_there_are_and_what_they_took(made: ModuleType) -> None:
+    with made.TABLE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    named = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")
+    seconds = {tuple(row[name] for name in named): float(row["cpu_seconds"]) for row in rows}
+    told = f"has {len(seconds):,} runs, with seven calibrators each; training and prediction took "
+    assert f"{told}{sum(seconds.values()) / 3600:.1f} hours" in made.PAGE.read_text()
+
+
 def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_path: Path) -> None:
     """By hand: datasets a and b, two seeds, of which b has only one with both losses."""
     accuracy = {
