@@ -16,7 +16,7 @@ from calprompt.clip import load_backbone, unit
 from calprompt.data import load_dataset, save_split
 from calprompt.errors import CalpromptError
 from calprompt.files import locked
-from calprompt.runs import RunConfig, load_run, prepare, run
+from calprompt.runs import RunConfig, execute, load_run, prepare, run
 from calprompt.runs.checkpoint import read_tensor_file
 from calprompt.train import NonFiniteLossError, TrainingConfig
 from data import trees
@@ -111,6 +111,30 @@ def test_the_same_run_twice_has_the_same_bits(tmp_path: Path, tuner: str, kind: 
             run(config, tmp_path)
         return
     assert contents(run(config, tmp_path / "1").folder) == contents(run(config, tmp_path / "2").folder)
+
+
+def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wait for each other made a run of the embedded model take ten times as long on a busy machine."""
+    seen: list[int] = []
+    step = execute.train
+
+    def watched(*given: Any, **named: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return step(*given, **named)
+
+    monkeypatch.setattr(execute, "train", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(samples.config(samples.pictures()), tmp_path / "small")
+        assert torch.get_num_threads() == 2
+        monkeypatch.setattr(execute, "SMALL", 0)
+        run(samples.config(samples.pictures()), tmp_path / "large")
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]
 
 
 def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
