@@ -50,7 +50,9 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
             found.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
             if number % 100 == 99:
                 print(f"{number + 1} of {batches} batches of renders, {time.monotonic() - began:.0f} s", flush=True)
-        np.save(file, np.stack(found))
+        partial = file.with_suffix(".partial.npy")
+        np.save(partial, np.stack(found))
+        partial.rename(file)
     return torch.from_numpy(np.load(file))
 
 
@@ -102,7 +104,7 @@ def main() -> None:
     features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}.npy")
     for depth in chosen.depths:
         folder = chosen.out / f"depth{depth}"
-        if not folder.is_dir():
+        if not (folder / "open_clip_model.safetensors").is_file():
             train(depth, pool, features, chosen.epochs, folder)
         print(f"depth {depth}:")
         data = ROOT / "src" / "calprompt" / "pocket" / "data"
