@@ -23,7 +23,8 @@ from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, tuners
 
-TOKENS_AT_ONCE = 65_536  # when predicting: class tokens times images
+CPU_AT_ONCE = 2**19  # when predicting: images times class tokens times width, about what a processor's cache holds
+AT_ONCE = 2**25  # the same on other devices, where only memory ends it
 
 
 @tuners.register("cocoop")
@@ -77,6 +78,6 @@ class CoCoOp(Tuner):
 
     @torch.no_grad()
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
-        tokens = len(self.layout.prefix) + len(self.layout.rest)
-        at_once = max(1, TOKENS_AT_ONCE // tokens)
+        numbers = (len(self.layout.prefix) + len(self.layout.rest)) * self.backbone.text_width  # of an image
+        at_once = max(1, (CPU_AT_ONCE if self.context.device.type == "cpu" else AT_ONCE) // numbers)
         return super().predict(part for images in batches for part in images.split(at_once))
