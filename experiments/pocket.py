@@ -29,6 +29,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -36,25 +37,30 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from calprompt.clip import load_backbone
+from calprompt.clip import load_backbone, unit
+from calprompt.data.features import Unreadable, frozen_features
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.files import write_bytes, write_json
 from calprompt.pocket.datasets import MODEL
-from calprompt.runs import run
+from calprompt.runs import prepare, run
 from calprompt.runs.recipes import build_config, read_recipe
 
 HERE = Path(__file__).parent
 TABLE = HERE / "pocket.csv"
 RUN = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")  # columns that name a run
-ROW = ("model", "calibrator", "split")
-DATASETS = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
+ROW = ("model", "calibrator", "split")  # those that name a row of it
+NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
+FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
+DATASETS = (*NEAR, *FAR)
 KEPT_OUT = ("places", "events", "sketch_rest")
 TUNERS = ("coop", "kgcoop", "maple", "prograd", "cocoop", "promptsrc", "proda")
 LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 CALIBRATORS = ("temperature", "dac", "temperature -> dac", "sals", "vector", "isotonic", "histogram")
 METRICS = ("accuracy", "ece", "ace", "mce", "nll", "brier", "mean_confidence")
+ON_SHOTS = "accuracy_on_shots"
+COLUMNS = ("cpu_seconds", *ROW, *METRICS, ON_SHOTS)  # after those that name a run
 SEEDS = (1, 2, 3, 4, 5)
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is chosen
 FURTHER = (0.01, 0.03, 30.0, 100.0)  # those tried where the best of these is the first or the last
@@ -71,7 +77,7 @@ SHORTER = {  # about a quarter of the published epochs; batches of 1 and 4 are l
 TOWERS = ("depth1", "depth3", "depth6", "depth12")
 VARIANTS = ("words", "long", "few", "sharp", "calibrated", *TOWERS)
 SHARP = 50.0
-SMALL = ("photos", "clothes")  # five classes have few steps in an epoch, so they take all epochs
+SMALL = ("photos", "clothes", "digits")  # five classes have few steps in an epoch, so they take all epochs
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,24 @@ def calibrated_scale(dataset: str, out: Path, store: FeatureStore) -> float:
     return low
 
 
+@cache
+def zero_shot_on_shots(backbone: str, dataset: str, shots: int, seed: int, features: Path) -> float:
+    """How many of the pictures that tuning learns from the untuned model gets right."""
+    data = {"backbone": backbone, "data": f"pocket_{dataset}", "shots": shots, "seed": seed}
+    prepared = prepare(build_config(**data, tuner="zero-shot", loss="ce"))
+    split, unreadable = prepared.base.train, Unreadable()
+    found = frozen_features(prepared.backbone, split.images, unreadable=unreadable, store=FeatureStore(features))[0]
+    unreadable.report()
+    return (unit(found) @ prepared.tuner.frozen_text.T).argmax(1).eq(torch.tensor(split.labels)).double().mean().item()
+
+
+def on_shots(job: Job, folder: Path, backbone: str, out: Path) -> dict[str, float]:
+    """Accuracy on the pictures learned from, in the last epoch of tuning and of the untuned model."""
+    last = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])
+    untuned = zero_shot_on_shots(backbone, job.dataset, job.shots, job.seed, out / "features")
+    return {"tuned": last["accuracy"], "zero-shot": untuned}
+
+
 def work(job: Job, out: Path, store: FeatureStore) -> None:
     """Run a job that is not done yet, and write its numbers."""
     done = out / "done" / f"{job.name}.json"
@@ -193,6 +217,7 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
             **asdict(job),
             "run": found.folder.name,
             "cpu_seconds": round(spent, 2),
+            "on_shots": on_shots(job, found.folder, backbone, out),
             "rows": rows,
             "val": found.metrics.get("val"),
         },
@@ -264,13 +289,14 @@ def collect(chosen: argparse.Namespace) -> None:
     for path in sorted((chosen.out / "done").glob("*.json")):
         record = json.loads(path.read_text())
         head = [_cell(record[name]) for name in RUN]
-        runs[tuple(head)] = [
-            [*head, _cell(record["cpu_seconds"]), *(_cell(row[name]) for name in (*ROW, *METRICS))]
+        rows = [
+            {**row, "cpu_seconds": record["cpu_seconds"], ON_SHOTS: record["on_shots"][row["model"]]}
             for row in record["rows"]
         ]
+        runs[tuple(head)] = [head + [_cell(row[name]) for name in COLUMNS] for row in rows]
     if not runs:
         raise SystemExit(f"{chosen.out} has no finished job")
-    lines = [[*RUN, "cpu_seconds", *ROW, *METRICS]] + [line for run in sorted(runs) for line in runs[run]]
+    lines = [[*RUN, *COLUMNS], *(line for run in sorted(runs) for line in runs[run])]
     write_bytes(TABLE, "".join(",".join(line) + "\n" for line in lines).encode())
     print(f"{len(lines) - 1:,} rows of {len(runs):,} runs in {TABLE}")
 

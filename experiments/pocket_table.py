@@ -4,7 +4,9 @@
     python experiments/pocket_table.py --settings tuned --tuner coop one tuner, dataset by dataset
     python experiments/pocket_table.py --write                       put those that the page has a place for into it
 
-A difference is taken between runs of one tuner, dataset and seed, then averaged over seeds (and tuners, if several).
+Tables are of the nine datasets near to what the model has seen, or, under "tuned_far" and "published_far", of icons,
+signs and digits. A difference is taken between runs of one tuner, dataset and seed, then averaged over seeds (and
+tuners, if several).
 The interval of the mean over datasets is Student's, with datasets as the unit: what would happen on other datasets
 like these. A star says that it excludes 0; of twenty true zeros one gets a star.
 """
@@ -28,6 +30,7 @@ STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.
 TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 SPLITS = ("base", "novel")
+FAR = ("digits", "signs", "icons")
 ZERO = "zero-shot"
 VARIANTS = {
     "words": "starting from “a photo of a”",
@@ -57,16 +60,21 @@ Key = tuple[str, str, int]  # tuner, dataset, seed
 Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metric; in per cent but for nll
 
 
-def read(settings: str, table: Path = TABLE) -> Results:
-    """All results of some settings; "gap" is mean confidence minus accuracy."""
+def read(group: str, table: Path = TABLE) -> Results:
+    """All results of some settings on the datasets near to what the model has seen, or, of "tuned_far", far from it.
+
+    "gap" is mean confidence minus accuracy, "on shots" accuracy on those.
+    """
+    settings, _, far = group.partition("_")
     found: Results = defaultdict(dict)
     with table.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["settings"] != settings:
+            if row["settings"] != settings or (row["dataset"] in FAR) != bool(far):
                 continue
             method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
             values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "ace", "mce", "mean_confidence")}
             values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
+            values["on shots"] = 100 * float(row["accuracy_on_shots"])
             for metric, value in values.items():
                 found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
     return found
@@ -123,6 +131,17 @@ def levels(found: Results, metric: str) -> str:
         if keys:
             rows.append([tuner] + [level(found, method, split, metric, keys) for split in SPLITS for method in methods])
     return markdown(["tuner", *(f"{split}, {method}" for split in SPLITS for method in methods)], rows)
+
+
+def on_shots(found: Results) -> str:
+    """Accuracy on the pictures learned from and on test pictures of the same classes, untuned and tuned."""
+    methods, metrics = [Method(ZERO), Method("ce")], ("on shots", "accuracy")
+    rows = []
+    for tuner in TUNERS:
+        keys = shared(found, methods, [tuner])
+        if keys:
+            rows.append([tuner] + [level(found, method, "base", name, keys) for name in metrics for method in methods])
+    return markdown(["tuner", *(f"{told}, {each}" for told in ("shots", "base test") for each in methods)], rows)
 
 
 def apart(found: Results) -> str:
@@ -197,7 +216,7 @@ def draw(path: Path) -> None:
     grid = figure.subplots(2, 2, sharex=True, sharey="row")
     told = {"published": "published settings", "tuned": "settings for this model"}
     for row, settings in zip(grid, told, strict=True):
-        shown = cases(read(settings))
+        shown = cases(read(settings)) | cases(read(f"{settings}_far"))
         for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
             axes.axhline(0, color="0.6", linewidth=0.8)
             axes.axline((0, 0), slope=1, linestyle="--", color="0.3", linewidth=1, label="as zero-shot")
@@ -205,7 +224,7 @@ def draw(path: Path) -> None:
                 points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
                 axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
             axes.set_title(f"{title}, {told[settings]}", fontsize=11)
-            axes.set_xlim(-13, 17)
+            axes.set_xlim(-13, 28)
             axes.grid(color="0.92")
             axes.set_axisbelow(True)
         row[0].set_ylabel("after tuning")
@@ -240,6 +259,7 @@ def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
         "levels of ece": levels(found, "ece"),
         "levels of gap": levels(found, "gap"),
         "ce - zero-shot": by_tuner(plain, Method(ZERO), ("accuracy", "ece", "gap")),
+        "on shots": on_shots(found),
         "halves apart": apart(found),
         "by zero-shot": by_zero_shot(found),
         "tcpt - ce": by_tuner(Method("tcpt"), plain, metrics),
@@ -303,7 +323,7 @@ def filled(page: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", default=["tuned", "published"])
+    parser.add_argument("--settings", nargs="+", default=["tuned", "tuned_far", "published", "published_far"])
     parser.add_argument("--tuner", choices=TUNERS, help="this one dataset by dataset")
     parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name}")
     chosen = parser.parse_args()

@@ -47,11 +47,14 @@ def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_
     table = tmp_path / "few.csv"
     with table.open("w", newline="") as file:
         names = "settings tuner loss dataset seed model calibrator split accuracy ece ace mce nll mean_confidence"
-        writer = csv.DictWriter(file, names.split())
+        writer = csv.DictWriter(file, [*names.split(), "accuracy_on_shots"])
         writer.writeheader()
         for (loss, dataset, seed), value in accuracy.items():
             for split in made.SPLITS:
-                same = dict.fromkeys(("ece", "ace", "mce", "nll"), 0.1) | {"mean_confidence": value + 0.05}
+                same = dict.fromkeys(("ece", "ace", "mce", "nll"), 0.1) | {
+                    "mean_confidence": value + 0.05,
+                    "accuracy_on_shots": 0.7,
+                }
                 row = {"settings": "tuned", "tuner": "coop", "loss": loss, "dataset": dataset, "seed": seed}
                 row |= {"model": "tuned", "calibrator": "none", "split": split, "accuracy": value, **same}
                 writer.writerow(row)
