@@ -14,7 +14,7 @@ from pretrain.export import export
 from pretrain.packages import fetch
 from pretrain.pool import Pool, assemble
 from pretrain.selection import COMPARED, KEPT_OUT
-from pretrain.sheets import make, write_seen
+from pretrain.sheets import make, seen_digests
 from pretrain.train import Plan, train
 
 ROOT = Path(__file__).parents[1]
@@ -40,8 +40,10 @@ def main() -> None:
     if "assemble" in steps and not (work / "pool.npz").is_file():
         assemble(fetch(work)).save(work)
     if "sheets" in steps:
-        make(fetch(work), chosen.data)
-        write_seen(fetch(work), Pool.load(work), ROOT / "tests" / "pocket" / "seen.bin")
+        packages = fetch(work)
+        seen = seen_digests(packages, Pool.load(work))
+        make(packages, seen, chosen.data)
+        (ROOT / "tests" / "pocket" / "seen.bin").write_bytes(b"".join(sorted(seen)))
     if "train" in steps:
         train(Pool.load(work), work, Plan(renders=chosen.renders))
     if "export" in steps:

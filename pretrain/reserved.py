@@ -10,3 +10,4 @@ PHOTOS = 500  # the first training photographs of each class; the datasets use t
 CLOTHES = 500  # the first photographs of each class
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FASHION = ("t-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")  # none are seen

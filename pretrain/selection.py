@@ -1,6 +1,7 @@
 """Which classes make up each dataset of the package, and which drawings, sketches or photographs of them.
 
     for comparing methods            animals food objects faces flags sketch_nature sketch_things photos clothes
+    the same, far from pretraining   icons signs digits
     kept out, to fix the settings    places events sketch_rest
 
 Every class has several drawings (by studios that pretraining never saw), sketches or photographs, and each of them is
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calprompt.pocket.render import Scene
+from pretrain.icons import CLASSES as ICONS
 
 ANIMALS = ("mammals", "birds", "reptiles", "marine life", "bugs", "amphibians")
 FOOD = ("vegetables", "fruit", "cooked / prepared", "asian", "sweets & candy", "drink", "dishware")
@@ -37,7 +39,7 @@ SKETCHES = json.loads((Path(__file__).parent / "sketches.json").read_text())
 class Choice:
     """A dataset: where its classes come from and how many pictures each gets.
 
-    source  "emoji" with kinds, "sketch" with classes, or the name of a set of photographs
+    source  "emoji" with kinds, "sketch" or "icons" with classes, or the name of a set of photographs or digits
     most    of the classes, the first by a hash of their names
     """
 
@@ -62,6 +64,9 @@ COMPARED = (
     Choice("sketch_things", "sketch", tuple(SKETCHES["things"]), "a sketch of a {}.", 24, 8, 28),
     Choice("photos", "cifar10", (), "a photo of a {}.", 48, 16, 320),
     Choice("clothes", "fashion", (), "a photo of a {}.", 48, 16, 320),
+    Choice("icons", "icons", tuple(ICONS["icons"]), "an icon of a {}.", 32, 8, 36),
+    Choice("signs", "icons", tuple(ICONS["signs"]), "an icon of a {}.", 32, 8, 128),
+    Choice("digits", "digits", (), "a picture of the number {}.", 48, 16, 320),
 )  # fmt: skip
 KEPT_OUT = (
     Choice("places", "emoji", PLACES, "a picture of a {}.", 32, 8, 30),

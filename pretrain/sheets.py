@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from PIL import Image
 
 from calprompt.pocket.render import Scene
 from calprompt.pocket.sheets import COLUMNS, Sheet, pixel_digests
+from pretrain import icons
 from pretrain.concepts import Concept, read_emoji
 from pretrain.pool import Pool
-from pretrain.reserved import CIFAR10, CLOTHES, FASHION, SKETCHES
+from pretrain.reserved import CIFAR10, CLOTHES, DIGITS, FASHION, SKETCHES
 from pretrain.selection import CHOICES, SHIFTED, SHIFTS, Choice
-from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, drawings, fashion, sketches
+from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, digits, drawings, fashion, sketches
 
 PAPER = Scene(size=(100, 100), turn=0, shift=0, tint=0, clutter=0, paper=100, blur=0, noise=0)
 Named = tuple[str, np.ndarray]  # where a drawing comes from, and the drawing
@@ -26,14 +28,16 @@ TITLES = {
     "sketch": "Quick, Draw! sketches",
     "cifar10": "CIFAR-10",
     "fashion": "Fashion-MNIST",
+    "icons": "icons of 28 sets",
+    "digits": "MNIST",
 }
 
 
 class Source:
     """Everything the datasets may show: by class, the drawings with their origin."""
 
-    def __init__(self, packages: dict[str, Path]) -> None:
-        self.packages, self.emoji = packages, read_emoji(packages)
+    def __init__(self, packages: dict[str, Path], seen: set[bytes]) -> None:
+        self.packages, self.emoji, self.seen = packages, read_emoji(packages), seen
         self.colour, self.black = self._drawn(UNSEEN), self._drawn(BLACK)
         self.sketched = {
             name: [(f"quickdraw/{name}/{i}", picture) for i, picture in enumerate(pictures)][SKETCHES:]
@@ -59,10 +63,10 @@ class Source:
         return sorted(found, key=lambda concept: _name(concept))
 
 
-def make(packages: dict[str, Path], folder: Path, echo=print) -> None:
-    """Write every sheet and its record."""
+def make(packages: dict[str, Path], seen: set[bytes], folder: Path, echo=print) -> None:
+    """Write every sheet and its record; `seen` has digests of what pretraining sees."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = Source(packages)
+    source = Source(packages, seen)
     for choice in CHOICES:
         _write(folder, choice.name, *_chosen(choice, source), echo=echo)
     animals = next(choice for choice in CHOICES if choice.name == SHIFTED)
@@ -77,6 +81,11 @@ def _chosen(choice: Choice, source: Source) -> tuple[dict[str, object], list[np.
         names = [_name(concept) for concept in concepts]
         parts = [_by_drawing(_shuffled(source.colour[concept.code])) for concept in concepts]
         scene: Scene | None = Scene()
+    elif choice.source == "icons":
+        drawn, names = icons.by_class(source.packages, choice.members), list(choice.members)
+        kept = [_different(_shuffled(drawn[name]), source.seen) for name in names]  # a black disc is seen elsewhere
+        parts = [_by_drawing(found, train=6, val=2) for found in kept]
+        scene = Scene(paper=50)
     else:
         by_class = source.sketched if choice.source == "sketch" else _photographs(choice.source, source.packages)
         names = sorted(choice.members or by_class)
@@ -135,13 +144,16 @@ def _sketches_of(concept: Concept, source: Source, count: int) -> list[Named]:
 
 
 def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]]:
-    """Those that pretraining may not see, by class."""
+    """Those that pretraining may not see, or digits, by class."""
     if which == "cifar10":
         photos, labels = cifar10(packages["cifar10"], "test")
         return {
             name: [(f"cifar10/test/{row}", photos[row]) for row in np.flatnonzero(labels == label)]
             for label, name in enumerate(CIFAR10)
         }
+    if which == "digits":
+        written = zip(DIGITS, digits(packages["digits"]), strict=True)
+        return {name: [(f"mnist/{name}/{row}", ink) for row, ink in enumerate(found)] for name, found in written}
     clothes = dict(zip(FASHION, fashion(packages["fashion"]), strict=True))
     seen = {picture_digest(_coarse(picture)) for pictures in clothes.values() for picture in pictures[:CLOTHES]}
     return {
@@ -154,18 +166,19 @@ def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]
     }
 
 
-def _different(found: list[Named]) -> list[Named]:
+def _different(found: list[Named], seen: Collection[bytes] = ()) -> list[Named]:
     """Without repetitions: some photographs are in their set twice, or come out alike when they are made coarse."""
     kept: dict[bytes, Named] = {}
     for named in found:
-        kept.setdefault(picture_digest(_coarse(named[1]) if named[1].ndim == 2 else named[1]), named)
-    return list(kept.values())
+        photo = named[1].shape[2:] == (3,)
+        kept.setdefault(picture_digest(named[1] if photo else _coarse(named[1])), named)
+    return [named for digest, named in kept.items() if digest not in seen]
 
 
-def _by_drawing(found: list[Named]) -> dict[str, list[Named]]:
+def _by_drawing(found: list[Named], train: int | None = None, val: int = 1) -> dict[str, list[Named]]:
     """Drawings to train, validate and test: 1, 1, 1 of three; 1, 1, 2 of four; 2, 1 and the rest of more."""
-    train = 1 if len(found) < 5 else 2
-    return {"train": found[:train], "val": found[train : train + 1], "test": found[train + 1 :]}
+    train = train or (1 if len(found) < 5 else 2)
+    return {"train": found[:train], "val": found[train : train + val], "test": found[train + val :]}
 
 
 def _by_count(found: list[Named], counts: dict[str, int]) -> dict[str, list[Named]]:
@@ -224,17 +237,16 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_seen(packages: dict[str, Path], pool: Pool, path: Path) -> None:
-    """Eight bytes of a digest of every picture seen in pretraining but photos, as coarse as those on the sheets."""
+def seen_digests(packages: dict[str, Path], pool: Pool) -> set[bytes]:
+    """Of every picture seen in pretraining but photos, as coarse as those on the sheets."""
     drawn = [_coarse(picture) for picture in pool.pictures[np.isin(pool.source, (*SEEN, "gameicons"))]]
     sketched = [_coarse(picture) for _, pictures in sketches(packages["quickdraw"]) for picture in pictures[:SKETCHES]]
     worn = [_coarse(picture) for pictures in fashion(packages["fashion"]) for picture in pictures[:CLOTHES]]
-    digests = sorted({picture_digest(picture) for picture in (*drawn, *sketched, *worn)})
-    path.write_bytes(b"".join(digests))
+    return {picture_digest(picture) for picture in (*drawn, *sketched, *worn)}
 
 
 def picture_digest(picture: np.ndarray) -> bytes:
-    """Of what can be seen: colour counts where it is not transparent."""
+    """Eight bytes, of what can be seen: colour counts where it is not transparent."""
     if picture.ndim == 3 and picture.shape[2] == 4:
         picture = np.where(picture[..., 3:] > 0, picture, 0)
     return hashlib.sha256(np.ascontiguousarray(picture).tobytes()).digest()[:8]

@@ -1,4 +1,4 @@
-"""Drawings of emoji by studio, as 48 px RGBA; and the two other sources, sketches and photographs.
+"""Drawings of emoji by studio, as 48 px RGBA; and the other sources, sketches, photographs and digits.
 
 seen    by the model in pretraining       noto noto4 blobs twemoji fluent3d fluentflat fluentmodern fluentcontrast
 unseen  the datasets are drawn by these   openmoji emojione emojione1 fxemoji streamline, and black versions of two
@@ -48,12 +48,12 @@ def drawings(studio: str, packages: dict[str, Path], emoji: Emoji) -> Iterator[D
         for path in sorted((packages[package] / "package").glob(pattern)):
             code = plain_code(path.stem)
             if code in emoji.by_code:
-                yield code, path.stem, _picture(path.read_bytes(), path.suffix)
+                yield code, path.stem, picture(path.read_bytes(), path.suffix)
         return
     for name, svg in icons(packages[studio] / "package"):
         concept = emoji.find(name)
         if concept is not None:
-            yield concept.code, name, _picture(svg, ".svg")
+            yield concept.code, name, picture(svg, ".svg")
 
 
 def icons(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -69,7 +69,7 @@ def icons(folder: Path) -> Iterator[tuple[str, bytes]]:
 def silhouettes(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Names and drawings of the game icons."""
     for name, svg in icons(folder):
-        yield name.replace("-", " "), _picture(svg, ".svg")
+        yield name.replace("-", " "), picture(svg, ".svg")
 
 
 def sketches(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -96,7 +96,15 @@ def fashion(folder: Path) -> Iterator[np.ndarray]:
         yield np.array(rows, dtype=np.uint8).reshape(-1, 28, 28)
 
 
-def _picture(content: bytes, suffix: str) -> np.ndarray:
+def digits(folder: Path) -> Iterator[np.ndarray]:
+    """Ink [n, 28, 28] of each of the ten digits."""
+    for digit in range(10):
+        numbers = json.loads((folder / f"package/src/digits/{digit}.json").read_text())["data"]
+        yield np.rint(np.array(numbers) * 255).astype(np.uint8).reshape(-1, 28, 28)
+
+
+def picture(content: bytes, suffix: str) -> np.ndarray:
+    """An SVG or a picture file on a square of 48 pixels, without its margins."""
     if suffix == ".svg":
         import resvg_py  # here, so that training needs no such package
 

@@ -24,6 +24,7 @@ from pretrain import packages
 from pretrain.captions import caption
 from pretrain.concepts import Concept
 from pretrain.export import export, write
+from pretrain.icons import SETS, by_class, plain_name
 from pretrain.model import Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.train import EACH, Plan, Sampler, contrast, train
@@ -172,3 +173,38 @@ def test_a_package_with_other_contents_is_refused(
     with pytest.raises(SystemExit, match=rf"icons-1.0.0.tgz has sha256 {registry.sha256}, expected 0+; not used"):
         packages.fetch(tmp_path, str)
     assert not (tmp_path / "packages").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("bell", "bell"),
+        ("bell-outline", "bell"),
+        ("credit-card-fill-rounded", "credit card"),
+        ("bxs-camera", "camera"),
+        ("arrow-up-16", "arrow up"),
+        ("line", "line"),  # a style only after a name
+    ],
+)
+def test_an_icon_is_named_without_its_style(name: str, shown: str) -> None:
+    assert plain_name(name) == shown
+
+
+def test_icons_of_a_class_are_one_of_each_set_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sets: one has the bell in two styles, the other has no bell but a key."""
+    monkeypatch.setattr("pretrain.icons.picture", lambda svg, suffix: (svg, suffix))  # without drawing it
+    drawn = {SETS[0]: {"bell-outline": "ring", "bell": "<g/>"}, SETS[1]: {"key-solid": "<a/>", "lock": "<b/>"}}
+    places = {}
+    for number, name in enumerate(SETS):
+        places[name] = tmp_path / str(number)
+        (places[name] / "package").mkdir(parents=True)
+        held = {icon: {"body": body} for icon, body in drawn.get(name, {}).items()}
+        (places[name] / "package" / "icons.json").write_text(json.dumps({"icons": held, "width": 24}))
+    found = by_class(places, ["bell", "key"])
+    assert {shown: [origin for origin, _ in icons] for shown, icons in found.items()} == {
+        "bell": [f"{SETS[0]}/bell"],
+        "key": [f"{SETS[1]}/key-solid"],
+    }
+    svg, suffix = found["bell"][0][1]
+    assert b'viewBox="0 0 24 16"><g/></svg>' in svg
+    assert suffix == ".svg"
