@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
     add("--tolerance", type=float, default=0.05, metavar="X", help="of --check, in percentage points (default: 0.05)")
     add("--quiet", action="store_true", help="no progress bars")
     setting = partial(add, default=argparse.SUPPRESS)  # what is not said is left to DemoSettings
-    setting("--data", nargs="+", metavar="NAME", help="datasets (default: pocket_food pocket_photos)")
+    setting("--data", nargs="+", metavar="NAME", help="datasets (default: pocket_signs pocket_photos)")
     setting("--seeds", type=int, metavar="N", help="runs of each method, with seeds 1 to N (default: 3)")
     setting("--epochs", type=int, metavar="N", help="(default: 50)")
     setting("--backbone", metavar="SPEC", help="as 'calprompt train' takes it (default: pocket)")

@@ -33,7 +33,7 @@ from calprompt.report.results import Results
 from calprompt.runs import Run, RunConfig, run
 from calprompt.runs.recipes import build_config, read_recipe
 
-DATA = ("pocket_food", "pocket_photos")
+DATA = ("pocket_signs", "pocket_photos")
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; all else is the same
 UNTUNED = "zero-shot"
 DIFFERENCES = (("CoOp + TCPT", "CoOp"),)
