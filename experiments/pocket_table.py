@@ -4,11 +4,11 @@
     python experiments/pocket_table.py --settings tuned --tuner coop one tuner, dataset by dataset
     python experiments/pocket_table.py --write                       put those that the page has a place for into it
 
-Tables are of the nine datasets near to what the model has seen, or, under "tuned_far" and "published_far", of icons,
-signs and digits. A difference is taken between runs of one tuner, dataset and seed, then averaged over seeds (and
-tuners, if several).
-The interval of the mean over datasets is Student's, with datasets as the unit: what would happen on other datasets
-like these. A star says that it excludes 0; of twenty true zeros one gets a star.
+Tables are of the nine datasets near to what the model has seen; under "tuned_far" and "published_far" of icons, signs
+and digits; under "tuned_all" and "published_all" of all twelve. A difference is that of two runs of a tuner, a dataset
+and a seed, then averaged over seeds (and tuners, if several). The interval of the mean over datasets is Student's,
+with datasets as the unit: what would happen on other datasets like these. A star says that it excludes 0; of twenty
+true zeros one gets a star.
 """
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metr
 
 
 def read(group: str, table: Path = TABLE) -> Results:
-    """All results of some settings on the datasets near to what the model has seen, or, of "tuned_far", far from it.
+    """All results of some settings: "tuned" on the near datasets, "tuned_far" on the far ones, "tuned_all" on both.
 
     "gap" is mean confidence minus accuracy, "on shots" accuracy on those.
     """
-    settings, _, far = group.partition("_")
+    settings, _, which = group.partition("_")
+    wanted = {"": (False,), "far": (True,), "all": (False, True)}[which]
     found: Results = defaultdict(dict)
     with table.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["settings"] != settings or (row["dataset"] in FAR) != bool(far):
+            if row["settings"] != settings or (row["dataset"] in FAR) not in wanted:
                 continue
             method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
             values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "ace", "mce", "mean_confidence")}
@@ -216,7 +217,7 @@ def draw(path: Path) -> None:
     grid = figure.subplots(2, 2, sharex=True, sharey="row")
     told = {"published": "published settings", "tuned": "settings for this model"}
     for row, settings in zip(grid, told, strict=True):
-        shown = cases(read(settings)) | cases(read(f"{settings}_far"))
+        shown = cases(read(f"{settings}_all"))
         for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
             axes.axhline(0, color="0.6", linewidth=0.8)
             axes.axline((0, 0), slope=1, linestyle="--", color="0.3", linewidth=1, label="as zero-shot")
