@@ -272,13 +272,16 @@ def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
     }
 
 
-def variants(table: Path = TABLE) -> dict[str, str]:
-    """CoOp under settings that differ in one thing, each on the datasets and seeds that it was run on."""
+def variants(which: str = "", table: Path = TABLE) -> dict[str, str]:
+    """CoOp under settings that differ in one thing, each on the datasets and seeds that it was run on.
+
+    which  "" for the near datasets, "_far" for the far ones
+    """
     pairs = {"ce - zero-shot": (Method("ce"), Method(ZERO)), "tcpt - ce": (Method("tcpt"), Method("ce"))}
     metrics, rows = ("accuracy", "ece", "gap"), defaultdict(list)
-    plain, told = read("tuned", table), set()
+    plain, told = read(f"tuned{which}", table), set()
     for settings, about in VARIANTS.items():
-        found = read(settings, table)
+        found = read(f"{settings}{which}", table)
         keys = frozenset(shared(found, [Method("ce"), Method("tcpt")], ["coop"]))
         same: Results = defaultdict(dict)
         same.update({name: {key: held[key] for key in held if key in keys} for name, held in plain.items()})
@@ -313,7 +316,10 @@ def datasets(settings: str, tuner: str) -> str:
 def filled(page: str) -> str:
     """The page with the table of every place it has, <!-- settings: title --> … <!-- end -->."""
     wanted = {place["settings"] for place in PLACE.finditer(page)}
-    made = {name: variants() if name == "variants" else tables(name) for name in wanted}
+    made = {}
+    for name in wanted:
+        variant = name.startswith("variants")
+        made[name] = variants(name.removeprefix("variants")) if variant else tables(name)
 
     def fill(place: re.Match[str]) -> str:
         table = made[place["settings"]][place["title"]]
