@@ -2,8 +2,8 @@
 
 A set has an icon in several styles, "bell", "bell-outline", "bell-fill"; the shortest name is taken. icons.json lists
 the classes, icons of things and signs: the names that at least 12 of the 28 sets have and that pretraining used for
-something, without those that depend on left and right, because training pictures are mirrored, and without "stop",
-which looks like "square".
+something, without those that depend on left and right, because training pictures are mirrored, and without some whose
+drawings are all alike ("circle", "square", "stop") or of a company ("apple").
 """
 
 from __future__ import annotations

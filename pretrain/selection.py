@@ -65,7 +65,7 @@ COMPARED = (
     Choice("photos", "cifar10", (), "a photo of a {}.", 48, 16, 320),
     Choice("clothes", "fashion", (), "a photo of a {}.", 48, 16, 320),
     Choice("icons", "icons", tuple(ICONS["icons"]), "an icon of a {}.", 32, 8, 36),
-    Choice("signs", "icons", tuple(ICONS["signs"]), "an icon of a {}.", 32, 8, 128),
+    Choice("signs", "icons", tuple(ICONS["signs"]), "an icon of a {}.", 32, 8, 140),
     Choice("digits", "digits", (), "a picture of the number {}.", 48, 16, 320),
 )  # fmt: skip
 KEPT_OUT = (

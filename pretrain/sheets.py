@@ -22,6 +22,7 @@ from pretrain.selection import CHOICES, SHIFTED, SHIFTS, Choice
 from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, digits, drawings, fashion, sketches
 
 PAPER = Scene(size=(100, 100), turn=0, shift=0, tint=0, clutter=0, paper=100, blur=0, noise=0)
+ALIKE = 0.9  # of the ink of two icons together
 Named = tuple[str, np.ndarray]  # where a drawing comes from, and the drawing
 TITLES = {
     "emoji": "drawings of unseen studios",
@@ -83,8 +84,7 @@ def _chosen(choice: Choice, source: Source) -> tuple[dict[str, object], list[np.
         scene: Scene | None = Scene()
     elif choice.source == "icons":
         drawn, names = icons.by_class(source.packages, choice.members), list(choice.members)
-        kept = [_different(_shuffled(drawn[name]), source.seen) for name in names]  # a black disc is seen elsewhere
-        parts = [_by_drawing(found, train=6, val=2) for found in kept]
+        parts = [_by_drawing(_unlike(_shuffled(drawn[name]), source.seen), train=6, val=2) for name in names]
         scene = Scene(paper=50)
     else:
         by_class = source.sketched if choice.source == "sketch" else _photographs(choice.source, source.packages)
@@ -166,13 +166,24 @@ def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]
     }
 
 
-def _different(found: list[Named], seen: Collection[bytes] = ()) -> list[Named]:
+def _unlike(found: list[Named], seen: Collection[bytes]) -> list[Named]:
+    """Icons that were not seen, and of those that look alike the first: sets copy, and a plus is a plus."""
+    kept: list[Named] = []
+    for origin, icon in _different(found):
+        ink = icon[..., 3].astype(np.int64)
+        overlaps = (np.minimum(ink, other[..., 3]).sum() / np.maximum(ink, other[..., 3]).sum() for _, other in kept)
+        if picture_digest(_coarse(icon)) not in seen and all(overlap <= ALIKE for overlap in overlaps):
+            kept.append((origin, icon))
+    return kept
+
+
+def _different(found: list[Named]) -> list[Named]:
     """Without repetitions: some photographs are in their set twice, or come out alike when they are made coarse."""
     kept: dict[bytes, Named] = {}
     for named in found:
         photo = named[1].shape[2:] == (3,)
         kept.setdefault(picture_digest(named[1] if photo else _coarse(named[1])), named)
-    return [named for digest, named in kept.items() if digest not in seen]
+    return list(kept.values())
 
 
 def _by_drawing(found: list[Named], train: int | None = None, val: int = 1) -> dict[str, list[Named]]:

@@ -52,6 +52,19 @@ def test_no_drawing_is_on_two_sides(name):
     assert not repeated
 
 
+@pytest.mark.parametrize("name", ["icons", "signs"])
+def test_icons_on_two_sides_do_not_even_look_alike(name):
+    """Sets copy from each other, so that other drawings may be the same but for a pixel."""
+    sheet, by_label = pocket.sheet(name), defaultdict(list)
+    for row, (label, split, _) in enumerate(sheet.record["drawings"]):
+        by_label[label].append((split, sheet.drawings[row][..., 3].astype(int)))
+    for icons in by_label.values():
+        for number, (split, ink) in enumerate(icons):
+            for other_split, other in icons[:number]:
+                overlap = np.minimum(ink, other).sum() / np.maximum(ink, other).sum()
+                assert split == other_split or overlap < 0.95
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_drawing_is_of_a_source_that_pretraining_left_out(name):
     for _, _, origin in pocket.sheet(name).record["drawings"]:
