@@ -62,7 +62,7 @@ def test_icons_on_two_sides_do_not_even_look_alike(name):
         for number, (split, ink) in enumerate(icons):
             for other_split, other in icons[:number]:
                 overlap = np.minimum(ink, other).sum() / np.maximum(ink, other).sum()
-                assert split == other_split or overlap < 0.95
+                assert split == other_split or overlap < 0.92  # 0.9 before colours were made coarse
 
 
 @pytest.mark.parametrize("name", NAMES)
