@@ -35,6 +35,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from pocket_numbers import FAR, LOSSES, NEAR, TABLE, TUNERS
 from safetensors.torch import load_file, save_file
 
 from calprompt.clip import load_backbone, unit
@@ -48,15 +49,10 @@ from calprompt.runs import prepare, run
 from calprompt.runs.recipes import build_config, read_recipe
 
 HERE = Path(__file__).parent
-TABLE = HERE / "pocket.csv"
 RUN = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")  # columns that name a run
 ROW = ("model", "calibrator", "split")  # those that name a row of it
-NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
-FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
 DATASETS = (*NEAR, *FAR)
 KEPT_OUT = ("places", "events", "sketch_rest")
-TUNERS = ("coop", "kgcoop", "maple", "prograd", "cocoop", "promptsrc", "proda")
-LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 CALIBRATORS = ("temperature", "dac", "temperature -> dac", "sals", "vector", "isotonic", "histogram")
 METRICS = ("accuracy", "ece", "ace", "mce", "nll", "brier", "mean_confidence")
 ON_SHOTS = "accuracy_on_shots"

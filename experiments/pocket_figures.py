@@ -1,0 +1,107 @@
+"""The figures of docs/pocket-results.md, from experiments/pocket.csv.
+
+python experiments/pocket_figures.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pocket_numbers import SPLITS, TUNERS, ZERO, Interval, Method, Results, cases, difference, read, shared
+
+from calprompt.report.reliability import save_figure
+
+DOCS = Path(__file__).parents[1] / "docs"
+TOLD = {"published": "published settings", "tuned": "settings for this model"}
+
+
+def gaps() -> Figure:
+    """Confidence minus accuracy after tuning against that of zero-shot: a point a tuner, dataset and half."""
+    figure = Figure(figsize=(8.4, 8.0), layout="constrained")
+    grid = figure.subplots(2, 2, sharex=True, sharey="row")
+    for row, settings in zip(grid, TOLD, strict=True):
+        shown = cases(read(f"{settings}_all"))
+        for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
+            axes.axhline(0, color="0.6", linewidth=0.8)
+            axes.axline((0, 0), slope=1, linestyle="--", color="0.3", linewidth=1, label="as zero-shot")
+            for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
+                points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
+                axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
+            axes.set_title(f"{title}, {TOLD[settings]}", fontsize=11)
+            axes.set_xlim(-13, 28)
+            axes.grid(color="0.92")
+            axes.set_axisbelow(True)
+        row[0].set_ylabel("after tuning")
+    for axes in grid[1]:
+        axes.set_xlabel("zero-shot: confidence minus accuracy, %")
+    grid[0, 1].legend(loc="upper left", frameon=False)
+    return figure
+
+
+def effects() -> Figure:
+    """What tuning does, and what TCPT changes of it, tuner by tuner, with intervals over datasets."""
+    panels = [(metric, split) for metric in ("accuracy", "ece") for split in SPLITS]
+    figure = Figure(figsize=(10.4, 7.0), layout="constrained")
+    read_all = {settings: read(f"{settings}_all") for settings in TOLD}
+    run = {
+        settings: [tuner for tuner in TUNERS if shared(found, [Method("ce"), Method("tcpt")], [tuner])]
+        for settings, found in read_all.items()
+    }
+    tall = [len(tuners) + 1 for tuners in run.values()]
+    grid = figure.subplots(len(TOLD), len(panels), sharey="row", height_ratios=tall)
+    steps = {
+        "cross-entropy minus zero-shot": (Method("ce"), Method(ZERO), "0.45", "o"),
+        "TCPT minus cross-entropy": (Method("tcpt"), Method("ce"), "tab:red", "D"),
+    }
+    for row, settings in zip(grid, TOLD, strict=True):
+        found, tuners = read_all[settings], run[settings]
+        for axes, (metric, split) in zip(row, panels, strict=True):
+            axes.axvline(0, color="0.3", linewidth=0.8)
+            for number, (told, (first, second, colour, marker)) in enumerate(steps.items()):
+                of = {tuner: _of_tuner(found, first, second, split, metric, tuner) for tuner in tuners}
+                _bars(axes, list(of.values()), 0.15 - 0.3 * number, colour, marker, told)
+            axes.set_yticks(range(len(tuners)), tuners)
+            axes.set_ylim(len(tuners) - 0.5, -0.5)
+            axes.grid(axis="x", color="0.92")
+            axes.set_axisbelow(True)
+            name = {"accuracy": "accuracy", "ece": "ECE"}[metric]
+            axes.set_title(f"{name}, {split} classes", fontsize=11)
+        row[0].set_ylabel(TOLD[settings])
+    for axes in grid[-1]:
+        axes.set_xlabel("points")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _of_tuner(found: Results, first: Method, second: Method, split: str, metric: str, tuner: str) -> Interval:
+    interval = difference(found, first, second, split, metric, shared(found, [first, second], [tuner]))
+    assert interval is not None
+    return interval
+
+
+def _bars(axes: Axes, intervals: list[Interval], above: float, colour: str, marker: str, told: str) -> None:
+    """A mark and a line a row; filled marks are clear of 0."""
+    for row, interval in enumerate(intervals):
+        axes.errorbar(
+            interval.mean,
+            row - above,
+            xerr=interval.half,
+            fmt=marker,
+            color=colour,
+            markerfacecolor=colour if interval.clear else "white",
+            markersize=5,
+            linewidth=1.4,
+            label=told if row == 0 else None,
+        )
+
+
+def main() -> None:
+    save_figure(gaps(), DOCS / "pocket-gaps.png")
+    save_figure(effects(), DOCS / "pocket-effects.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The numbers of experiments/pocket.csv: what was run, and differences between runs that belong together.
+
+A difference is that of two runs of a tuner, a dataset and a seed, then averaged over seeds (and tuners, if several).
+The interval of the mean over datasets is Student's, with datasets as the unit: what would happen on other datasets
+like these.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+TABLE = Path(__file__).with_name("pocket.csv")
+NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
+FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
+TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
+LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
+SPLITS = ("base", "novel")
+ZERO = "zero-shot"
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.20}
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared with something else on the same tuner, dataset and seed."""
+
+    loss: str
+    calibrator: str = "none"
+
+    def __str__(self) -> str:
+        return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
+
+
+Key = tuple[str, str, int]  # tuner, dataset, seed
+Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metric; in per cent but for nll
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over datasets, and how far it may be off; not known of a single dataset."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """The interval of one value a dataset."""
+        several = len(values) > 1
+        return cls(mean(values), STUDENT[len(values)] * stdev(values) / math.sqrt(len(values)) if several else None)
+
+    @property
+    def clear(self) -> bool:
+        """Whether it excludes 0."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def __str__(self) -> str:
+        if self.half is None:
+            return f"{self.mean:+.2f}"
+        star = "*" if self.clear else ""
+        return f"{self.mean:+.2f}{star} [{self.mean - self.half:+.2f}, {self.mean + self.half:+.2f}]"
+
+
+def read(group: str, table: Path = TABLE) -> Results:
+    """All results of some settings: "tuned" on the near datasets, "tuned_far" on the far ones, "tuned_all" on both.
+
+    "gap" is mean confidence minus accuracy, "on shots" accuracy on those.
+    """
+    settings, _, which = group.partition("_")
+    wanted = {"": (False,), "far": (True,), "all": (False, True)}[which]
+    found: Results = defaultdict(dict)
+    with table.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["settings"] != settings or (row["dataset"] in FAR) not in wanted:
+                continue
+            method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
+            values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "ace", "mce", "mean_confidence")}
+            values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
+            values["on shots"] = 100 * float(row["accuracy_on_shots"])
+            for metric, value in values.items():
+                found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
+    return found
+
+
+def by_dataset(values: dict[Key, float], keys: Iterable[Key]) -> list[float]:
+    """Means over tuners and seeds."""
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for key in keys:
+        grouped[key[1]].append(values[key])
+    return [mean(each) for _, each in sorted(grouped.items())]
+
+
+def shared(found: Results, methods: Sequence[Method], tuners: Sequence[str]) -> list[Key]:
+    """What all of the methods were run on."""
+    keys = [found[method, "base", "accuracy"].keys() for method in methods]
+    return sorted(key for key in set(keys[0]).intersection(*keys[1:]) if key[0] in tuners)
+
+
+def level(found: Results, method: Method, split: str, metric: str, keys: list[Key]) -> float:
+    """The mean over datasets."""
+    return mean(by_dataset(found[method, split, metric], keys))
+
+
+def difference(
+    found: Results, first: Method, second: Method, split: str, metric: str, keys: list[Key]
+) -> Interval | None:
+    """The mean paired difference over datasets; nothing if a method has no meaning there, or was not run."""
+    ours, theirs = found[first, split, metric], found[second, split, metric]
+    if not keys or not all(key in ours for key in keys):
+        return None
+    return Interval.of(by_dataset({key: ours[key] - theirs[key] for key in keys}, keys))
+
+
+def cases(found: Results) -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
+    """For every tuner, dataset and half, gap and ECE of zero-shot, cross-entropy and TCPT: means over seeds."""
+    methods = [Method(ZERO), Method("ce"), Method("tcpt")]
+    held: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
+    for key in shared(found, methods, TUNERS):
+        for split in SPLITS:
+            held[key[0], key[1], split].append(key)
+    return {
+        case: {
+            str(method): (
+                mean(found[method, case[2], "gap"][key] for key in keys),
+                mean(found[method, case[2], "ece"][key] for key in keys),
+            )
+            for method in methods
+        }
+        for case, keys in held.items()
+    }
