@@ -1,0 +1,76 @@
+"""The loop over the pocket: what it runs, that it goes on where it stood, and what it collects."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def pocket(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    return importlib.import_module("pocket")
+
+
+def asked(out: Path, **changed: object) -> argparse.Namespace:
+    asked_for = {"settings": "tuned", "tuners": ("coop",), "losses": ("ce",), "datasets": ("photos",), "seeds": (1,)}
+    return argparse.Namespace(**{**asked_for, "shots": 16, "worker": "0/1", "minutes": 9.0, "out": out, **changed})
+
+
+@pytest.mark.parametrize("settings", ["published", "tuned"])
+def test_the_whole_comparison_is_every_tuner_loss_dataset_and_seed(
+    pocket: ModuleType, tmp_path: Path, settings: str
+) -> None:
+    whole = {"tuners": pocket.TUNERS, "losses": pocket.LOSSES, "datasets": pocket.DATASETS, "seeds": pocket.SEEDS}
+    jobs = list(pocket.jobs(asked(tmp_path, settings=settings, **whole)))
+    assert len({job.name for job in jobs}) == len(jobs) == 7 * 7 * 12 * 5
+    for job in {job.tuner: job for job in jobs if settings == "published"}.values():
+        recipe = pocket.published(job.tuner)
+        assert pocket.settings_of(job) == recipe
+        assert job.rate == recipe["lr"]
+
+
+def test_it_goes_on_where_it_stood_and_collects_one_table(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_job = pocket.settings_of
+    monkeypatch.setattr(pocket, "settings_of", lambda job: {**of_job(job), "epochs": 1})
+    monkeypatch.setattr(pocket, "TABLE", tmp_path / "table.csv")
+    first, both = asked(tmp_path), asked(tmp_path, losses=("ce", "tcpt"))
+    pocket.perform(list(pocket.jobs(first)), first)
+    (done,) = (tmp_path / "done").glob("*.json")
+    before = done.stat().st_mtime_ns
+    pocket.collect(first)
+    kept = (tmp_path / "table.csv").read_text().splitlines()
+    pocket.perform(list(pocket.jobs(both)), both)
+    assert done.stat().st_mtime_ns == before
+    done.unlink()
+    pocket.collect(both)
+    after = (tmp_path / "table.csv").read_text().splitlines()
+    assert after[: len(kept)] == kept  # rows of a run that is no longer there stay
+    rows = list(csv.DictReader(after))
+    named = {(row["loss"], row["model"], row["calibrator"], row["split"]) for row in rows}
+    assert len(named) == len(rows)
+    for loss in ("ce", "tcpt"):
+        assert {split for *of, split in named if of == [loss, "tuned", "none"]} == {"base", "novel"}
+        assert {split for *of, split in named if of == [loss, "zero-shot", "none"]} == {"base", "novel"}
+        known = {calibrator for of, model, calibrator, _ in named if (of, model) == (loss, "tuned")}
+        assert known == {"none", *pocket.CALIBRATORS}
+    record = json.loads(next((tmp_path / "done").glob("*.json")).read_text())
+    assert set(record["on_shots"]) == {"tuned", "zero-shot"}
+
+
+def test_a_folder_without_a_finished_job_is_named(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pocket, "TABLE", tmp_path / "table.csv")
+    with pytest.raises(SystemExit, match=f"{tmp_path} has no finished job"):
+        pocket.collect(asked(tmp_path))
