@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -73,17 +74,23 @@ def read(group: str, table: Path = TABLE) -> Results:
     settings, _, which = group.partition("_")
     wanted = {"": (False,), "far": (True,), "all": (False, True)}[which]
     found: Results = defaultdict(dict)
-    with table.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["settings"] != settings or (row["dataset"] in FAR) not in wanted:
-                continue
-            method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
-            values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "ace", "mce", "mean_confidence")}
-            values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
-            values["on shots"] = 100 * float(row["accuracy_on_shots"])
-            for metric, value in values.items():
-                found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
+    for row in rows(table):
+        if row["settings"] != settings or (row["dataset"] in FAR) not in wanted:
+            continue
+        method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
+        values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "mean_confidence")}
+        values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
+        values["on shots"] = 100 * float(row["accuracy_on_shots"])
+        for metric, value in values.items():
+            found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
     return found
+
+
+@cache
+def rows(table: Path = TABLE) -> list[dict[str, str]]:
+    """One a run, calibrator and split."""
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def by_dataset(values: dict[Key, float], keys: Iterable[Key]) -> list[float]:
