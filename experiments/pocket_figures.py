@@ -9,7 +9,21 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pocket_numbers import SPLITS, TUNERS, ZERO, Interval, Method, Results, cases, difference, read, shared
+from pocket_numbers import (
+    FAR,
+    NEAR,
+    SPLITS,
+    TUNERS,
+    ZERO,
+    Cases,
+    Interval,
+    Method,
+    Results,
+    cases,
+    difference,
+    read,
+    shared,
+)
 
 from calprompt.report.reliability import save_figure
 
@@ -38,6 +52,35 @@ def gaps() -> Figure:
         axes.set_xlabel("zero-shot: confidence minus accuracy, %")
     grid[0, 1].legend(loc="upper left", frameon=False)
     return figure
+
+
+def halves() -> Figure:
+    """How far tuning lifts the gap of novel classes above that of base classes, dataset by dataset."""
+    shown = cases(read("tuned_all"))
+    lifted = {
+        name: [[_lifted(shown, tuner, dataset, name) for tuner in TUNERS] for dataset in (*NEAR, *FAR)]
+        for name in ("ce", "tcpt")
+    }
+    most = max(abs(value) for rows in lifted.values() for row in rows for value in row)
+    figure = Figure(figsize=(9.6, 5.2), layout="constrained")
+    for axes, (name, rows) in zip(figure.subplots(1, 2, sharey=True), lifted.items(), strict=True):
+        drawn = axes.imshow(rows, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+        for y, row in enumerate(rows):
+            for x, value in enumerate(row):
+                colour = "white" if abs(value) > 0.6 * most else "black"
+                told = f"{round(value):+d}" if round(value) else "0"
+                axes.text(x, y, told, ha="center", va="center", fontsize=9, color=colour)
+        axes.axhline(len(NEAR) - 0.5, color="black", linewidth=1.2)
+        axes.set_xticks(range(len(TUNERS)), TUNERS, rotation=35, ha="right")
+        axes.set_yticks(range(len(rows)), (*NEAR, *FAR))
+        axes.set_title({"ce": "cross-entropy", "tcpt": "TCPT"}[name], fontsize=11)
+    figure.colorbar(drawn, label="novel above base, points", shrink=0.8)
+    return figure
+
+
+def _lifted(shown: Cases, tuner: str, dataset: str, method: str) -> float:
+    base, novel = (shown[tuner, dataset, split] for split in SPLITS)
+    return (novel[method][0] - base[method][0]) - (novel[ZERO][0] - base[ZERO][0])
 
 
 def effects() -> Figure:
@@ -100,6 +143,7 @@ def _bars(axes: Axes, intervals: list[Interval], above: float, colour: str, mark
 
 def main() -> None:
     save_figure(gaps(), DOCS / "pocket-gaps.png")
+    save_figure(halves(), DOCS / "pocket-halves.png")
     save_figure(effects(), DOCS / "pocket-effects.png")
 
 

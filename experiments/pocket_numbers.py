@@ -21,6 +21,17 @@ NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags
 FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
 TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
+PARTS = (  # what the paper takes TCPT apart into, and what could stand in its place
+    "margin_mean_only",
+    "margin_variance_only",
+    "mean_moment_only",
+    "covariance_only",
+    "margin_l1",
+    "margin_l2",
+    "margin_orthogonality",
+    "label_smoothing",
+    "focal",
+)
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.20}
@@ -38,6 +49,7 @@ class Method:
 
 
 Key = tuple[str, str, int]  # tuner, dataset, seed
+Cases = dict[tuple[str, str, str], dict[str, tuple[float, float]]]  # tuner, dataset, split; method; gap and ECE
 Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metric; in per cent but for nll
 
 
@@ -122,7 +134,7 @@ def difference(
     return Interval.of(by_dataset({key: ours[key] - theirs[key] for key in keys}, keys))
 
 
-def cases(found: Results) -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
+def cases(found: Results) -> Cases:
     """For every tuner, dataset and half, gap and ECE of zero-shot, cross-entropy and TCPT: means over seeds."""
     methods = [Method(ZERO), Method("ce"), Method("tcpt")]
     held: dict[tuple[str, str, str], list[Key]] = defaultdict(list)

@@ -20,6 +20,7 @@ from statistics import mean
 
 from pocket_numbers import (
     LOSSES,
+    PARTS,
     SPLITS,
     TABLE,
     TUNERS,
@@ -142,7 +143,7 @@ def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
                 rows.append([f"{first} - {second}", who, *effects(found, first, second, over, tuners)])
         return markdown(["", "tuners", "runs", *columns(over)], rows)
 
-    losses = [(Method(loss), plain) for loss in LOSSES if loss != "ce"]
+    losses, parts = ([(Method(loss), plain) for loss in some if loss != "ce"] for some in (LOSSES, PARTS))
     return {
         "levels of accuracy": levels(found, "accuracy"),
         "levels of ece": levels(found, "ece"),
@@ -153,7 +154,7 @@ def tables(settings: str, table: Path = TABLE) -> dict[str, str]:
         "by zero-shot": by_zero_shot(found),
         "tcpt - ce": by_tuner(Method("tcpt"), plain, metrics),
         "losses": of_all(losses, metrics),
-        **{f"losses of {tuner}": of_all(losses, metrics, [tuner]) for tuner in TUNERS},
+        **{f"losses of {tuner}": of_all([*losses, *parts], metrics, [tuner]) for tuner in TUNERS},
         "calibrators": of_all(
             ((Method(loss, name), Method(loss)) for loss in ("ce", "tcpt") for name in calibrators), ("ece", "nll")
         ),
