@@ -48,7 +48,7 @@ from calprompt.pocket.datasets import MODEL
 from calprompt.runs import prepare, run
 from calprompt.runs.recipes import build_config, read_recipe
 
-HERE = Path(__file__).parent
+RATES = Path(__file__).with_name("pocket_rates.json")
 RUN = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")  # columns that name a run
 ROW = ("model", "calibrator", "split")  # those that name a row of it
 DATASETS = (*NEAR, *FAR)
@@ -61,7 +61,7 @@ SEEDS = (1, 2, 3, 4, 5)
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is chosen
 FURTHER = (0.01, 0.03, 30.0, 100.0)  # those tried where the best of these is the first or the last
 DEPTH = {"maple": {"depth": 3}, "promptsrc": {"depth": 3, "visual_depth": 5}}  # as many blocks as the pocket has
-SHORTER = {  # about a quarter of the published epochs; batches of 1 and 4 are larger, which a CPU needs
+SHORTER = {  # than the published ones, or in larger batches than 1 and 4, which a CPU needs
     "coop": {"epochs": 12},
     "kgcoop": {"epochs": 25},
     "maple": {"epochs": 5, "batch_size": 16},
@@ -110,12 +110,13 @@ def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
 def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
     """What compares tuners and losses: all of a seed before the next."""
     given = chosen.settings in ("published", "pocket")
-    rates = {} if given else json.loads((HERE / "pocket_rates.json").read_text())
+    rates = {} if given else json.loads(RATES.read_text())
+    datasets = [name for name in chosen.datasets if chosen.settings != "long" or name not in SMALL]
     for seed in chosen.seeds:
         for loss in chosen.losses:
             for tuner in chosen.tuners:
                 rate = rates[tuner]["rate"] if rates else published(tuner)["lr"]
-                for dataset in chosen.datasets:
+                for dataset in datasets:
                     yield Job(chosen.settings, tuner, loss, dataset, seed, chosen.shots, rate)
 
 
@@ -246,32 +247,33 @@ def choose_rates(chosen: argparse.Namespace) -> None:
     """The rate with the lowest negative log likelihood on validation images, a mean over the datasets kept out.
 
     A rate at the end of what was tried is no choice, so others are tried beyond it, up to a hundredth or 100 times.
+    Rates of tuners that are not asked for stay as they were.
     """
     perform([job for name in chosen.tuners for each in FACTORS for job in rate_jobs(name, each, chosen.shots)], chosen)
-    table = {}
-    for tuner in TUNERS:
-        tried = {factor: _val_nll(tuner, factor, chosen) for factor in (*FURTHER, *FACTORS)}
-        while found := {factor: nll for factor, nll in tried.items() if nll is not None}:
-            best = min(found, key=found.__getitem__)
-            untried = [factor for factor in FURTHER if tried[factor] is None]
-            beyond = [factor for factor in untried if factor > best] if best == max(found) else []
-            before = [factor for factor in untried if factor < best] if best == min(found) else []
-            if tuner not in chosen.tuners or not (beyond or before):
-                break
-            factor = min(beyond) if beyond else max(before)
+    table = json.loads(RATES.read_text()) if RATES.is_file() else {}
+    for tuner in chosen.tuners:
+        tried = {factor: _val_nll(tuner, factor, chosen) for factor in FACTORS}
+        while factor := _beyond(tried):
             perform(rate_jobs(tuner, factor, chosen.shots), chosen)
             tried[factor] = _val_nll(tuner, factor, chosen)
-        if found:
-            lr = published(tuner)["lr"]
-            nlls = {f"{factor * lr:.3g}": nll for factor, nll in sorted(found.items())}
-            table[tuner] = {"rate": float(min(nlls, key=nlls.__getitem__)), "published": lr, "val_nll": nlls}
-    write_json(HERE / "pocket_rates.json", table)
+        lr = published(tuner)["lr"]
+        nlls = {f"{factor * lr:.3g}": nll for factor, nll in sorted(tried.items())}
+        table[tuner] = {"rate": float(min(nlls, key=nlls.__getitem__)), "published": lr, "val_nll": nlls}
+    write_json(RATES, table)
 
 
-def _val_nll(tuner: str, factor: float, chosen: argparse.Namespace) -> float | None:
+def _beyond(tried: dict[float, float]) -> float | None:
+    """The next factor to try, if the best one is the first or the last of those that were."""
+    best, untried = min(tried, key=tried.__getitem__), [factor for factor in FURTHER if factor not in tried]
+    after = [factor for factor in untried if factor > best == max(tried)]
+    before = [factor for factor in untried if factor < best == min(tried)]
+    return min(after) if after else max(before, default=None)
+
+
+def _val_nll(tuner: str, factor: float, chosen: argparse.Namespace) -> float:
     files = [chosen.out / "done" / f"{job.name}.json" for job in rate_jobs(tuner, factor, chosen.shots)]
     if not all(file.is_file() for file in files):
-        return None
+        raise SystemExit(f"{tuner} with {factor:g} times the published rate is not done; start again to go on")
     return mean(json.loads(file.read_text())["val"]["nll"] for file in files)
 
 
@@ -317,6 +319,8 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="torch")
     if chosen.what == "rates":
+        if chosen.worker != "0/1":
+            parser.error("rates are chosen by one worker")
         choose_rates(chosen)
     elif chosen.what == "run":
         perform(list(jobs(chosen)), chosen)

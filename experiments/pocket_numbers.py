@@ -84,17 +84,20 @@ def read(group: str, table: Path = TABLE) -> Results:
     "gap" is mean confidence minus accuracy, "on shots" accuracy on those.
     """
     settings, _, which = group.partition("_")
-    wanted = {"": (False,), "far": (True,), "all": (False, True)}[which]
+    wanted = {"": NEAR, "far": FAR, "all": (*NEAR, *FAR)}[which]
     found: Results = defaultdict(dict)
     for row in rows(table):
-        if row["settings"] != settings or (row["dataset"] in FAR) not in wanted:
+        if row["settings"] != settings or row["dataset"] not in wanted:
             continue
         method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
         values = {name: 100 * float(row[name]) for name in ("accuracy", "ece", "mean_confidence")}
         values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
         values["on shots"] = 100 * float(row["accuracy_on_shots"])
+        key = row["tuner"], row["dataset"], int(row["seed"])
+        if method.loss != ZERO and key in found[method, row["split"], "accuracy"]:
+            raise ValueError(f"{table}: {settings}, {', '.join(map(str, key))}, {method} is there twice; keep one rate")
         for metric, value in values.items():
-            found[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
+            found[method, row["split"], metric][key] = value
     return found
 
 

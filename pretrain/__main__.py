@@ -13,7 +13,7 @@ from pretrain.evaluate import zero_shot
 from pretrain.export import export
 from pretrain.packages import fetch
 from pretrain.pool import Pool, assemble
-from pretrain.selection import COMPARED, KEPT_OUT
+from pretrain.selection import COMPARED, KEPT_OUT, SHIFTS
 from pretrain.sheets import make, seen_digests
 from pretrain.train import Plan, train
 
@@ -43,15 +43,17 @@ def main() -> None:
         packages = fetch(work)
         seen = seen_digests(packages, Pool.load(work))
         make(packages, seen, chosen.data)
-        (ROOT / "tests" / "pocket" / "seen.bin").write_bytes(b"".join(sorted(seen)))
+        if chosen.data == POCKET / "data":  # what the tests hold these sheets against
+            (ROOT / "tests" / "pocket" / "seen.bin").write_bytes(b"".join(sorted(seen)))
     if "train" in steps:
         train(Pool.load(work), work, Plan(renders=chosen.renders))
     if "export" in steps:
         print(export(work / "checkpoint.safetensors", Pool.load(work), chosen.model))
     if "evaluate" in steps:
-        names = [choice.name for choice in (*KEPT_OUT, *COMPARED)]
+        names = [each.name for each in (*KEPT_OUT, *COMPARED, *SHIFTS)]
         found = zero_shot(chosen.model, chosen.data, names)
-        (chosen.model / "zero_shot.json").write_text(json.dumps(found, indent=2) + "\n")
+        rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
+        (chosen.model / "zero_shot.json").write_text(json.dumps(rounded, indent=2) + "\n")
 
 
 if __name__ == "__main__":

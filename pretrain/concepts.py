@@ -19,7 +19,6 @@ class Concept:
     names     all its names, the usual one first
     keywords  words that go with it
     kind      what it is a kind of, "fruit"
-    group     the large group of that, "food & drink"
     """
 
     code: str
@@ -27,7 +26,6 @@ class Concept:
     names: tuple[str, ...]
     keywords: tuple[str, ...] = ()
     kind: str = ""
-    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ def read_emoji(packages: dict[str, Path]) -> Emoji:
     """Names from emojibase and emojilib; people in skin tones are left out."""
     english = packages["emojibase"] / "package" / "en"
     messages = json.loads((english / "messages.json").read_text())
-    groups = {item["order"]: item["message"] for item in messages["groups"]}
     kinds = {item["order"]: item["message"] for item in messages["subgroups"]}
     library = json.loads((packages["emojilib"] / "package/dist/emoji-en-US.json").read_text())
     shortcodes: dict[str, list[str]] = {}
@@ -94,7 +91,7 @@ def read_emoji(packages: dict[str, Path]) -> Emoji:
         keywords = tuple(
             dict.fromkeys(clean(word) for word in (*item.get("tags", ()), *library.get(item["emoji"], ())[1:]))
         )
-        by_code[code] = Concept(code, names[0], names, keywords, kinds.get(item["subgroup"], ""), groups[item["group"]])
+        by_code[code] = Concept(code, names[0], names, keywords, kinds.get(item["subgroup"], ""))
         for name in names:
             by_name.setdefault(bare(name), code)
     for code, concept in by_code.items():

@@ -5,13 +5,14 @@
 
 All towers learn from the same batches of the same features: those that the pocket's image tower, which stays as it is,
 gives to renders of the drawings that pretraining saw (`python -m pretrain assemble --work build/pocket` collects them).
-They start from the pocket's table of words and from new blocks. One of three blocks, as many as the pocket has, is
-trained too, so that nothing but the depth differs.
+They start from the pocket's weights but for the blocks, which are new. One of three blocks, as many as the pocket has,
+is trained too, so that nothing but the depth differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
 from pathlib import Path
 from statistics import mean
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.clip import load_backbone
+from calprompt.pocket.datasets import MODEL
 from pretrain.evaluate import zero_shot
 from pretrain.export import write
 from pretrain.model import Words, build, deeper, encode_texts
@@ -54,6 +56,14 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
         np.save(partial, np.stack(found))
         partial.rename(file)
     return torch.from_numpy(np.load(file))
+
+
+def digest(pool: Pool) -> str:
+    """Of what features depend on: the pictures, which are drawn, and the model."""
+    found = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
+    for array in (pool.pictures, pool.concept, pool.medium):
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()[:12]
 
 
 def train(depth: int, pool: Pool, features: Tensor, epochs: int, folder: Path) -> None:
@@ -101,11 +111,13 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     pool = Pool.load(chosen.work)
-    features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}.npy")
+    features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}-{digest(pool)}.npy")
     for depth in chosen.depths:
         folder = chosen.out / f"depth{depth}"
-        if not (folder / "open_clip_model.safetensors").is_file():
-            train(depth, pool, features, chosen.epochs, folder)
+        if not folder.is_dir():
+            partial = folder.with_name(f".{folder.name}")
+            train(depth, pool, features, chosen.epochs, partial)
+            partial.rename(folder)
         print(f"depth {depth}:")
         data = ROOT / "src" / "calprompt" / "pocket" / "data"
         zero_shot(folder, data, [choice.name for choice in (*KEPT_OUT, *COMPARED)])

@@ -6,9 +6,8 @@ concepts.json  the concepts: names, keywords, kind
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +32,9 @@ class Pool:
 
     def save(self, folder: Path) -> None:
         (folder / "concepts.json").write_text(json.dumps([asdict(concept) for concept in self.concepts], indent=0))
-        np.savez(
-            folder / "pool.npz", pictures=self.pictures, concept=self.concept, medium=self.medium, source=self.source
-        )
+        partial = folder / "pool.partial.npz"
+        np.savez(partial, pictures=self.pictures, concept=self.concept, medium=self.medium, source=self.source)
+        partial.replace(folder / "pool.npz")
 
     @classmethod
     def load(cls, folder: Path) -> Pool:
@@ -69,9 +68,7 @@ class _Collector:
         number = self.number(found)
         if name not in found.names:
             known = self.concepts[number]
-            self.concepts[number] = Concept(
-                known.code, known.label, (*known.names, name), known.keywords, known.kind, known.group
-            )
+            self.concepts[number] = replace(known, names=(*known.names, name))
         return number
 
     def add(self, picture: np.ndarray, concept: int, medium: str, source: str) -> None:
@@ -116,8 +113,3 @@ def opaque(photo: np.ndarray) -> np.ndarray:
     """A photograph as a drawing that hides all behind it, [s, s, 3] -> [48, 48, 4]."""
     image = Image.fromarray(photo).resize((SIZE, SIZE), Image.Resampling.BICUBIC)
     return np.asarray(image.convert("RGBA"))
-
-
-def digests(pictures: np.ndarray) -> set[str]:
-    """sha256 of each picture."""
-    return {hashlib.sha256(picture.tobytes()).hexdigest() for picture in pictures}

@@ -95,7 +95,7 @@ SHIFTED = "animals"
 UNSEEN = "drawings of unseen studios"
 SHIFTS = (
     Shift("animals_posed", "animals, small and turned", UNSEEN, "same", 46, Scene(size=(40, 60), turn=60, shift=20)),
-    Shift("animals_line", "animals in black ink", f"black {UNSEEN}", "black", 46, Scene(paper=50)),
+    Shift("animals_line", "animals in black ink", f"black {UNSEEN}", "black", 32, Scene(paper=50)),
     Shift(
         "animals_corrupted",
         "animals, corrupted",
@@ -104,5 +104,5 @@ SHIFTS = (
         46,
         Scene(tint=45, clutter=100, paper=0, blur=70, noise=25),
     ),
-    Shift("animals_sketch", "animals sketched by hand", "Quick, Draw! sketches", "sketch", 60),
+    Shift("animals_sketch", "animals sketched by hand", "Quick, Draw! sketches", "sketch", 53),
 )

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -67,14 +68,16 @@ class Source:
 def make(packages: dict[str, Path], seen: set[bytes], folder: Path, echo=print) -> None:
     """Write every sheet and its record; `seen` has digests of what pretraining sees."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = Source(packages, seen)
+    source, learned = Source(packages, seen), set()
     for choice in CHOICES:
-        _write(folder, choice.name, *_chosen(choice, source), echo=echo)
+        record, pictures = _chosen(choice, source)
+        learned |= {origin for _, split, origin in record["drawings"] if split != "test"}
+        _write(folder, choice.name, record, pictures, echo=echo)
     animals = next(choice for choice in CHOICES if choice.name == SHIFTED)
-    _shifts(animals, source, folder, echo)
+    _shifts(animals, source, learned, folder, echo)
 
 
-def _chosen(choice: Choice, source: Source) -> tuple[dict[str, object], list[np.ndarray]]:
+def _chosen(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.ndarray]]:
     """A dataset's record, and its drawings in the order of the sheet."""
     counts = {"train": choice.train, "val": choice.val, "test": choice.test}
     if choice.source == "emoji":
@@ -106,41 +109,44 @@ def _chosen(choice: Choice, source: Source) -> tuple[dict[str, object], list[np.
     return record, [picture for *_, picture in rows]
 
 
-def _shifts(choice: Choice, source: Source, folder: Path, echo) -> None:
-    """The four shifts: other classes of pictures of the same things, to test on only."""
+def _shifts(choice: Choice, source: Source, learned: set[str], folder: Path, echo) -> None:
+    """The four shifts: pictures of another kind of the same things, to test on only.
+
+    learned  origins of what any dataset trains or validates with: none of that is shown, in colour or in black
+    """
     concepts = source.concepts(choice)
     kept, _ = _chosen(choice, source)
     for shift in SHIFTS:
-        record = {
-            **kept,
-            "title": shift.title,
-            "source": shift.source,
-            "pictures": {"test": shift.test},
-            "of": choice.name,
-        }
-        record["scene"] = asdict(shift.scene if shift.scene is not None else PAPER)
+        scene = asdict(shift.scene if shift.scene is not None else PAPER)
+        record = {**kept, "title": shift.title, "source": shift.source, "scene": scene}
+        record |= {"pictures": {"test": shift.test}, "of": choice.name}
         if shift.drawings == "same":
             record |= {"sheet": choice.name, "side": 48}
             _write(folder, shift.name, record, None, echo=echo)
             continue
+        if shift.drawings == "black":
+            drawn = source.black
+        else:
+            drawn = {code: source.sketched[name] for code, name in sketch_names(concepts, source.sketched).items()}
         rows: list[tuple[int, str, str, np.ndarray]] = []
         names = []
         for concept in concepts:
-            found = (
-                source.black[concept.code] if shift.drawings == "black" else _sketches_of(concept, source, shift.test)
-            )
-            if found:
-                rows += [(len(names), "test", *named) for named in found]
+            free = [named for named in drawn.get(concept.code, ()) if named[0].replace("_black", "") not in learned]
+            if free:
+                rows += [(len(names), "test", *named) for named in _shuffled(free)[: shift.test]]
                 names.append(_name(concept))
         record |= {"classes": names, "drawings": [[label, split, origin] for label, split, origin, _ in rows]}
         _write(folder, shift.name, record, [picture for *_, picture in rows], echo=echo)
 
 
-def _sketches_of(concept: Concept, source: Source, count: int) -> list[Named]:
-    for name in concept.names:
-        if name in source.sketched:
-            return _shuffled(source.sketched[name])[:count]
-    return []
+def sketch_names(concepts: list[Concept], sketched: Collection[str]) -> dict[str, str]:
+    """The class of sketches of each concept, by its code: the one of its name, else of another name that nobody has."""
+    found: dict[str, str] = {}
+    for concept in sorted(concepts, key=lambda concept: _name(concept) not in sketched):
+        free = [name for name in (_name(concept), *concept.names) if name in sketched and name not in found.values()]
+        if free:
+            found[concept.code] = free[0]
+    return found
 
 
 def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]]:
@@ -210,7 +216,7 @@ def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np
         for i, picture in enumerate(pictures):
             top, left = i // COLUMNS * side, i % COLUMNS * side
             sheet[top : top + side, left : left + side] = picture
-        if sheet.ndim == 2 or lossless:
+        if lossless:
             sheet = _coarse(sheet)
         options = {"lossless": True, "quality": 100, "method": 6} if lossless else {"quality": 75, "method": 6}
         Image.fromarray(sheet).save(folder / f"{name}.webp", **options)

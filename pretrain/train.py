@@ -4,7 +4,8 @@
                   └─ two pictures each ──────── image tower ─┴─ each picture finds its sentence, and back
 
 Two processes of one thread each, with a batch of their own, average their gradients.
-The rate is constant, then falls to zero in a straight line; patches are dropped until the fall has begun.
+The rate is constant, then falls to zero in a straight line; patches are dropped until more than half of the fall is
+over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training pictures: drawings posed, tinted and blurred on random backgrounds, a batch at a time.
 
-The ranges are wider than those of the datasets, and some coloured drawings become grey or line drawings, so that a
-style never seen is not a surprise.
+Ranges are about as wide as those of the datasets or wider, and some coloured drawings become grey or line drawings, so
+that a style never seen is not a surprise.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import hashlib
 import multiprocessing
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def test_sizes(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pictures_are_the_recorded_ones_bit_for_bit(name):
-    pocket.sheet(name).check()
+    sheet = pocket.sheet(name)
+    for split, count in sheet.counts.items():
+        assert sum(1 for _ in sheet.checked(split)) == count
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,6 +53,27 @@ def test_no_drawing_is_on_two_sides(name):
         sides[hashlib.sha256(sheet.drawings[row].tobytes()).digest()].add((label, split))
     repeated = {origin: where for origin, where in sides.items() if len({split for _, split in where}) > 1}
     assert not repeated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_drawing_has_two_names(name):
+    sheet, named = pocket.sheet(name), defaultdict(set)
+    for row, (label, _, origin) in enumerate(sheet.record["drawings"]):
+        named[origin].add(sheet.class_names[label])
+        named[hashlib.sha256(sheet.drawings[row].tobytes()).digest()].add(sheet.class_names[label])
+    repeated = [names for names in named.values() if len(names) > 1]
+    assert repeated == ([{"Indonesia", "Monaco"}] if name == "flags" else [])  # two countries with one flag
+
+
+def test_no_drawing_is_tested_with_that_some_dataset_learns_from():
+    """Not even in black."""
+    learned, tested = defaultdict(set), defaultdict(set)
+    for name in NAMES:
+        for _, split, origin in pocket.sheet(name).record["drawings"]:
+            shown = split == "test" or name not in SHIFTS  # shifts of the same drawings name all, and show test ones
+            if shown:
+                (tested if split == "test" else learned)[origin.replace("_black", "")].add(name)
+    assert not {origin: (learned[origin], tested[origin]) for origin in learned.keys() & tested.keys()}
 
 
 @pytest.mark.parametrize("name", ["icons", "signs"])
@@ -119,11 +143,10 @@ def test_check_finds_nothing_wrong_and_a_removed_picture():
     removed.write_bytes(held)
     assert not report.ok
     assert str(removed.name) in " ".join(report.problems)
+    assert f"Remove {pocket.folder('clothes')}; it is made again" in " ".join(report.problems)
 
 
 def _make(folder: str, queue) -> None:
-    import os
-
     os.environ["CALPROMPT_CACHE"] = folder
     queue.put(str(pocket.folder("clothes")))
 
@@ -143,11 +166,34 @@ def test_two_processes_make_it_at_once(tmp_path):
     assert len(list(made.rglob("*.bmp"))) == sum(pocket.sheet("clothes").counts.values())
 
 
+def test_what_a_killed_process_left_goes_and_what_another_is_making_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path))
+    home = tmp_path / "pocket"
+    for left in (".clothes-0123456789ab-dead", ".clothes-0123456789ab-made"):
+        (home / left / "train").mkdir(parents=True)
+    os.utime(home / ".clothes-0123456789ab-dead", (0, 0))
+    made = pocket.folder("clothes")
+    assert {path.name for path in home.iterdir()} == {made.name, ".clothes-0123456789ab-made"}
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CalpromptError, match=r"'pocket_clothes' to .*file/pocket: .*set CALPROMPT_CACHE"):
+        pocket.folder("clothes")
+
+
+def test_another_name_of_a_class_makes_another_folder():
+    sheet = pocket.sheet("clothes")
+    renamed = {**sheet.record, "classes": ["gown", *sheet.class_names[1:]]}
+    assert Sheet(sheet.name, renamed, sheet.folder).digest != sheet.digest
+
+
 def test_a_damaged_sheet_is_noticed():
     sheet = pocket.sheet("clothes")
     record = {**sheet.record, "sha256": {**sheet.record["sha256"], "val": "0" * 64}}
     with pytest.raises(CalpromptError, match=r"val pictures of the embedded dataset 'clothes'.*damaged"):
-        Sheet(sheet.name, record, sheet.folder).check()
+        list(Sheet(sheet.name, record, sheet.folder).checked("val"))
 
 
 def test_the_package_stays_small():

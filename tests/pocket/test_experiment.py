@@ -6,6 +6,8 @@ import argparse
 import csv
 import importlib
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -66,6 +68,65 @@ def test_it_goes_on_where_it_stood_and_collects_one_table(
         assert known == {"none", *pocket.CALIBRATORS}
     record = json.loads(next((tmp_path / "done").glob("*.json")).read_text())
     assert set(record["on_shots"]) == {"tuned", "zero-shot"}
+
+
+@pytest.mark.parametrize("variant", ["words", "long", "few", "sharp", "calibrated", "depth6"])
+def test_a_variant_changes_something_of_every_run(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    monkeypatch.setattr(pocket, "calibrated_scale", lambda *_: 12.0)
+    shots = 2 if variant == "few" else 16
+    jobs = list(pocket.jobs(asked(tmp_path, settings=variant, datasets=pocket.DATASETS, shots=shots)))
+    assert len(jobs) == (9 if variant == "long" else 12)
+    for job in jobs[:4]:
+        plain = replace(job, settings="tuned", shots=16)
+        ours, theirs = (
+            (pocket.settings_of(each), each.shots, pocket.backbone_of(each, tmp_path, None)) for each in (job, plain)
+        )
+        assert ours != theirs
+
+
+def nll_of(pocket: ModuleType, monkeypatch: pytest.MonkeyPatch, best: float) -> list[str]:
+    """Instead of runs: the further a rate is from the best one, the larger the loss. What was run, by name."""
+    run: list[str] = []
+
+    def work(job, out: Path, store) -> None:
+        done = out / "done" / f"{job.name}.json"
+        if not done.is_file():
+            run.append(job.name)
+            done.write_text(json.dumps({"val": {"nll": abs(math.log(job.rate / best))}}))
+
+    monkeypatch.setattr(pocket, "work", work)
+    return run
+
+
+@pytest.mark.parametrize(("best", "tried"), [(0.002, 5), (0.06, 7), (2.0, 7), (0.00015, 6), (1e-7, 7)])
+def test_the_best_rate_is_never_the_last_one_tried_if_there_is_another(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: float, tried: int
+) -> None:
+    rates = tmp_path / "rates.json"
+    rates.write_text('{"kgcoop": {"rate": 0.5}}')
+    monkeypatch.setattr(pocket, "RATES", rates)
+    run = nll_of(pocket, monkeypatch, best)
+    pocket.choose_rates(asked(tmp_path))
+    found = json.loads(rates.read_text())
+    assert found["kgcoop"] == {"rate": 0.5}
+    assert found["coop"]["rate"] == pytest.approx(min(max(best, 2e-5), 0.2), rel=0.8)
+    assert len(found["coop"]["val_nll"]) == tried
+    assert len(run) == 3 * tried
+    pocket.choose_rates(asked(tmp_path))
+    assert len(run) == 3 * tried
+    assert json.loads(rates.read_text()) == found
+
+
+def test_rates_are_not_chosen_before_all_runs_are_done(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pocket, "RATES", tmp_path / "rates.json")
+    nll_of(pocket, monkeypatch, 0.002)
+    with pytest.raises(SystemExit, match=r"coop with 0.1 times the published rate is not done; start again"):
+        pocket.choose_rates(asked(tmp_path, minutes=0.0))
+    assert not (tmp_path / "rates.json").exists()
 
 
 def test_a_folder_without_a_finished_job_is_named(

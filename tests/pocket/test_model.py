@@ -1,6 +1,9 @@
 """The embedded model: loaded like any other, equal to open_clip's own encoding, and honest about words it never saw."""
 
+import json
+import re
 import warnings
+from pathlib import Path
 
 import open_clip
 import pytest
@@ -8,6 +11,9 @@ import torch
 
 from calprompt import pocket
 from calprompt.clip import load_backbone
+from calprompt.pocket.sheets import DATA
+from pretrain.evaluate import zero_shot
+from pretrain.selection import COMPARED, KEPT_OUT
 
 TEXTS = ["a picture of a cat.", "a sketch of a broken heart.", "the flag of France", "dog"]
 
@@ -56,3 +62,46 @@ def test_it_is_better_than_chance_on_photographs(backbone):
     texts = backbone.zero_shot(sheet.class_names, sheet.record["template"])
     guesses = (backbone.encode_image(images) @ texts.T).argmax(1)
     assert (guesses == torch.tensor([label for label, _ in chosen])).double().mean() > 0.3
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads((pocket.MODEL / "zero_shot.json").read_text())
+
+
+def table_rows(page):
+    """First cells of the rows of all tables, with the others."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    return {row[0].partition(",")[0].strip("`"): row[1:] for row in cells}
+
+
+def test_what_is_recorded_of_it_is_what_it_does(recorded):
+    found = zero_shot(pocket.MODEL, DATA, ["signs"], echo=lambda _: None)
+    assert found["signs"] == pytest.approx(recorded["signs"], abs=0.01)
+
+
+def test_the_model_card_says_what_is_recorded(recorded):
+    card = (pocket.MODEL / "README.md").read_text()
+    rows = table_rows(card)
+    assert set(recorded) == set(pocket.names()) == set(rows) & set(pocket.names())
+    for name, values in recorded.items():
+        order = ("base accuracy", "novel accuracy", "base ece", "novel ece", "all accuracy", "all ece")
+        told = [f"{values[what]:.1f}" for what in order if what in values]
+        count = len(pocket.sheet(name).class_names)
+        halves = f"{-(-count // 2)} + {count // 2}" if len(told) == 4 else str(count)
+        assert rows[name] == [halves, *told]
+    seen_kinds = [choice.name for choice in COMPARED if choice.source in ("emoji", "sketch")]
+    for least, told in ((False, "for those with at most 60"), (True, "for the larger one")):
+        some = [name for name in seen_kinds if (len(pocket.sheet(name).class_names) > 120) is least]
+        mean = sum(recorded[name][f"{half} accuracy"] for name in some for half in ("base", "novel")) / (2 * len(some))
+        assert f"{mean:.1f} % {told}" in re.sub(r"\s+", " ", card)
+
+
+def test_the_page_of_the_datasets_says_how_large_they_are():
+    rows = table_rows((Path(__file__).parents[2] / "docs" / "pocket.md").read_text())
+    for choice in COMPARED:
+        sheet = pocket.sheet(choice.name)
+        count = len(sheet.class_names)
+        told = [f"{sheet.counts[split]:,}" for split in ("train", "val", "test")]
+        assert rows[f"pocket_{choice.name}"][1:] == [f"{-(-count // 2)} + {count // 2}", *told]
+    assert not any(f"pocket_{choice.name}" in rows for choice in KEPT_OUT)

@@ -37,10 +37,10 @@ def test_the_page_says_how_many_runs_there_are_and_what_they_took(made: ModuleTy
 
 
 def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_path: Path) -> None:
-    """By hand: datasets a and b, two seeds, of which b has only one with both losses."""
+    """By hand: flags and food, two seeds, of which food has only one with both losses."""
     accuracy = {
-        ("ce", "a", 1): 0.50, ("ce", "a", 2): 0.60, ("ce", "b", 1): 0.30, ("ce", "b", 2): 0.90,
-        ("tcpt", "a", 1): 0.54, ("tcpt", "a", 2): 0.62, ("tcpt", "b", 1): 0.31,
+        ("ce", "flags", 1): 0.50, ("ce", "flags", 2): 0.60, ("ce", "food", 1): 0.30, ("ce", "food", 2): 0.90,
+        ("tcpt", "flags", 1): 0.54, ("tcpt", "flags", 2): 0.62, ("tcpt", "food", 1): 0.31,
     }  # fmt: skip
     table = tmp_path / "few.csv"
     with table.open("w", newline="") as file:
@@ -59,9 +59,9 @@ def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_
     found = made.read("tuned", table)
     first, second = made.Method("tcpt"), made.Method("ce")
     keys = made.shared(found, [first, second], ["coop"])
-    assert [key[1:] for key in keys] == [("a", 1), ("a", 2), ("b", 1)]
+    assert [key[1:] for key in keys] == [("flags", 1), ("flags", 2), ("food", 1)]
     assert made.level(found, second, "base", "gap", keys) == pytest.approx(5.0)
-    # a: (4 + 2) / 2 = 3, b: 1; mean 2, deviation √2, half an interval 12.71
+    # flags: (4 + 2) / 2 = 3, food: 1; mean 2, deviation √2, half an interval 12.71
     found_difference = made.difference(found, first, second, "base", "accuracy", keys)
     assert str(found_difference) == "+2.00 [-10.71, +14.71]"
     assert not found_difference.clear

@@ -27,6 +27,7 @@ from pretrain.export import export, write
 from pretrain.icons import SETS, by_class, plain_name
 from pretrain.model import Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
+from pretrain.sheets import _by_drawing, _different, _unlike, picture_digest, sketch_names
 from pretrain.train import EACH, Plan, Sampler, contrast, train
 from pretrain.views import views
 
@@ -208,3 +209,57 @@ def test_icons_of_a_class_are_one_of_each_set_that_has_it(tmp_path: Path, monkey
     svg, suffix = found["bell"][0][1]
     assert b'viewBox="0 0 24 16"><g/></svg>' in svg
     assert suffix == ".svg"
+
+
+def named(*values: int) -> list[tuple[str, np.ndarray]]:
+    """Icons of full opacity in so many of 48 rows."""
+    icons = [np.zeros((48, 48, 4), dtype=np.uint8) for _ in values]
+    for icon, rows in zip(icons, values, strict=True):
+        icon[:rows, :, 3] = 255
+    return [(f"set{number}/icon", icon) for number, icon in enumerate(icons)]
+
+
+@given(st.integers(3, 12))
+def test_every_drawing_has_one_side_and_every_side_a_drawing(count: int) -> None:
+    found = named(*range(count))
+    for parts in (_by_drawing(found), _by_drawing(found, train=1, val=1)):
+        assert [origin for part in parts.values() for origin, _ in part] == [origin for origin, _ in found]
+        assert all(parts.values())
+    assert len(_by_drawing(found)["train"]) == (1 if count < 5 else 2)
+
+
+def test_of_icons_that_look_alike_or_were_seen_one_or_none_is_kept() -> None:
+    found = named(20, 20, 21, 30, 40)  # the second is the first, and the third has 20/21 of its ink in common with it
+    assert [origin for origin, _ in _different(found)] == ["set0/icon", "set2/icon", "set3/icon", "set4/icon"]
+    assert [origin for origin, _ in _unlike(found, set())] == ["set0/icon", "set3/icon", "set4/icon"]
+    seen = {picture_digest(found[4][1])}
+    assert [origin for origin, _ in _unlike(found, seen)] == ["set0/icon", "set3/icon"]
+
+
+def test_a_class_of_sketches_belongs_to_one_concept() -> None:
+    """To the one of its name, whatever comes first; else to the first that has it among its names."""
+    concepts = [
+        Concept("a", "cat face", ("cat face", "cat")),
+        Concept("b", "cat", ("cat", "kitty")),
+        Concept("c", "ewe", ("ewe", "sheep")),
+        Concept("d", "ram", ("ram", "sheep")),
+        Concept("e", "yeti", ("yeti",)),
+    ]
+    assert sketch_names(concepts, {"cat", "sheep", "zigzag"}) == {"b": "cat", "c": "sheep"}
+
+
+def test_pictures_are_kept_whole_or_not_at_all(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(file: Path, **arrays: np.ndarray) -> None:
+        Path(file).write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pool.save(tmp_path)
+    assert not (tmp_path / "pool.npz").exists()
+    pool.save(tmp_path)
+    again = Pool.load(tmp_path)
+    assert again.concepts == pool.concepts
+    for name in ("pictures", "concept", "medium", "source"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(pool, name))

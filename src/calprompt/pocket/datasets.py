@@ -1,8 +1,8 @@
 """The embedded datasets as folders of picture files, like any other dataset.
 
 Files are BMP: no compressor, so that not only pixels but bytes are the same everywhere. A folder is made beside its
-final place and moved there when it is complete, so it is either whole or not there; its name has a digest of the
-pixels in it, so another version of the package makes another folder.
+final place and moved there when it is complete, so it is either whole or not there; its name has a digest of
+pixels and class names in it, so another version of the package makes another folder.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import os
 import re
 import secrets
 import shutil
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from PIL import Image
 
+from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import DATA, Sheet
 
 MODEL = Path(__file__).parent / "model"
 ENVIRONMENT, HOME = "CALPROMPT_CACHE", "~/.cache/calprompt"
+HOUR = 3600
 
 
 def names() -> list[str]:
@@ -49,25 +53,44 @@ def folder(name: str) -> Path:
     home = Path(os.environ.get(ENVIRONMENT) or HOME).expanduser() / "pocket"
     place = home / f"{name}-{sheet(name).digest[:12]}"
     if not place.is_dir():
-        partial = home / f".{place.name}-{secrets.token_hex(4)}"
         try:
-            _write(name, partial)
-            partial.rename(place)
-        except OSError:
-            if not place.is_dir():  # else another process was first, and made the same
-                raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            _make(name, place)
+        except OSError as error:
+            raise CalpromptError(
+                f"cannot write the pictures of 'pocket_{name}' to {home}: {error.strerror or error}; make room there, "
+                f"or set {ENVIRONMENT} to a folder that can be written to"
+            ) from error
     return place
+
+
+def _make(name: str, place: Path) -> None:
+    partial = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
+    _clear(place.parent, name)
+    try:
+        _write(name, partial)
+        partial.rename(place)
+    except OSError:
+        if not place.is_dir():  # else another process was first, and made the same
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(name: str, place: Path) -> None:
     for split in sheet(name).record["pictures"]:
-        for (path, _), (_, _, pixels) in zip(rows(name, split), sheet(name).pictures(split), strict=True):
+        for (path, _), (_, _, pixels) in zip(rows(name, split), sheet(name).checked(split), strict=True):
             file = place / path
             if path.endswith("/000.bmp"):
                 file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(file)
+
+
+def _clear(home: Path, name: str) -> None:
+    """Remove what killed processes left: it takes seconds to make a dataset, so nobody is at it after an hour."""
+    for left in home.glob(f".{name}-*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > HOUR:
+                shutil.rmtree(left)
 
 
 def _slug(class_name: str) -> str:

@@ -4,7 +4,7 @@
     animals.json   class names, template, how many pictures a class, how they are rendered,
                    and for each drawing its label, its split and where it comes from
 
-A split's pictures of a class take its drawings in turn. No drawing is on two sides.
+A split's pictures of a class take its drawings in turn. No drawing is on two sides, in whatever ink.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Sheet:
 
     @property
     def digest(self) -> str:
-        """sha256 of all its pixels."""
-        return hashlib.sha256("".join(self.record["sha256"].values()).encode()).hexdigest()
+        """sha256 of all its pixels and names."""
+        return hashlib.sha256("\n".join([*self.record["sha256"].values(), *self.class_names]).encode()).hexdigest()
 
     @property
     def scene(self) -> Scene | None:
@@ -64,13 +64,13 @@ class Sheet:
         """[n, side, side, 3 or 4]; ink, where the sheet is grey."""
         path = self.folder / f"{self.record.get('sheet', self.name)}.webp"
         with Image.open(path) as image:
-            grey = self.record["side"] < 32 and self.scene is not None
+            strokes = self.record["side"] < 32 and self.scene is not None  # grey is how much ink there is
             sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
         side, count = self.record["side"], len(self.record["drawings"])
         rows = len(sheet) // side
         tiles = sheet.reshape(rows, side, COLUMNS, side, -1).swapaxes(1, 2).reshape(rows * COLUMNS, side, side, -1)
         tiles = tiles[:count]
-        if grey:
+        if strokes:
             return np.concatenate([np.zeros_like(tiles), tiles[..., :1]], axis=3)
         return tiles
 
@@ -90,15 +90,18 @@ class Sheet:
             for number, pixels in enumerate(pictures):
                 yield label, number, pixels
 
-    def check(self) -> None:
-        """Raise if the pictures are not, bit for bit, those that the record was made with."""
-        found = pixel_digests(self)
-        for split, digest in self.record["sha256"].items():
-            if found[split] != digest:
-                raise CalpromptError(
-                    f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {found[split]}, expected "
-                    f"{digest}; the package's files are damaged, install it again"
-                )
+    def checked(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The same; raises at the end if they were not, bit for bit, those that the record was made with."""
+        digest = hashlib.sha256()
+        for label, number, pixels in self.pictures(split):
+            digest.update(label.to_bytes(2, "big") + pixels.tobytes())
+            yield label, number, pixels
+        found, expected = digest.hexdigest(), self.record["sha256"][split]
+        if found != expected:
+            raise CalpromptError(
+                f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {found}, expected "
+                f"{expected}; the package's files are damaged, install it again"
+            )
 
 
 def pixel_digests(sheet: Sheet) -> dict[str, str]:

@@ -13,6 +13,7 @@ from calprompt.data.listing import SPLITS, Listing
 from calprompt.errors import CalpromptError
 
 SHOWN = 5
+UNPACK = "Unpack the images again, or point to the folder that has them"
 
 
 @dataclass
@@ -56,12 +57,13 @@ def check(entry: Entry, root: Path | None) -> Report:
         report.facts.append(f"{what}: {found:,}")
         if expected is not None and found != expected:
             report.problems.append(f"{what}: {found:,}, expected {expected:,}; {remedy}")
-    report.problems += absent(listing)
+    again = f"Remove {folder}; it is made again" if entry.embedded else UNPACK
+    report.problems += absent(listing, again)
     return report
 
 
-def absent(listing: Listing) -> list[str]:
-    """A problem that names images which are listed and not there, if there are any."""
+def absent(listing: Listing, remedy: str = UNPACK) -> list[str]:
+    """A problem that names images which are listed and not there, if there are any, and says what to do."""
     listed = [path for kind in SPLITS for path, _ in listing.rows.get(kind, ())]
     folders = {path.rpartition("/")[0] for path in listed}
     there = {f"{folder}/{name}".lstrip("/") for folder in folders for name in _names(listing.root / folder)}
@@ -71,7 +73,7 @@ def absent(listing: Listing) -> list[str]:
     more = f", … and {len(lacking) - SHOWN:,} more" if len(lacking) > SHOWN else ""
     return [
         f"{len(lacking):,} of {len(listed):,} images are not in {listing.root}: {', '.join(lacking[:SHOWN])}{more}. "
-        "Unpack the images again, or point to the folder that has them"
+        f"{remedy}"
     ]
 
 
