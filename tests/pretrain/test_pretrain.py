@@ -8,6 +8,7 @@ import json
 import os
 import random
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from calprompt.clip import load_backbone
-from pretrain import packages
+from pretrain import depths, packages
 from pretrain.captions import caption
 from pretrain.concepts import Concept
 from pretrain.export import export, write
@@ -263,3 +264,32 @@ def test_pictures_are_kept_whole_or_not_at_all(pool: Pool, tmp_path: Path, monke
     assert again.concepts == pool.concepts
     for name in ("pictures", "concept", "medium", "source"):
         np.testing.assert_array_equal(getattr(again, name), getattr(pool, name))
+
+
+def test_a_text_tower_of_another_depth_learns_from_the_pictures_it_is_told_about(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depths, "CONCEPTS", 3)
+    features = depths.bank(pool, 2, tmp_path / "features.npy")
+    assert features.shape == (2, 6, 128)
+    torch.testing.assert_close(features, depths.bank(pool, 2, tmp_path / "features.npy"))
+    told: list[list[str]] = []
+
+    def told_to(model, words, texts):
+        told.append(texts)
+        return encode_texts(model, words, texts)
+
+    monkeypatch.setattr(depths, "encode_texts", told_to)
+    depths.train(2, pool, features, 2, tmp_path / "depth2")
+    sampler = Sampler(pool, 0)
+    drawn = [pool.concept[sampler.batch(3)[::2]] for _ in range(2)]
+    for number, texts in enumerate(told):
+        for concept, text in zip(drawn[number % 2], texts, strict=True):
+            assert any(name.removeprefix("flag ") in text for name in CONCEPTS[concept].names)
+    backbone = load_backbone(tmp_path / "depth2")
+    assert len(backbone.model.transformer.resblocks) == 2
+    pocket = load_backbone("pocket")
+    pixels = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(backbone.encode_image(pixels), pocket.encode_image(pixels))
+    torch.testing.assert_close(backbone.logit_scale, pocket.logit_scale)
+    assert depths.digest(pool) != depths.digest(replace(pool, pictures=pool.pictures[::-1]))
