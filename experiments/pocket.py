@@ -11,6 +11,7 @@ random vectors, "long" trains for the published epochs, "few" takes as many step
 given, "sharp" multiplies logits by 50 instead of 20, and "calibrated" by what makes zero-shot as confident as it is
 accurate on the base half of the dataset's test pictures, which explains something but could not be done in earnest.
 "depth1", "depth3", "depth6" and "depth12" take text towers of so many blocks, which `python -m pretrain.depths` trains.
+With "shifted", runs of "tuned" on animals are tested on its shifts.
 
 Stopped and started again, it goes on; several workers share the work. A job leaves one JSON file of numbers.
 """
@@ -28,14 +29,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from pocket_numbers import FAR, LOSSES, NEAR, TABLE, TUNERS
+from pocket_numbers import FAR, LOSSES, NEAR, SHIFTED, SHIFTS, TABLE, TUNERS
 from safetensors.torch import load_file, save_file
 
 from calprompt.clip import load_backbone, unit
@@ -45,7 +46,7 @@ from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.files import write_bytes, write_json
 from calprompt.pocket.datasets import MODEL
-from calprompt.runs import prepare, run
+from calprompt.runs import Target, evaluate_on, prepare, run
 from calprompt.runs.recipes import build_config, read_recipe
 
 RATES = Path(__file__).with_name("pocket_rates.json")
@@ -72,6 +73,7 @@ SHORTER = {  # than the published ones, or in larger batches than 1 and 4, which
 }
 TOWERS = ("depth1", "depth3", "depth6", "depth12")
 VARIANTS = ("words", "long", "few", "sharp", "calibrated", *TOWERS)
+SETTINGS = ("published", "pocket", "tuned", "shifted", *VARIANTS)
 SHARP = 50.0
 SMALL = ("photos", "clothes", "digits")  # five classes have few steps in an epoch, so they take all epochs
 
@@ -111,7 +113,9 @@ def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
     """What compares tuners and losses: all of a seed before the next."""
     given = chosen.settings in ("published", "pocket")
     rates = {} if given else json.loads(RATES.read_text())
-    datasets = [name for name in chosen.datasets if chosen.settings != "long" or name not in SMALL]
+    datasets = SHIFTS if chosen.settings == "shifted" else chosen.datasets
+    if chosen.settings == "long":
+        datasets = [name for name in datasets if name not in SMALL]
     for seed in chosen.seeds:
         for loss in chosen.losses:
             for tuner in chosen.tuners:
@@ -195,30 +199,47 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
     done = out / "done" / f"{job.name}.json"
     if done.is_file():
         return
-    settings = {**settings_of(job), "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
-    backbone = backbone_of(job, out, store)
+    shifted = job.settings == "shifted"
+    tuned = replace(job, settings="tuned", dataset=SHIFTED) if shifted else job
+    settings = {**settings_of(tuned), "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
+    backbone = backbone_of(tuned, out, store)
     began = time.process_time()
-    found = run(build_config(backbone=backbone, data=f"pocket_{job.dataset}", **settings), out / "runs", store=store)
+    found = run(build_config(backbone=backbone, data=f"pocket_{tuned.dataset}", **settings), out / "runs", store=store)
+    rows = shifted_rows(found.folder, job.dataset, store) if shifted else []
     spent = time.process_time() - began
-    evaluation = evaluate_run(found.folder, EvaluationSettings(calibrators=CALIBRATORS, bootstrap=0, zero_shot=True))
-    rows = [
-        {"model": each.model, "calibrator": each.calibrator, "split": split}
-        | {metric: values[metric].value for metric in METRICS}
-        for each in evaluation.calibrated
-        for split, values in each.values.items()
-        if each.model == "tuned" or each.calibrator == "none"
-    ]
     write_json(
         done,
         {
             **asdict(job),
             "run": found.folder.name,
             "cpu_seconds": round(spent, 2),
-            "on_shots": on_shots(job, found.folder, backbone, out),
-            "rows": rows,
+            "on_shots": on_shots(tuned, found.folder, backbone, out),
+            "rows": rows or calibrated_rows(found.folder),
             "val": found.metrics.get("val"),
         },
     )
+
+
+def calibrated_rows(folder: Path) -> list[dict[str, Any]]:
+    """Metrics of a run on base and novel classes: with every calibrator, and of zero-shot."""
+    evaluation = evaluate_run(folder, EvaluationSettings(calibrators=CALIBRATORS, bootstrap=0, zero_shot=True))
+    return [
+        {"model": each.model, "calibrator": each.calibrator, "split": split}
+        | {metric: values[metric].value for metric in METRICS}
+        for each in evaluation.calibrated
+        for split, values in each.values.items()
+        if each.model == "tuned" or each.calibrator == "none"
+    ]
+
+
+def shifted_rows(folder: Path, shift: str, store: FeatureStore) -> list[dict[str, Any]]:
+    """Metrics of a run and of zero-shot on base and novel classes in other pictures."""
+    found = evaluate_on(folder, Target(f"pocket_{shift}"), store=store).record["metrics"]
+    return [
+        {"model": model, "calibrator": "none", "split": split} | {metric: values[split][metric] for metric in METRICS}
+        for model, values in (("tuned", found), ("zero-shot", found["zero_shot"]))
+        for split in ("base", "novel")
+    ]
 
 
 def perform(all_jobs: list[Job], chosen: argparse.Namespace) -> None:
@@ -307,7 +328,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("rates", "run", "collect"))
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"))
-    parser.add_argument("--settings", choices=("published", "pocket", "tuned", *VARIANTS), default="published")
+    parser.add_argument("--settings", choices=SETTINGS, default="published")
     parser.add_argument("--tuners", nargs="+", choices=TUNERS, default=TUNERS)
     parser.add_argument("--losses", nargs="+", default=LOSSES)
     parser.add_argument("--datasets", nargs="+", choices=(*DATASETS, *KEPT_OUT), default=DATASETS)

@@ -19,6 +19,7 @@ from statistics import mean, stdev
 TABLE = Path(__file__).with_name("pocket.csv")
 NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
 FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
+SHIFTED, SHIFTS = "animals", ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
 TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 PARTS = (  # what the paper takes TCPT apart into, and what could stand in its place
@@ -81,10 +82,12 @@ class Interval:
 def read(group: str, table: Path = TABLE) -> Results:
     """All results of some settings: "tuned" on the near datasets, "tuned_far" on the far ones, "tuned_all" on both.
 
+    Those of "shifted" are of runs on animals, tested on its shifts instead.
     "gap" is mean confidence minus accuracy, "on shots" accuracy on those.
     """
     settings, _, which = group.partition("_")
-    wanted = {"": NEAR, "far": FAR, "all": (*NEAR, *FAR)}[which]
+    near = SHIFTS if settings == "shifted" else NEAR
+    wanted = {"": near, "far": FAR, "all": (*near, *FAR)}[which]
     found: Results = defaultdict(dict)
     for row in rows(table):
         if row["settings"] != settings or row["dataset"] not in wanted:

@@ -13,6 +13,9 @@ from types import ModuleType
 
 import pytest
 
+from calprompt import pocket as embedded
+from calprompt.errors import CalpromptError
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -84,6 +87,24 @@ def test_a_variant_changes_something_of_every_run(
             (pocket.settings_of(each), each.shots, pocket.backbone_of(each, tmp_path, None)) for each in (job, plain)
         )
         assert ours != theirs
+
+
+def test_shifts_are_those_of_the_catalogue_and_tested_with_the_runs_of_their_dataset(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(pocket.SHIFTS) == {name for name in embedded.names() if "of" in embedded.sheet(name).record}
+    jobs = list(pocket.jobs(asked(tmp_path, settings="shifted", datasets=pocket.DATASETS)))
+    assert [job.dataset for job in jobs] == list(pocket.SHIFTS)
+    asked_for: list[tuple[str, str]] = []
+
+    def run(config, *_, **__):
+        asked_for.append((config.data, config.loss))
+        raise CalpromptError("asked for enough")
+
+    monkeypatch.setattr(pocket, "run", run)
+    with pytest.raises(SystemExit, match="4 jobs failed"):
+        pocket.perform(jobs, asked(tmp_path))
+    assert asked_for == [("pocket_animals", "ce")] * 4
 
 
 def nll_of(pocket: ModuleType, monkeypatch: pytest.MonkeyPatch, best: float) -> list[str]:

@@ -31,7 +31,9 @@ def test_the_tables_of_the_pages_are_those_of_the_numbers(made: ModuleType) -> N
 def test_the_page_says_how_many_runs_there_are_and_what_they_took(made: ModuleType) -> None:
     named = ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate")
     rows = importlib.import_module("pocket_numbers").rows()
-    seconds = {tuple(row[name] for name in named): float(row["cpu_seconds"]) for row in rows}
+    seconds = {
+        tuple(row[name] for name in named): float(row["cpu_seconds"]) for row in rows if row["settings"] != "shifted"
+    }
     told = f"has {len(seconds):,} runs, with seven calibrators each; training and prediction took "
     assert f"{told}{sum(seconds.values()) / 3600:.1f} hours" in made.PAGES[0].read_text()
 
