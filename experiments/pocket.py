@@ -1,7 +1,7 @@
 """The paper on the pocket: every tuner x loss x dataset x seed on the embedded model, and every calibrator on each run.
 
     python experiments/pocket.py rates   --out runs/pocket                 rates chosen on datasets kept out of the rest
-    python experiments/pocket.py run     --out runs/pocket [--settings pocket] [--worker 0/2]
+    python experiments/pocket.py run     --out runs/pocket [--settings pocket]
     python experiments/pocket.py collect --out runs/pocket                 one tidy table, experiments/pocket.csv
 
 Settings are the published ones; those for the pocket, where pictures are shown whole, CoOp's vectors all stand before
@@ -13,7 +13,8 @@ accurate on the base half of the dataset's test pictures, which explains somethi
 "depth1", "depth3", "depth6" and "depth12" take text towers of so many blocks, which `python -m pretrain.depths` trains.
 With "shifted", runs of "tuned" on animals are tested on its shifts.
 
-Stopped and started again, it goes on; several workers share the work. A job leaves one JSON file of numbers.
+Stopped and started again, it goes on; started several times at once, the processes share the work. A job leaves one
+JSON file of numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from calprompt.data.features import Unreadable, frozen_features
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
-from calprompt.files import write_bytes, write_json
+from calprompt.files import locked, write_bytes, write_json
 from calprompt.pocket.datasets import MODEL
 from calprompt.runs import Target, evaluate_on, prepare, run
 from calprompt.runs.recipes import build_config, read_recipe
@@ -195,10 +196,7 @@ def on_shots(job: Job, folder: Path, backbone: str, out: Path) -> dict[str, floa
 
 
 def work(job: Job, out: Path, store: FeatureStore) -> None:
-    """Run a job that is not done yet, and write its numbers."""
-    done = out / "done" / f"{job.name}.json"
-    if done.is_file():
-        return
+    """Run a job and write its numbers."""
     shifted = job.settings == "shifted"
     tuned = replace(job, settings="tuned", dataset=SHIFTED) if shifted else job
     settings = {**settings_of(tuned), "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
@@ -208,7 +206,7 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
     rows = shifted_rows(found.folder, job.dataset, store) if shifted else []
     spent = time.process_time() - began
     write_json(
-        done,
+        out / "done" / f"{job.name}.json",
         {
             **asdict(job),
             "run": found.folder.name,
@@ -243,25 +241,39 @@ def shifted_rows(folder: Path, shift: str, store: FeatureStore) -> list[dict[str
 
 
 def perform(all_jobs: list[Job], chosen: argparse.Namespace) -> None:
-    """This worker's share of the jobs, one after the other; a job that fails is named and does not stop the rest."""
-    number, of = map(int, chosen.worker.split("/"))
+    """Every job that is not done and that no other process is at; one that fails is named, and the rest goes on."""
     (chosen.out / "done").mkdir(parents=True, exist_ok=True)
     store = FeatureStore(chosen.out / "features")
     began, failed = time.monotonic(), 0
-    for i, job in enumerate(all_jobs[number::of]):
-        try:
-            work(job, chosen.out, store)
-        except CalpromptError:
-            failed += 1
-            traceback.print_exc()
+    for i, job in enumerate(all_jobs):
         if time.monotonic() - began > 60 * chosen.minutes:
             print("time is up")
             break
-        print(
-            f"{i + 1} of {len(all_jobs[number::of])}: {job.name}  {(time.monotonic() - began) / 60:.1f} min", flush=True
-        )
+        with claimed(job, chosen.out) as ours:
+            if not ours:
+                continue
+            try:
+                work(job, chosen.out, store)
+            except CalpromptError:
+                failed += 1
+                traceback.print_exc()
+        print(f"{i + 1} of {len(all_jobs)}: {job.name}  {(time.monotonic() - began) / 60:.1f} min", flush=True)
     if failed:
         raise SystemExit(f"{failed} jobs failed")
+
+
+@contextlib.contextmanager
+def claimed(job: Job, out: Path) -> Iterator[bool]:
+    """Whether the job is this process's: it is not done, and no other has claimed it; a claim ends with its process."""
+    folder = out / "claims" / job.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except CalpromptError:
+            yield False
+            return
+        yield not (out / "done" / f"{job.name}.json").is_file()
 
 
 def choose_rates(chosen: argparse.Namespace) -> None:
@@ -334,14 +346,11 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", choices=(*DATASETS, *KEPT_OUT), default=DATASETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--shots", type=int, default=16)
-    parser.add_argument("--worker", default="0/1", help="this worker and how many there are, from 0")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no job after so many")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="torch")
     if chosen.what == "rates":
-        if chosen.worker != "0/1":
-            parser.error("rates are chosen by one worker")
         choose_rates(chosen)
     elif chosen.what == "run":
         perform(list(jobs(chosen)), chosen)

@@ -27,7 +27,7 @@ def pocket(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def asked(out: Path, **changed: object) -> argparse.Namespace:
     asked_for = {"settings": "tuned", "tuners": ("coop",), "losses": ("ce",), "datasets": ("photos",), "seeds": (1,)}
-    return argparse.Namespace(**{**asked_for, "shots": 16, "worker": "0/1", "minutes": 9.0, "out": out, **changed})
+    return argparse.Namespace(**{**asked_for, "shots": 16, "minutes": 9.0, "out": out, **changed})
 
 
 @pytest.mark.parametrize("settings", ["published", "tuned"])
@@ -112,10 +112,9 @@ def nll_of(pocket: ModuleType, monkeypatch: pytest.MonkeyPatch, best: float) -> 
     run: list[str] = []
 
     def work(job, out: Path, store) -> None:
+        run.append(job.name)
         done = out / "done" / f"{job.name}.json"
-        if not done.is_file():
-            run.append(job.name)
-            done.write_text(json.dumps({"val": {"nll": abs(math.log(job.rate / best))}}))
+        done.write_text(json.dumps({"val": {"nll": abs(math.log(job.rate / best))}}))
 
     monkeypatch.setattr(pocket, "work", work)
     return run
@@ -146,8 +145,23 @@ def test_rates_are_not_chosen_before_all_runs_are_done(
     monkeypatch.setattr(pocket, "RATES", tmp_path / "rates.json")
     nll_of(pocket, monkeypatch, 0.002)
     with pytest.raises(SystemExit, match=r"coop with 0.1 times the published rate is not done; start again"):
-        pocket.choose_rates(asked(tmp_path, minutes=0.0))
+        pocket.choose_rates(asked(tmp_path, minutes=-1.0))
     assert not (tmp_path / "rates.json").exists()
+
+
+def test_processes_share_the_work(pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process is at is left to it, and what it has done is not done again."""
+    run = nll_of(pocket, monkeypatch, 0.002)
+    chosen = asked(tmp_path, seeds=(1, 2, 3))
+    first, second, third = pocket.jobs(chosen)
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / f"{second.name}.json").write_text("{}")
+    with pocket.claimed(first, tmp_path) as ours:
+        assert ours
+        pocket.perform([first, second, third], chosen)
+    assert run == [third.name]
+    pocket.perform([first, second, third], chosen)
+    assert run == [third.name, first.name]
 
 
 def test_a_folder_without_a_finished_job_is_named(
