@@ -18,7 +18,7 @@ from statistics import mean, stdev
 
 TABLE = Path(__file__).with_name("pocket.csv")
 NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
-FAR = ("digits", "signs", "icons")  # unlike anything that the model has seen
+FAR = ("digits", "signs", "icons")  # of kinds that the model has hardly seen
 SHIFTED, SHIFTS = "animals", ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
 TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("ce", "tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")

@@ -196,6 +196,18 @@ def test_a_damaged_sheet_is_noticed():
         list(Sheet(sheet.name, record, sheet.folder).checked("val"))
 
 
+def test_a_sheet_that_cannot_be_read_is_named_and_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path))
+    held = pocket.sheet("clothes")
+    monkeypatch.setattr("calprompt.pocket.datasets.sheet", lambda name: Sheet(held.name, held.record, tmp_path))
+    for damaged in (False, True):
+        if damaged:
+            (tmp_path / "clothes.webp").write_bytes(b"RIFF")
+        with pytest.raises(CalpromptError, match=r"cannot read .*clothes.webp.*install it again"):
+            pocket.folder("clothes")
+    assert not list((tmp_path / "pocket").glob("*"))
+
+
 def test_the_package_stays_small():
     files = [path for path in Path(pocket.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert sum(path.stat().st_size for path in files) < 25_000_000

@@ -63,9 +63,14 @@ class Sheet:
     def drawings(self) -> Pictures:
         """[n, side, side, 3 or 4]; ink, where the sheet is grey."""
         path = self.folder / f"{self.record.get('sheet', self.name)}.webp"
-        with Image.open(path) as image:
-            strokes = self.record["side"] < 32 and self.scene is not None  # grey is how much ink there is
-            sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
+        try:
+            with Image.open(path) as image:
+                sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
+        except OSError as error:
+            raise CalpromptError(
+                f"cannot read {path}: {error}; the package's files are damaged, install it again"
+            ) from error
+        strokes = self.record["side"] < 32 and self.scene is not None  # grey is how much ink there is
         side, count = self.record["side"], len(self.record["drawings"])
         rows = len(sheet) // side
         tiles = sheet.reshape(rows, side, COLUMNS, side, -1).swapaxes(1, 2).reshape(rows * COLUMNS, side, side, -1)
