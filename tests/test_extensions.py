@@ -10,7 +10,7 @@ import samples
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
 from calprompt.extensions import load_extension
-from calprompt.runs import prepare
+from calprompt.runs import prepare, restore, run
 
 OWN = """
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from calprompt import losses
 @losses.register("{name}")
 @dataclass(frozen=True)
 class Own:
+    'A loss of a user.'
+
     power: float = 2.0
 
     def __call__(self, outputs):
@@ -45,8 +47,54 @@ def test_the_files_text_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     path = own(tmp_path, "second_own_loss")
     before = prepare(samples.config(imports=(str(path),))).fingerprint
     assert before != prepare(samples.config()).fingerprint
-    path.write_text(path.read_text() + "\n# changed\n")
-    assert prepare(samples.config(imports=(str(path),))).fingerprint != before
+    moved = tmp_path / "elsewhere.py"
+    moved.write_text(path.read_text())
+    assert prepare(samples.config(imports=(str(moved),))).fingerprint == before
+    other = own(tmp_path, "another_second_loss")
+    assert prepare(samples.config(imports=(str(other),))).fingerprint != before
+
+
+def test_a_file_that_changed_after_it_was_imported_is_refused(tmp_path: Path) -> None:
+    """What is registered is the old text; a run of it must not be filed under the new one."""
+    path = own(tmp_path, "third_own_loss")
+    load_extension(path)
+    path.write_text(path.read_text().replace("2.0", "3.0"))
+    with pytest.raises(CalpromptError, match=r"third_own_loss\.py has changed since this process imported it"):
+        samples.config(imports=(str(path),))
+
+
+def test_a_run_is_used_with_the_file_it_was_tuned_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(tmp_path, "fourth_own_loss")
+    monkeypatch.chdir(tmp_path)
+    done = run(samples.config(imports=("fourth_own_loss.py",), loss="ce + 0.01*fourth_own_loss"), tmp_path / "runs")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert restore(done.folder).config.imports == (str(path),)
+
+    kept = path.rename(tmp_path / "kept.py")
+    with pytest.raises(CalpromptError, match=r"there is no Python file .*fourth_own_loss\.py"):
+        restore(done.folder)
+    path.write_text("raise SystemExit('this must not be run')")
+    with pytest.raises(CalpromptError, match="was tuned with another text of what it imports"):
+        restore(done.folder)
+    assert restore(done.folder, imports=[kept]).config.imports == (str(kept),)
+    with pytest.raises(CalpromptError, match="than none"):
+        restore(done.folder, imports=[])
+
+
+def test_list_shows_what_a_file_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--import", str(own(tmp_path, "fifth_own_loss"))]) == 0
+    assert "fifth_own_loss" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gives", "got"), [("outputs.logits.abs()", r"a tensor \(8, 3\)"), ("1.0", r"1\.0")])
+def test_a_loss_gives_one_number(tmp_path: Path, gives: str, got: str) -> None:
+    name = f"own_loss_that_gives_{len(gives)}"
+    path = tmp_path / f"{name}.py"
+    path.write_text(OWN.format(name=name).replace("outputs.logits.abs().pow(self.power).mean()", gives))
+    config = samples.config(imports=(str(path),), loss=f"ce + {name}")
+    with pytest.raises(CalpromptError, match=f"loss '{name}' must return a tensor of one number.*got {got}"):
+        run(config, tmp_path / "runs")
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:

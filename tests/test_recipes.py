@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,12 +63,38 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         ("tuner: coop\nepoch: 3\n", "unknown setting in recipe .* 'epoch'. Did you mean 'epochs'"),
         ("- coop\n", "must be settings such as 'tuner: coop', got list"),
         ("tuner: [\n", "is not YAML"),
+        ("epochs: three\n", r"recipe .*bad\.yaml: setting epochs must be a whole number, got 'three'"),
+        ("lr: fast\n", r"recipe .*bad\.yaml: setting lr must be a number, got 'fast'"),
+        ("options: context=4\n", r"setting options must be names with values, such as {context: 4}, got 'context=4'"),
+        ("loss: caf\xe9\n", r"recipe .*bad\.yaml is not text in UTF-8"),
     ],
 )
 def test_bad_recipes_are_answered(text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text(text)
+    (tmp_path / "bad.yaml").write_bytes(text.encode("latin-1"))
     with pytest.raises(CalpromptError, match=says):
         recipes.read_recipe(str(tmp_path / "bad.yaml"))
+
+
+@pytest.mark.parametrize(("text", "lr"), [("2e-3", 0.002), ("2.0e-3", 0.002), ("1E+1", 10.0), ("0.5", 0.5), ("3", 3)])
+def test_numbers_are_read_as_people_write_them(tmp_path: Path, text: str, lr: float) -> None:
+    (tmp_path / "mine.yaml").write_text(f"lr: {text}\noptions: {{beta: {text}}}\nimports: []\n")
+    settings = recipes.read_recipe(str(tmp_path / "mine.yaml"))[1]
+    assert settings == {"lr": lr, "options": {"beta": lr}, "imports": ()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"epochs": "3"}, "setting epochs must be a whole number, got '3'"),
+        ({"seed": 2**64}, "seed must be below 4294967296, got 18446744073709551616"),
+        ({"lr": 1e300}, r"lr must be a positive number that float32 can hold, got 1e\+300"),
+        ({"lr": float("nan")}, "lr must be a positive number that float32 can hold, got nan"),
+        ({"momentum": -0.1}, r"momentum must be a number, 0 or more; got -0\.1"),
+    ],
+)
+def test_settings_of_training_are_checked(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(CalpromptError, match=says):
+        recipes.build_config(backbone="b", data="d", **settings)
 
 
 def test_unknown_recipes_are_answered() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from calprompt.errors import CalpromptError
 from calprompt.files import locked
 from calprompt.runs import RunConfig, execute, load_run, prepare, run
 from calprompt.runs.checkpoint import read_tensor_file
+from calprompt.runs.recipes import build_config
 from calprompt.train import NonFiniteLossError, TrainingConfig
 from data import trees
 
@@ -130,7 +132,7 @@ def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
     try:
         run(samples.config(samples.pictures()), tmp_path / "small")
         assert torch.get_num_threads() == 2
-        monkeypatch.setattr(execute, "SMALL", 0)
+        monkeypatch.setattr(import_module("calprompt.runs.prepare"), "SMALL", 0)
         run(samples.config(samples.pictures()), tmp_path / "large")
     finally:
         torch.set_num_threads(before)
@@ -387,8 +389,72 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match=f"there are runs in it: {done.folder.name}"):
         load_run(tmp_path)
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(CalpromptError, match="is not the record of a run"):
+    with pytest.raises(CalpromptError, match=r"run\.json is damaged, it has no settings by name; delete it"):
         load_run(tmp_path)
+    (tmp_path / "run.json").write_text('{"status": "running"}')
+    with pytest.raises(CalpromptError, match=r"run\.json is damaged, it has no backbone, config, data, fingerprint;"):
+        load_run(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(CalpromptError, match=r"run\.json is not JSON: .*; delete it, and the run's training command"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*(("metrics.json", damage) for damage in ("", "{", None)), ("history.jsonl", "{"), ("history.jsonl", None)],
+)
+def test_the_training_command_mends_a_lost_or_damaged_file(tmp_path: Path, name: str, damage: str | None) -> None:
+    done = run(samples.config(), tmp_path)
+    whole = (done.folder / name).read_bytes()
+    if damage is None:
+        (done.folder / name).unlink()
+    else:
+        (done.folder / name).write_text(damage)
+    if name == "metrics.json":
+        with pytest.raises(CalpromptError, match=r"metrics\.json.*; the run's training command computes it again"):
+            load_run(done.folder)
+    elif damage is not None:
+        with pytest.raises(CalpromptError, match=r"history\.jsonl is damaged: .*; the run's training command"):
+            load_run(done.folder).history()
+    again = run(samples.config(), tmp_path)
+    assert (done.folder / name).read_bytes() == whole
+    assert again.metrics == done.metrics
+
+
+@pytest.mark.parametrize("left", ["", '{"epoch": 1}\n', "[]\n[]\n", '{"epoch": 1}\n{"ep'])
+def test_a_stopped_run_whose_history_is_damaged_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Going on would leave a history with epochs missing."""
+    whole = run(samples.config(), tmp_path / "whole").folder / "history.jsonl"
+    stop = execute.checkpoint_file
+
+    def stopped(state: Any, fingerprint: str) -> bytes:
+        if state.epoch == 3:
+            raise KeyboardInterrupt
+        return stop(state, fingerprint)
+
+    monkeypatch.setattr(execute, "checkpoint_file", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(samples.config(), tmp_path / "stopped")
+    monkeypatch.setattr(execute, "checkpoint_file", stop)
+    (history,) = (tmp_path / "stopped").glob("*/history.jsonl")
+    history.write_text(left)
+    assert run(samples.config(), tmp_path / "stopped").record["resumed_after_epoch"] == 0
+    assert history.read_bytes() == whole.read_bytes()
+
+
+def test_a_small_clip_gives_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            config = build_config(backbone="pocket", data="pocket_signs", epochs=1, shots=1, views=1)
+            found.append(run(config, tmp_path / str(threads)).folder)
+    finally:
+        torch.set_num_threads(before)
+    one, two = (folder / "logits.safetensors" for folder in found)
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_seed_is_that_of_the_training() -> None:

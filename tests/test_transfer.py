@@ -289,14 +289,14 @@ def test_only_finished_runs_with_their_own_weights(tmp_path: Path, folder: Path)
     weights = Path(shutil.copytree(samples.backbone(), tmp_path / "weights"))
     assert restore(folder, backbone=str(weights)).config.backbone == str(weights)
     held, _ = restore(folder), (folder / "prompts.safetensors").rename(folder / "kept")
-    with pytest.raises(CalpromptError, match="has lost some of its files; only a finished run"):
+    with pytest.raises(CalpromptError, match="has lost some of its files; its training command computes them again"):
         restore(folder)
     (folder / "kept").rename(folder / "prompts.safetensors")
     damage(folder, lambda record: record["backbone"].update(fingerprint="0"))
     with pytest.raises(CalpromptError, match=r"has other weights than .* was tuned on"):
         restore(folder)
     damage(folder, lambda record: record.update(status="failed"))
-    with pytest.raises(CalpromptError, match="is failed; only a finished run has prompts to use"):
+    with pytest.raises(CalpromptError, match="has failed; mend that and run its training command again"):
         restore(folder)
     with pytest.raises(CalpromptError, match="not a run folder"):
         restore(tmp_path)

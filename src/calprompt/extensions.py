@@ -9,17 +9,19 @@ from pathlib import Path
 
 from calprompt.errors import CalpromptError
 
+_imported: dict[Path, str] = {}  # files that this process has run, and what they said
+
 
 def load_extension(path: str | Path) -> str:
-    """Import a Python file by its path and return the sha256 of its text; a file is imported once, however often asked.
+    """Import a Python file by its path and return the sha256 of its text; a text is imported once, however often asked.
 
-    The file is code and is run: import only what you trust.
+    The file is code and is run: import only what you trust. One that has changed since it was imported is an error,
+    because what it registered then would go on to be used under the digest of what it says now.
     """
-    path = Path(path).expanduser().resolve()
-    if path.suffix != ".py" or not path.is_file():
-        raise CalpromptError(f"there is no Python file {path} to import")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    name = f"calprompt_extension_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    path, digest = Path(path).expanduser().resolve(), file_digest(path)
+    if _imported.get(path, digest) != digest:
+        raise CalpromptError(f"{path} has changed since this process imported it; start a new process to use it")
+    name = f"calprompt_extension_{digest[:16]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -32,4 +34,13 @@ def load_extension(path: str | Path) -> str:
             if isinstance(error, CalpromptError):
                 raise
             raise CalpromptError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+    _imported[path] = digest
     return digest
+
+
+def file_digest(path: str | Path) -> str:
+    """sha256 of a Python file, which is not run."""
+    path = Path(path).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise CalpromptError(f"there is no Python file {path} to import")
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,7 +8,15 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from calprompt.errors import CalpromptError
 
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "True or False",
+    type(None): "None",
+    Mapping: "names with values, such as {context: 4}",
+    tuple: "a list",
+}
 
 
 def check_types(what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
@@ -23,7 +31,7 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
     for name, value in values.items():
         allowed = _alternatives(hints.get(name, Any))
         if not any(_fits(value, each) for each in allowed):
-            words = " or ".join(_WORDS.get(each, str(each)) for each in allowed)
+            words = " or ".join(_WORDS.get(get_origin(each) or each, str(each)) for each in allowed)
             raise CalpromptError(f"{what} {name} must be {words}, got {value!r}")
 
 

@@ -17,7 +17,10 @@ from torch import Tensor
 from calprompt.diagnostics import diagnose
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
+from calprompt.options import check_types
 from calprompt.tuners import Tuner
+
+LARGEST = torch.finfo(torch.float32).max  # of a rate that the optimiser can use
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,17 @@ class TrainingConfig:
     autocast: str | None = None  # "bfloat16" or "float16": the frozen towers run in it, prompts stay as they are
 
     def __post_init__(self) -> None:
+        check_types("setting", type(self).__init__, vars(self))
         for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("seed", 0), ("diagnose_every", 0)):
             if getattr(self, name) < least:
                 raise CalpromptError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise CalpromptError(f"lr must be a positive number, got {self.lr}")
+        if self.seed >= 2**32:
+            raise CalpromptError(f"seed must be below {2**32}, got {self.seed}")
+        if not 0 < self.lr < LARGEST:
+            raise CalpromptError(f"lr must be a positive number that float32 can hold, got {self.lr}")
+        for name in ("momentum", "weight_decay", "warmup_lr"):
+            if not 0 <= getattr(self, name) < LARGEST:
+                raise CalpromptError(f"{name} must be a number, 0 or more; got {getattr(self, name)}")
         if self.autocast not in (None, "bfloat16", "float16"):
             raise CalpromptError(f"autocast must be bfloat16, float16 or nothing, got {self.autocast!r}")
 

@@ -72,7 +72,7 @@ class LogitsFile:
 def stored_models(run: Run) -> dict[str, StoredModel]:
     """The tuned and the zero-shot model of a run, from its files of logits."""
     if not (run.folder / LOGITS).is_file():
-        raise CalpromptError(f"{run.folder} has no {LOGITS}: the run is {run.status}")
+        raise CalpromptError(f"{run.folder} has no {LOGITS}: it {run.unfinished}")
     own = LogitsFile.read(run.folder, run.metrics)
     files = {f"{each.name}/": LogitsFile.read(each.folder, each.metrics) for each in run.transfers}
     return {name: _model(name, own, {"": own, **files}) for name in (TUNED, ZERO_SHOT)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from calprompt import tuners
@@ -63,16 +64,18 @@ class RunConfig:
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        for path in self.imports:
-            load_extension(path)
         check_types("setting", type(self).__init__, vars(self))
+        places = tuple(str(Path(path).expanduser().resolve()) for path in self.imports)
+        object.__setattr__(self, "imports", places)  # a run is used from other folders than the one it was made in
+        for path in places:
+            load_extension(path)
         kind = tuners.get(self.tuner)
         for option in ("template", "seed"):
             if option in self.options:
                 raise CalpromptError(f"{option} is a setting of the run, not an option of tuner {self.tuner!r}")
         for option in self.options:
             if option not in option_names(kind):
-                raise unknown(f"option of tuner {self.tuner!r}", option, option_names(kind))
+                raise unknown(f"option of tuner {self.tuner!r}:", option, option_names(kind))
         for base in kind.__mro__:
             if "__init__" in vars(base):
                 check_types(f"option of tuner {self.tuner!r}:", vars(base)["__init__"], self.options)

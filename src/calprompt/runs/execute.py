@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calprompt.clip import Backbone
 from calprompt.data import FeatureBank, PixelBank, Unreadable, find_bad
 from calprompt.data.features import Progress, frozen_features, silent
 from calprompt.data.store import FeatureStore
@@ -44,15 +43,14 @@ from calprompt.results import (
     is_complete,
     load_run,
     read_history,
+    read_record,
 )
 from calprompt.runs.checkpoint import checkpoint_file, read_checkpoint, tensor_file
 from calprompt.runs.config import RunConfig
 from calprompt.runs.evaluate import TEXT_KINDS, measure_parts, named_tensors, split_tensors
-from calprompt.runs.prepare import Prepared, autocasting, describe, prepare
+from calprompt.runs.prepare import Prepared, autocasting, describe, few_threads, prepare
 from calprompt.train import NonFiniteLossError, TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
-
-SMALL = 10_000_000  # weights of two towers that one thread is enough for
 
 
 def run(
@@ -67,10 +65,15 @@ def run(
     with clock(timings, "load"):
         prepared = prepare(config, progress=progress)
     folder = Path(out).expanduser() / prepared.id
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CalpromptError(
+            f"cannot make the folder {folder}: {error.strerror or error}; choose another place (--out FOLDER)"
+        ) from error
     with locked(folder), autocasting(prepared.backbone, config):
         clear_leftovers(folder)
-        if (folder / RECORD).is_file() and load_run(folder).record.get("fingerprint") != prepared.fingerprint:
+        if (folder / RECORD).is_file() and read_record(folder)["fingerprint"] != prepared.fingerprint:
             raise CalpromptError(
                 f"{folder} holds another run than its name says; move it away or choose another folder"
             )
@@ -100,12 +103,12 @@ def _work(
     learns = any(True for _ in prepared.tuner.parameters())
     with clock(timings, "features"):
         data, features = _images(prepared, learns, store, progress)
-    with clock(timings, "train"), _threads(prepared.backbone):
+    with clock(timings, "train"), few_threads(prepared.backbone):
         if data is not None:
             record["resumed_after_epoch"] = _train(prepared, data, folder, progress)
         else:
             write_bytes(folder / HISTORY, b"")
-    with clock(timings, "evaluate"), _threads(prepared.backbone):
+    with clock(timings, "evaluate"), few_threads(prepared.backbone):
         tensors, metrics = _evaluate(prepared, features)
     write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
     names = {name: part.class_names for name, (part, _) in prepared.evaluated.items()}
@@ -113,23 +116,6 @@ def _work(
     write_bytes(folder / LOGITS, tensor_file(tensors, {"class_names": names, "logit_scale": scale}))
     write_json(folder / METRICS, metrics)
     return metrics
-
-
-@contextmanager
-def _threads(backbone: Backbone) -> Iterator[None]:
-    """One thread for a small CLIP on a CPU.
-
-    Its products are so soon done that a second one saves a sixth of the time at best, and on a busy machine, where the
-    two wait for each other, takes ten times as long.
-    """
-    towers = (backbone.model.visual, backbone.model.transformer)
-    small = sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if small and backbone.device.type == "cpu" else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _images(
@@ -158,8 +144,7 @@ def _images(
 def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
     """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
     tuner, config = prepared.tuner, prepared.config.training
-    state = read_checkpoint(folder / CHECKPOINT, prepared.fingerprint)
-    history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
+    state, history = _begin(folder, prepared.fingerprint)
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
     if state.epoch:
         known.append(state.prompts)
@@ -182,6 +167,17 @@ def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progre
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
     return state.epoch
+
+
+def _begin(folder: Path, fingerprint: str) -> tuple[TrainingState, list[dict[str, float]]]:
+    """The checkpoint and its epochs' records; if these are lost or damaged, training starts over."""
+    state = read_checkpoint(folder / CHECKPOINT, fingerprint)
+    try:
+        history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
+    except CalpromptError:
+        return TrainingState(), []
+    whole = [row["epoch"] for row in history] == list(range(1, state.epoch + 1))
+    return (state, history) if whole else (TrainingState(), [])
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calprompt.clip.tokens import readable
+from calprompt.clip.tokens import as_read
 from calprompt.data import Dataset
 from calprompt.errors import CalpromptError
 
@@ -19,8 +19,8 @@ def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[
     places: dict[str, set[str]] = {}
     for part, names in of_run.items():
         for name in names:
-            places.setdefault(_read(name), set()).add(part)
-    others = [name for name in target.class_names if _read(name) not in places]
+            places.setdefault(as_read(name), set()).add(part)
+    others = [name for name in target.class_names if as_read(name) not in places]
     known = len(target.class_names) - len(others)
     if others and known > len(others):
         shown = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
@@ -33,7 +33,7 @@ def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[
         return None
     found: dict[str, list[int]] = {part: [] for part in of_run}
     for label, name in enumerate(target.class_names):
-        found[_part(target, label, places[_read(name)])].append(label)
+        found[_part(target, label, places[as_read(name)])].append(label)
     return found
 
 
@@ -47,7 +47,3 @@ def _part(target: Dataset, label: int, parts: set[str]) -> str:
             "not say which is meant; take all of its classes for other ones (--all-classes)"
         )
     return "base" if label in target.base else "novel"
-
-
-def _read(name: str) -> str:
-    return " ".join(readable(name).lower().split())

@@ -42,6 +42,7 @@ from calprompt.runs.config import RunConfig
 from calprompt.tuners import Tuner
 
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
+SMALL = 10_000_000  # weights of two towers that one thread is enough for
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
 
@@ -66,7 +67,7 @@ class Prepared:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        settings["imports"] = sorted(load_extension(path) for path in self.config.imports)
+        settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
         everything = {
@@ -113,7 +114,7 @@ def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
     splits = _used(base, novel)
     for split in splits.values():
         split.images.check(backbone)
-    with autocasting(backbone, config):
+    with autocasting(backbone, config), few_threads(backbone):
         tuner, reason = _create(config, backbone, base, novel, template)
     if not len(base.train) and any(True for _ in tuner.parameters()):
         raise CalpromptError(
@@ -156,6 +157,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "id": prepared.id,
         "fingerprint": prepared.fingerprint,
         "config": prepared.config.record(),
+        "imports": import_digests(prepared.config),
         "objective": str(Objective.parse(prepared.config.loss)),
         "template": prepared.template,
         "backbone": {"name": prepared.backbone.name, "fingerprint": prepared.backbone.fingerprint},
@@ -173,6 +175,11 @@ def describe(prepared: Prepared) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
+
+
+def import_digests(config: RunConfig) -> list[str]:
+    """sha256 of every file of one's own that the run imports, sorted."""
+    return sorted(load_extension(path) for path in config.imports)
 
 
 def _create(
@@ -225,3 +232,20 @@ def autocasting(backbone: Backbone, config: RunConfig) -> Iterator[None]:
     name = config.training.autocast
     with backbone.autocasting(getattr(torch, name) if name else None):
         yield
+
+
+@contextmanager
+def few_threads(backbone: Backbone) -> Iterator[None]:
+    """One thread for a small CLIP on a CPU.
+
+    Its products are so soon done that a second one saves a sixth of the time at best, and on a busy machine, where the
+    two wait for each other, takes ten times as long. What it gives is then the same with any number of threads.
+    """
+    towers = (backbone.model.visual, backbone.model.transformer)
+    small = sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if small and backbone.device.type == "cpu" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,6 +11,7 @@ A recipe sets what it names; everything else keeps the default of `RunConfig`, a
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -19,12 +20,22 @@ from typing import Any
 import yaml
 
 from calprompt.errors import CalpromptError
+from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import RunConfig
 from calprompt.train import TrainingConfig
 
 TRAINING = [field.name for field in fields(TrainingConfig)]
 RUN = [field.name for field in fields(RunConfig) if field.name != "training"]
+
+
+class Reader(yaml.SafeLoader):
+    """YAML as most people write it: 2e-3 is a number, which YAML 1.1 takes for text because it has no point."""
+
+
+Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def available() -> list[str]:
@@ -42,17 +53,23 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
             text = Path(name).expanduser().read_text(encoding="utf-8")
         except OSError as error:
             raise CalpromptError(f"cannot read recipe {name}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise CalpromptError(f"recipe {name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     else:
         raise unknown("recipe", name, available())
     try:
-        settings = yaml.safe_load(text)
+        settings = yaml.load(text, Reader)
     except yaml.YAMLError as error:
         raise CalpromptError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise CalpromptError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
     for key in settings:
         if key not in RUN + TRAINING:
-            raise unknown(f"setting in recipe {name}", str(key), RUN + TRAINING)
+            raise unknown(f"setting in recipe {name}:", str(key), RUN + TRAINING)
+    if isinstance(settings.get("imports"), list):
+        settings["imports"] = tuple(settings["imports"])
+    for kind in (RunConfig, TrainingConfig):
+        check_types(f"recipe {name}: setting", kind.__init__, settings)
     head = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     return " ".join(line for line in head if not line.startswith("calprompt ")), settings
 

@@ -28,7 +28,7 @@ from calprompt.results import LOGITS, TRANSFER, TRANSFERS, Transfer, read_transf
 from calprompt.runs.evaluate import measure_parts, named_tensors, part_tensors, split_tensors
 from calprompt.runs.execute import clock, now
 from calprompt.runs.matching import matched_parts
-from calprompt.runs.prepare import TEMPLATE, autocasting, check_pixels, for_classes
+from calprompt.runs.prepare import TEMPLATE, autocasting, check_pixels, few_threads, for_classes
 from calprompt.runs.restore import Restored, restore
 from calprompt.tensor_files import tensor_file
 
@@ -160,8 +160,9 @@ def _evaluate(
 ) -> None:
     """Write the logits of all parts, and the metrics into the record."""
     backbone, names, template = restored.backbone, dataset.class_names, record["template"]
-    tuner, reason = for_classes(restored.config, restored.tuner, names, template)
-    frozen = backbone.zero_shot(names, template) if tuner is None else tuner.frozen_text
+    with few_threads(backbone):
+        tuner, reason = for_classes(restored.config, restored.tuner, names, template)
+        frozen = backbone.zero_shot(names, template) if tuner is None else tuner.frozen_text
     unreadable = Unreadable()
     with clock(record["timings"], "features"):
         features = frozen_features(
@@ -173,7 +174,7 @@ def _evaluate(
             what=f"{record['name']} features",
         )[0]
         unreadable.report()
-    with clock(record["timings"], "evaluate"):
+    with clock(record["timings"], "evaluate"), few_threads(backbone):
         found = split_tensors(backbone, tuner, frozen, dataset.test, features)
         cut = {part: part_tensors(found, labels) for part, labels in parts.items()}
         record["metrics"] = measure_parts(cut, reason)
