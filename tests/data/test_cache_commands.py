@@ -39,7 +39,7 @@ def test_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill()
     cache("show")
     told = capsys.readouterr().out
-    for word in ("tiny-clip", "32 px bicubic", "18", "36", "KB", "72", "0 s ago"):
+    for word in ("tiny-clip", "32 px bicubic crop", "0.08", "18", "36", "KB", "72", "0 s ago"):
         assert word in told
 
 
@@ -53,6 +53,8 @@ def test_prune_asks_first(store: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert list(store.glob("*/*.safetensors"))
     with pytest.raises(CalpromptError, match=r"no features of backbone 'ViT'; it has those of tiny-clip \("):
         cache("prune", "--backbone", "ViT")
+    with pytest.raises(CalpromptError, match="the backbone whose features may go is empty"):
+        cache("prune", "--backbone", "", "--yes")
     cache("prune", "--backbone", "tiny-clip", "--yes")
     assert "removed" in capsys.readouterr().out
     assert not list(store.iterdir())

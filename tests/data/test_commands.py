@@ -66,11 +66,15 @@ def test_check_of_a_good_one_and_of_its_images(tmp_path: Path, capsys) -> None:
 def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
     root = samples.picture_folder(tmp_path / "photos")
     (root / "ant" / "phone.heic").write_bytes(b"x")
+    samples.picture(root / "ant" / "young" / "1.png", seed=1)
+    samples.picture(root / "loose.png", seed=1)
     run("check", str(root))
     shown = capsys.readouterr().out
     assert "classes: 6, ant, bee, cat, dog, elk, … (6 in all)" in shown
     assert "base and novel: 3 and 3 classes (the first half of the labels), 9 and 9 test images" in shown
     assert "note: left out, by its suffix no image: ant/phone.heic" in shown
+    assert "note: left out, a folder within that of a class: ant/young" in shown
+    assert "note: left out, in no folder of a class: loose.png" in shown
     assert "note: fewer than 16 training images" in shown
     (root / "bee" / "3.png").write_text("no picture")
     with pytest.raises(CalpromptError, match="one thing is wrong"):

@@ -96,7 +96,15 @@ def test_train_may_be_the_name_of_a_class(tmp_path: Path) -> None:
         (lambda root: root.mkdir(), "has no subfolders"),
         (lambda root: root.write_text("hello"), "is not data"),
         (lambda root: (samples.picture_folder(root) / "gnu").mkdir(), "gnu has no images; expected files ending in"),
-        (lambda root: samples.picture(samples.picture_folder(root) / "gnu" / "1.png", 0), "'gnu' has one image"),
+        (lambda root: samples.picture(samples.picture_folder(root) / "gnu" / "1.png", 0), "gnu has one image"),
+        (
+            lambda root: [(samples.picture_folder(root) / name).mkdir() for name in ("gnu", "owl")],
+            r"gnu has no images; .*\n.*owl has no images",
+        ),
+        (
+            lambda root: samples.picture_folder(root, ("pit_bull", "Pit bull", "cat")),
+            "reads these alike: 'Pit bull' and 'pit_bull'",
+        ),
         (lambda root: split_folder(root, "train", "val"), "has train/ but no test/"),
         (lambda root: split_folder(root, "train", "test", "valid"), "and also valid/"),
         (

@@ -15,6 +15,7 @@ from calprompt.data import (
     load_split,
     read_split_file,
     save_split,
+    saved_splits,
     write_split_file,
 )
 from calprompt.errors import CalpromptError
@@ -150,9 +151,16 @@ def test_a_saved_split_may_not_point_outside(tmp_path: Path) -> None:
     dataset = load_dataset(folder)
     rows = "".join(f"../photos/{path},{path.split('/')[0]}\n" for path in dataset.train.images.paths)
     outside = load_dataset(trees.write(tmp_path / "list" / "all.csv", rows))
-    save_split(outside, tmp_path / "split.json")
+    with pytest.raises(CalpromptError, match=r"has \.\./photos/.*, which is outside of its image folder .*list;"):
+        save_split(outside, tmp_path / "split.json")
+    assert not (tmp_path / "split.json").exists()
+    save_split(dataset, tmp_path / "split.json")
+    told = json.loads((tmp_path / "split.json").read_text())
+    told["train"][0][0] = f"../photos/{told['train'][0][0]}"
+    told["digest"] = saved_splits._digest({key: value for key, value in told.items() if key != "digest"})
+    (tmp_path / "split.json").write_text(json.dumps(told))
     with pytest.raises(CalpromptError, match=r"lists \.\./photos/.*, which is outside of the image folder"):
-        load_split(tmp_path / "split.json", tmp_path / "list")
+        load_split(tmp_path / "split.json", folder)
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:

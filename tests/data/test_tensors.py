@@ -59,7 +59,7 @@ def with_(**tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         ),
         (with_(val_labels=torch.full((48,), -1)), samples.NAMES, "val label -1 is out of range"),
         (with_(train_labels=torch.zeros(48, dtype=torch.long)), samples.NAMES, "no training image of bee, cat, dog"),
-        (None, ("a", "a", "b", "c", "d", "e"), "appear twice: a"),
+        (None, ("a", "a", "b", "c", "d", "e"), "reads these alike: 'a' and 'a'"),
         (None, None, "has no class names: put a JSON list"),
         (None, "ant", "must be a list of names"),
         (None, [], "must be a list of names"),

@@ -38,6 +38,7 @@ class Backbone:
         self.tokenizer = Tokenizer(model.positional_embedding.shape[0])
         self.autocast: torch.dtype | None = None
         self.chunk: int | None = None
+        self._warned_of: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, {self.dtype}, {self.device})"
@@ -163,16 +164,18 @@ class Backbone:
         )
 
     def _warn_of_unseen(self, texts: Sequence[str]) -> None:
-        """Say which words mean nothing to this backbone: a token that pretraining never had is a row of zeros."""
+        """Say once which words mean nothing to this backbone: a token that pretraining never had is a row of zeros."""
         if self.device.type == "meta":  # shapes without numbers
             return
         words = {word: self.tokenizer.ids(word) for word in dict.fromkeys(" ".join(texts).split())}
         tokens = sorted({token for ids in words.values() for token in ids})
         seen = self.model.token_embedding(torch.tensor(tokens, device=self.device)).any(1).tolist()
         unseen = {token for token, known in zip(tokens, seen, strict=True) if not known}
-        strange = [word for word, ids in words.items() if not unseen.isdisjoint(ids)]
-        if strange:
-            named = ", ".join(repr(word.strip(".,")) for word in strange)
+        strange = dict.fromkeys(word.strip(".,") for word, ids in words.items() if not unseen.isdisjoint(ids))
+        new = [word for word in strange if word not in self._warned_of]
+        self._warned_of.update(new)
+        if new:
+            named = ", ".join(map(repr, new))
             warnings.warn(
                 f"backbone {self.name!r} has never seen {named}: what it says of that means little. Use words it "
                 "knows, or a larger CLIP.",
@@ -198,10 +201,14 @@ class Backbone:
             return encode_image(self.model.visual, images.to(self.device), prompts)
 
     @torch.no_grad()
-    def encode_strings(self, texts: Sequence[str]) -> Tensor:
-        """Text features [texts, D] of plain sentences, not normalised; what they begin with alike is encoded once."""
+    def encode_strings(self, texts: Sequence[str], *, warn: bool = True) -> Tensor:
+        """Text features [texts, D] of plain sentences, not normalised; what they begin with alike is encoded once.
+
+        warn  of words that the backbone never saw
+        """
         sequences = [self.tokenizer.sequence(text) for text in texts]
-        self._warn_of_unseen(texts)
+        if warn:
+            self._warn_of_unseen(texts)
         shortest = min(len(sequence) for sequence in sequences) - 1
         shared = 1
         while shared < shortest and len({sequence[shared] for sequence in sequences}) == 1:

@@ -91,6 +91,15 @@ def readable(name: str) -> str:
     return name.replace("_", " ")
 
 
+def as_read(name: str) -> str:
+    """A class name as the tokenizer takes it, to which case and blanks make no difference.
+
+    >>> as_read("Pit_Bull ") == as_read("pit bull")
+    True
+    """
+    return " ".join(readable(name).lower().split())
+
+
 def fill(template: str, name: str) -> str:
     """A template with the class name in its slot.
 

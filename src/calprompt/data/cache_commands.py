@@ -162,6 +162,8 @@ def _input(about: dict[str, Any]) -> str:
     """The preprocessing in a word, and what else is not as usual."""
     wanted = about.get("preprocessing", {})
     words = [f"{wanted.get('size', '?')} px", str(wanted.get("interpolation", "?"))]
+    if "crop" in wanted:
+        words.append(f"crop {wanted['crop']:g}")
     words += [str(about[name]) for name in ("autocast",) if about.get(name)]
     return " ".join(words + ([str(about["dtype"])] if about.get("dtype") not in (None, "float32") else []))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calprompt.clip.tokens import as_read
 from calprompt.data.images import Images
 from calprompt.data.listing import SPLITS
 from calprompt.data.templates import Templates
@@ -55,9 +55,15 @@ class Dataset:
 
     def __post_init__(self) -> None:
         names = self.class_names
-        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(as_read(name), []).append(name)
+        repeated = [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]
         if repeated and not self.repeated_names:
-            raise CalpromptError(f"{self.name}: class names must differ, and these appear twice: {', '.join(repeated)}")
+            raise CalpromptError(
+                f"{self.name}: class names must differ, and the model reads these alike: {', '.join(repeated)}. "
+                "Rename all but one (a classes file can), or put their images together"
+            )
         for kind in SPLITS:
             outside = sorted({label for label in getattr(self, kind).labels if not 0 <= label < len(names)})
             if outside:

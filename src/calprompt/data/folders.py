@@ -24,6 +24,8 @@ from calprompt.errors import CalpromptError
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
 
+SHOWN = 20
+
 
 def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
     """The dataset in a folder of class folders, or of train/, val/ and test/ with class folders in them."""
@@ -66,12 +68,18 @@ def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
 
 def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str], dict[str, list[Row]]]:
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+    wrong = []
     for label, name in enumerate(class_names):
-        files = [path for path, _ in class_rows(root, root / name, label)]
+        try:
+            files = [path for path, _ in class_rows(root, root / name, label)]
+        except CalpromptError as error:
+            wrong.append(str(error))
+            continue
         if len(files) < 2:
-            raise CalpromptError(f"class {name!r} has one image; a class needs two or more, to train and to test on")
+            wrong.append(f"{root / name} has one image; a class needs two or more, to train and to test on")
         for kind, part in split_class(name, files, seed).items():
             rows[kind] += [(path, label) for path in part]
+    _refuse(wrong)
     return class_names, rows
 
 
@@ -82,12 +90,25 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
     class_names = [folder.name for folder in subfolders(root / "train")]
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+    wrong = []
     for kind in inside:
         for folder in subfolders(root / kind):
             if folder.name not in labels:
-                raise CalpromptError(f"class {folder.name!r} is in {kind}/ but not in train/; every class must train")
-            rows[kind] += class_rows(root, folder, labels[folder.name])
+                wrong.append(f"class {folder.name!r} is in {kind}/ but not in train/; every class must train")
+                continue
+            try:
+                rows[kind] += class_rows(root, folder, labels[folder.name])
+            except CalpromptError as error:
+                wrong.append(str(error))
+    _refuse(wrong)
     return class_names, rows
+
+
+def _refuse(wrong: list[str]) -> None:
+    """Raise for all that is wrong at once, so that it can be mended at once."""
+    if wrong:
+        more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise CalpromptError("\n".join(wrong[:SHOWN]) + more)
 
 
 def _by_name(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from calprompt.data.dataset import Dataset
 from calprompt.data.decoding import SUFFIXES
@@ -26,25 +26,34 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     small = [name for label, name in enumerate(dataset.class_names) if trained[label] < SHOTS]
     if small and not dataset.test_only:
         notes.append(f"fewer than {SHOTS} training images, so that all of them are shots: {_few(small)}")
-    left = left_out(dataset, path)
-    if left:
-        notes.append(f"left out, by its suffix no image: {_few(left)}")
+    notes += [f"left out, {why}: {_few(left)}" for why, left in left_out(dataset, path).items()]
     return facts, notes
 
 
-def left_out(dataset: Dataset, path: Path) -> list[str]:
-    """Visible files in the folders of a folder dataset which are no images by their suffix."""
+def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
+    """What is visible in a folder dataset and not used, by the reason."""
     images = dataset.train.images
     if not path.is_dir() or not isinstance(images, ImageFiles):
-        return []
-    listed = [place for split in dataset.splits.values() for place in split.images.paths]  # type: ignore[attr-defined]
-    found = []
-    for folder in sorted({place.rpartition("/")[0] for place in listed}):
-        names = sorted(os.listdir(images.root / folder))
-        found += [
-            f"{folder}/{name}" for name in names if not name.startswith(".") and not name.lower().endswith(SUFFIXES)
-        ]
+        return {}
+    listed = {place for split in dataset.splits.values() for place in split.images.paths}  # type: ignore[attr-defined]
+    classes = {PurePosixPath(place).parent for place in listed}
+    found: dict[str, list[str]] = {}
+    for folder in sorted(classes):
+        for place in _visible(images.root, folder):
+            if (images.root / place).is_dir():
+                found.setdefault("a folder within that of a class", []).append(str(place))
+            elif not place.name.lower().endswith(SUFFIXES):
+                found.setdefault("by its suffix no image", []).append(str(place))
+    above = {parent for folder in classes for parent in folder.parents}
+    for folder in sorted(above - classes):
+        loose = [str(place) for place in _visible(images.root, folder) if place.name.lower().endswith(SUFFIXES)]
+        if loose:
+            found.setdefault("in no folder of a class", []).extend(loose)
     return found
+
+
+def _visible(root: Path, folder: PurePosixPath) -> list[PurePosixPath]:
+    return [folder / name for name in sorted(os.listdir(root / folder)) if not name.startswith(".")]
 
 
 def _cut(dataset: Dataset) -> str:

@@ -52,6 +52,12 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
         images = split.images
         if not isinstance(images, ImageFiles):
             raise CalpromptError(f"{dataset.name} is held in memory; only image files can be listed in a split")
+        outside = next((place for place in images.paths if not _is_inside(place)), None)
+        if outside is not None:
+            raise CalpromptError(
+                f"{dataset.name} has {outside}, which is outside of its image folder {images.root}; a split to share "
+                "lists images in one folder. Load the data with a root that has them all"
+            )
         told[kind] = [
             [place, label, f"{digests} {DIGESTS[digests](images.root / place)}"]
             for place, label in zip(images.paths, split.labels, strict=True)

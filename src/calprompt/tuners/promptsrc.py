@@ -85,7 +85,7 @@ class PromptSRC(Tuner):
         super().bind()
         self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
         sentences = [[fill(template, name) for name in self.class_names] for template in self.teacher_templates]
-        raw = [self.backbone.encode_strings(texts) for texts in sentences]
+        raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]  # its own words, not a user's
         self.teacher_text = unit(torch.stack(raw).mean(dim=0))  # [C, D]
 
     def text_features(self, image: Tensor | None = None) -> Tensor:

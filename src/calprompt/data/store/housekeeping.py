@@ -87,6 +87,8 @@ def to_prune(
     max_size    as many as it takes to leave so many bytes: of the spaces not used for longest, their oldest first
     backbone    only of backbones whose name or fingerprint begins like this; all of them, without another rule
     """
+    if backbone == "":
+        raise CalpromptError("the backbone whose features may go is empty; expected the beginning of its name")
     everything = spaces(store)
     rubbish = [file for space in everything for file in space.rubbish]
     if older_than is None and max_size is None and backbone is None:
