@@ -110,7 +110,19 @@ def test_mistakes_are_told_without_a_traceback(
 def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").write_text("")
     assert main(arguments(tmp_path / "runs")) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    said = capsys.readouterr().err
+    assert said.startswith("error: cannot make the folder ")
+    assert "choose another place (--out FOLDER)" in said
+
+
+def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
+    """Of words in the names of classes, not of those in a tuner's own templates."""
+    root = samples.picture_folder(tmp_path / "photos", ("cat", "dog", "immunohistochemistry", "fox"), each=4)
+    given = ["train", "--backbone", "pocket", "--data", str(root), "--out", str(tmp_path / "runs"), "--epochs", "1"]
+    done = command(*given, "--tuner", "promptsrc", "--views", "1", "--set", "depth=2", "--set", "visual_depth=2")
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("warning: backbone 'pocket' has never seen 'immunohistochemistry': what it says")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +132,9 @@ def test_wrong_arguments_exit_2(given: list[str], capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as caught:
         main(given)
     assert caught.value.code == 2
-    assert "usage: calprompt" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "usage: calprompt" in said
+    assert "few" not in given or "expected a number of images a class, or 'all'; got 'few'" in said
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

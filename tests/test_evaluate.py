@@ -353,7 +353,7 @@ def test_own_calibrator_that_cannot_be_written_down(
     [
         (["--calibrators", "temprature"], "unknown calibrator 'temprature'. Did you mean 'temperature'"),
         (["--calibrators", "temperature -> dacc"], "Did you mean 'dac'"),
-        (["--calibrators", "dac(q=3)"], "unknown option of calibrator 'dac' 'q'"),
+        (["--calibrators", "dac(q=3)"], "unknown option of calibrator 'dac': 'q'"),
         (["--convention", "tpct"], "Did you mean 'tcpt'"),
         (["--bins", "0"], "n_bins must be a whole number of at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
@@ -361,7 +361,6 @@ def test_own_calibrator_that_cannot_be_written_down(
         (["--target-error", "0.1", "--confidence-level", "1"], "confidence_level must be a fraction"),
         (["--out", "numbers.txt"], "evaluations are written as .json or .csv, got 'numbers.txt'"),
         (["--import", "nowhere.py"], "there is no Python file"),
-        (["nowhere"], "nowhere is not a run folder, it has no run.json"),
     ],
 )
 def test_mistakes_are_told(folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], says: str) -> None:
@@ -371,6 +370,27 @@ def test_mistakes_are_told(folder: Path, capsys: pytest.CaptureFixture[str], giv
     assert output.err.startswith("error: ")
     assert says in output.err
     assert not (folder / "evaluation.json").exists()
+
+
+def test_a_run_that_cannot_be_used_does_not_keep_others_from_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = Path(shutil.copytree(folder, folder.parent / "failed"))
+    record = json.loads((failed / "run.json").read_text())
+    (failed / "run.json").write_text(json.dumps(record | {"status": "failed", "reason": "the disk was full"}))
+    (failed / "logits.safetensors").unlink()
+    assert evaluated(folder, "nowhere", failed, "--out", tmp_path / "all.csv") == 2
+    output = capsys.readouterr()
+    assert "2 of 3 runs were left out:\n  nowhere is not a run folder" in output.err
+    assert "it has failed (the disk was full); mend that" in output.err
+    assert "temperature" in output.out
+    assert (tmp_path / "all.csv").stat().st_size > 1000
+
+
+def test_numbers_are_written_before_a_pager_is_quit(folder: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m calprompt evaluate {shlex.quote(str(folder))} --bootstrap 0 | head -1"
+    subprocess.run(command, shell=True, capture_output=True, timeout=120)
+    assert (folder / "evaluation.json").is_file()
 
 
 def rewritten(folder: Path, change: Any) -> None:
@@ -402,7 +422,7 @@ def test_damaged_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     rewritten(folder, lambda tensors: tensors.update({"val/labels": torch.zeros(3, dtype=torch.long)}))
     assert "labels must have the shape [90]" in error()
     path.unlink()
-    assert "has no logits.safetensors: the run is finished" in error()
+    assert "has no logits.safetensors: it has lost some of its files; its training command" in error()
 
 
 def test_a_fit_that_fails_is_not_applicable_and_the_others_go_on(

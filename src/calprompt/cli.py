@@ -6,6 +6,7 @@ Libraries that take seconds to import are imported by the command that needs the
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 if it worked, 2 for a mistake of the user's, 130 if interrupted."""
     chosen = parser().parse_args(arguments)
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        errors.print(f"[yellow]warning:[/yellow] {escape(str(message))}")
+
     try:
-        chosen.command(chosen)
+        with warnings.catch_warnings():
+            warnings.showwarning = warn
+            chosen.command(chosen)
     except (CalpromptError, OSError) as error:
         errors.print(f"[red]error:[/red] {escape(str(error))}")
         return 2
@@ -60,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("list", help="tuners, losses, calibrators and metrics there are")
     one.set_defaults(command=list_names)
+    one.add_argument(
+        "--import", action="append", default=[], metavar="FILE", dest="imports", help="Python file of your own, too"
+    )
 
     add_data(commands)
     add_cache(commands)
@@ -77,8 +87,11 @@ def show(chosen: argparse.Namespace) -> None:
 def list_names(chosen: argparse.Namespace) -> None:
     """Print every registered name with the first line of what it says about itself."""
     from calprompt import calibrators, losses, metrics, tuners
+    from calprompt.extensions import load_extension
     from calprompt.runs import recipes
 
+    for path in chosen.imports:
+        load_extension(path)
     kinds: dict[str, Any] = {
         "tuners": tuners.tuners,
         "losses": losses.losses,

@@ -55,7 +55,7 @@ def test_the_fit_needs_nothing_for_what_comes_after_the_last_fitted_one() -> Non
     ("spec", "says"),
     [
         ("temprature -> dac", "unknown calibrator 'temprature'. Did you mean 'temperature'"),
-        ("dac(neighbours=3)", "unknown option of calibrator 'dac' 'neighbours'"),
+        ("dac(neighbours=3)", "unknown option of calibrator 'dac': 'neighbours'"),
         ("dac(k='many')", "option of calibrator 'dac': k must be a whole number, got 'many'"),
         ("dac(3)", "cannot read the calibrator"),
         ("temperature ->", "cannot read the calibrator ''"),

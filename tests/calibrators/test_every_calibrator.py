@@ -234,6 +234,18 @@ def test_a_broken_promise_is_noticed_and_a_tie_is_given_back() -> None:
     torch.testing.assert_close(given, torch.tensor([[0.0, 1.0, 1.0]], dtype=torch.float64))
 
 
+class Cut(Calibrator):
+    """Promises nothing, and forgets a class."""
+
+    def apply(self, record: Stored) -> Tensor:
+        return record.logits.double()[:, 1:]
+
+
+def test_logits_of_another_shape_are_refused() -> None:
+    with pytest.raises(CalpromptError, match=r"'Cut' must give logits \(1, 3\) as it was given, got \(1, 2\)"):
+        Cut()(torch.tensor([[0.0, 1.0, 2.0]]))
+
+
 def test_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(CalpromptError, match=r"unknown calibrator 'temprature'\. Did you mean 'temperature'"):
         calibrators.get("temprature")

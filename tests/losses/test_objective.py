@@ -72,8 +72,10 @@ def test_record_has_every_setting() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("tcp", "unknown loss 'tcp'. Did you mean 'tcpt'"),
+        ("tcpt + l1", "tcpt is the name of a sum and stands alone; in another, write it out: ce"),
         ("ce + margn", "unknown loss 'margn'. Did you mean 'margin'"),
-        ("ce + margin(alfa=1)", "unknown option of loss 'margin' 'alfa'. Did you mean 'alpha'"),
+        ("ce + margin(alfa=1)", "unknown option of loss 'margin': 'alfa'. Did you mean 'alpha'"),
         ("ce +", "cannot read the loss"),
         ("", "cannot read the loss"),
         ("ce - margin", "cannot read 'ce - margin'"),

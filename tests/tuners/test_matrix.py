@@ -144,7 +144,7 @@ def test_residual_network(tuner: Tuner) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_options_and_bad_templates_are_answered(name: str) -> None:
-    with pytest.raises(CalpromptError, match=rf"unknown option of tuner '{name}' 'templat'.* Did you mean 'template'"):
+    with pytest.raises(CalpromptError, match=rf"unknown option of tuner '{name}': 'templat'.* Did you mean 'template'"):
         create(name, BACKBONES["vit"], BASE, templat="x")
     with pytest.raises(CalpromptError, match="exactly once"):
         create(name, BACKBONES["vit"], BASE, template="a photo.")

@@ -33,8 +33,8 @@ class Calibrator(ABC):
     learns        attributes that `learn` sets, plain numbers or lists of them; none: closed form, nothing to fit
     """
 
-    keeps_argmax: bool
-    novel: bool
+    keeps_argmax: bool = False
+    novel: bool = False
     needs: tuple[str, ...] = ()
     learns: tuple[str, ...] = ()
 
@@ -68,6 +68,11 @@ class Calibrator(ABC):
             raise CalpromptError(f"fit the {self.name} calibrator on validation logits before applying it")
         record.require(f"the calibrator {self.name!r}", self.needs)
         calibrated = self.apply(record)
+        if not isinstance(calibrated, Tensor) or calibrated.shape != record.logits.shape:
+            got = tuple(calibrated.shape) if isinstance(calibrated, Tensor) else repr(calibrated)
+            raise CalpromptError(
+                f"the calibrator {self.name!r} must give logits {tuple(record.logits.shape)} as it was given, got {got}"
+            )
         if not bool(torch.isfinite(calibrated).all()):
             raise CalpromptError(
                 f"the calibrator {self.name!r} gave values that are not finite; its fit is of no use here"

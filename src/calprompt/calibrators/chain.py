@@ -110,6 +110,6 @@ def _read(text: str) -> Calibrator:
     known = signature(make).parameters
     for option in options:
         if option not in known:
-            raise unknown(f"option of calibrator {call.func.id!r}", option, known)
+            raise unknown(f"option of calibrator {call.func.id!r}:", option, known)
     check_types(f"option of calibrator {call.func.id!r}:", make, options)
     return make(**options)

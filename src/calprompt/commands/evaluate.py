@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from calprompt.commands.several import each_run
 
 EXAMPLE = """\
 examples:
@@ -60,11 +61,12 @@ def evaluate(chosen: argparse.Namespace) -> None:
     if chosen.out is not None:
         check_output(chosen.out)
     with _bars(quiet=False) as progress:
-        evaluations = [
-            evaluate_run(folder, settings, progress=progress) for folder in dict.fromkeys(map(Path, chosen.runs))
-        ]
+        evaluations, left_out = each_run(chosen.runs, partial(evaluate_run, settings=settings, progress=progress))
+    written = write_evaluations(evaluations, chosen.out) if evaluations else []  # before a pager may be quit
     console = output()
     for evaluation in evaluations:
         print_evaluation(evaluation, console)
-    for path in write_evaluations(evaluations, chosen.out):
+    for path in written:
         console.print(str(path), markup=False, soft_wrap=True)
+    if left_out is not None:
+        raise left_out

@@ -102,6 +102,8 @@ def run_config(chosen: argparse.Namespace) -> RunConfig:
 
 
 def _shots(text: str) -> int | None:
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of images a class, or 'all'; got {text!r}")
     return None if text == "all" else int(text)
 
 

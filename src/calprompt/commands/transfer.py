@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from calprompt.commands.several import each_run
 from calprompt.errors import CalpromptError
 
 EXAMPLE = """\
@@ -15,7 +16,7 @@ examples:
   calprompt transfer runs/* --data dtd eurosat --root datasets
   calprompt transfer runs/coop-photos-16shot-seed1-0123456789ab --data drawings/
 """
-NOT_OF_TARGET = ("command", "runs", "data", "backbone", "device", "no_cache", "quiet")
+NOT_OF_TARGET = ("command", "runs", "data", "backbone", "device", "imports", "no_cache", "quiet")
 
 
 def add_command(commands: Any) -> None:
@@ -40,6 +41,13 @@ def add_command(commands: Any) -> None:
     )
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
     add("--device", help="cpu, cuda, cuda:1, … (default: the run's)")
+    add(
+        "--import",
+        action="append",
+        metavar="FILE",
+        dest="imports",
+        help="where a Python file that the runs imported is now (default: where it was)",
+    )
     add("--no-cache", action="store_true", help="neither use nor keep image features for other runs")
     add("--quiet", action="store_true", help="no progress bars")
     setting = partial(add, default=argparse.SUPPRESS)  # what is not said is left to Target
@@ -66,9 +74,10 @@ def transfer(chosen: argparse.Namespace) -> None:
 
     targets = [Target(data, **said) for data in chosen.data]
     store = None if chosen.no_cache else FeatureStore()
-    for folder in dict.fromkeys(map(Path, chosen.runs)):
+
+    def evaluate(folder: Path) -> None:
         with _bars(chosen.quiet) as progress:
-            restored = restore(folder, backbone=chosen.backbone, device=chosen.device)
+            restored = restore(folder, backbone=chosen.backbone, device=chosen.device, imports=chosen.imports)
             done = [evaluate_on(restored, target, store=store, progress=progress) for target in targets]
         for each in done:
             if each.reused:
@@ -76,3 +85,7 @@ def transfer(chosen: argparse.Namespace) -> None:
             for name, reason in each.record["data"]["skipped"].items():
                 output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
         print_run(load_run(folder))
+
+    _, left_out = each_run(chosen.runs, evaluate)
+    if left_out is not None:
+        raise left_out

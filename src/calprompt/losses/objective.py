@@ -44,6 +44,14 @@ class Term:
     weight: float
     loss: Loss
 
+    def value(self, outputs: Outputs) -> Tensor:
+        """The loss before its weight, a tensor with one number in it."""
+        value: Any = self.loss(outputs)
+        if not isinstance(value, Tensor) or value.ndim:
+            what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise CalpromptError(f"loss {self.name!r} must return a tensor of one number, such as a mean; got {what}")
+        return value
+
     @property
     def options(self) -> dict[str, Any]:
         """The settings of the loss."""
@@ -68,7 +76,7 @@ class Objective:
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The total, and every term before its weight (the tuner's own as they are), for the history."""
-        values = {term.name: term.loss(outputs) for term in self.terms}
+        values = {term.name: term.value(outputs) for term in self.terms}
         total = sum((term.weight * values[term.name] for term in self.terms), start=outputs.logits.new_zeros(()))
         for value in outputs.terms.values():
             total = total + value
@@ -128,11 +136,15 @@ def _term(node: ast.expr, text: str) -> Term:
 
 
 def _build(name: str, options: dict[Any, Any]) -> Loss:
+    if name in NAMED and name not in losses.available():
+        raise CalpromptError(f"{name} is the name of a sum and stands alone; in another, write it out: {NAMED[name]}")
+    if name not in losses.available():
+        raise unknown("loss", name, {*losses.available(), *NAMED})
     make = losses.get(name)
     known = signature(make).parameters
     for option in options:
         if option not in known:
-            raise unknown(f"option of loss {name!r}", str(option), known)
+            raise unknown(f"option of loss {name!r}:", str(option), known)
     check_types(f"option of loss {name!r}:", make, options)
     return make(**options)
 

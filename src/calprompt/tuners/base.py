@@ -185,7 +185,7 @@ def create(name: str, backbone: Backbone, class_names: Sequence[str], **options:
     kind = tuners.get(name)
     for option in options:
         if option not in option_names(kind):
-            raise unknown(f"option of tuner {name!r}", option, option_names(kind))
+            raise unknown(f"option of tuner {name!r}:", option, option_names(kind))
     return kind(backbone, class_names, **options)
 
 
