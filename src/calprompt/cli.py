@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import calprompt
-from calprompt.commands import demo, evaluate, train, transfer
-from calprompt.data.cache_commands import add_commands as add_cache
-from calprompt.data.commands import add_commands as add_data
+from calprompt.commands import cache, data, demo, evaluate, train, transfer
+from calprompt.commands.console import output
 from calprompt.errors import CalpromptError
-
-if TYPE_CHECKING:
-    from calprompt.data import Progress as Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +65,8 @@ def parser() -> argparse.ArgumentParser:
         "--import", action="append", default=[], metavar="FILE", dest="imports", help="Python file of your own, too"
     )
 
-    add_data(commands)
-    add_cache(commands)
+    data.add_commands(commands)
+    cache.add_commands(commands)
     return top
 
 
@@ -111,27 +105,3 @@ def list_names(chosen: argparse.Namespace) -> None:
     for name in recipes.available():
         table.add_row(f"  {name}", escape(recipes.read_recipe(name)[0]))
     output().print(table)
-
-
-def output() -> Console:
-    """Standard output, wide enough for a table when it goes to a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
-
-
-@contextmanager
-def _bars(quiet: bool) -> Iterator[Report]:
-    """Progress bars on standard error; none if it is not a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(
-        *columns, TextColumn("{task.fields[note]}"), console=console, disable=quiet or not console.is_terminal
-    ) as bars:
-
-        def report(what: str, done: int, total: int, note: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, note="")
-            bars.update(tasks[what], completed=done, total=total, note=note)
-
-        yield report

@@ -6,6 +6,8 @@ import argparse
 from functools import partial
 from typing import Any
 
+from calprompt.commands.console import output, progress_bars
+
 EXAMPLE = """\
 examples:
   calprompt demo
@@ -40,7 +42,6 @@ def add_command(commands: Any) -> None:
 
 def demo(chosen: argparse.Namespace) -> None:
     """Run, print the table, say what was written and, if asked to, whether the numbers are the expected ones."""
-    from calprompt.cli import _bars, output
     from calprompt.data.store import FeatureStore
     from calprompt.report.demo import DemoSettings, run_demo
     from calprompt.report.results import Results, check_results, check_settings
@@ -53,7 +54,7 @@ def demo(chosen: argparse.Namespace) -> None:
     expected = Results.read(chosen.check) if chosen.check else None
     if expected:
         check_settings(settings.record(), expected, chosen.check)
-    with _bars(chosen.quiet) as progress:
+    with progress_bars(chosen.quiet) as progress:
         done = run_demo(settings, chosen.out, store=FeatureStore(), progress=progress)
     console = output()
     print_results(done.results, console)

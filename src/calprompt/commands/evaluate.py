@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from calprompt.commands.console import output, progress_bars
 from calprompt.commands.several import each_run
+
+if TYPE_CHECKING:
+    from calprompt.evaluation import Evaluation
 
 EXAMPLE = """\
 examples:
@@ -49,7 +54,6 @@ def add_command(commands: Any) -> None:
 
 def evaluate(chosen: argparse.Namespace) -> None:
     """Evaluate runs from their logits, print a table of each and write the numbers down."""
-    from calprompt.cli import _bars, output
     from calprompt.evaluation import EvaluationSettings, check_output, evaluate_run, write_evaluations
     from calprompt.evaluation.tables import print_evaluation
 
@@ -60,9 +64,17 @@ def evaluate(chosen: argparse.Namespace) -> None:
     settings = EvaluationSettings(**said)
     if chosen.out is not None:
         check_output(chosen.out)
-    with _bars(quiet=False) as progress:
-        evaluations, left_out = each_run(chosen.runs, partial(evaluate_run, settings=settings, progress=progress))
-    written = write_evaluations(evaluations, chosen.out) if evaluations else []  # before a pager may be quit
+    with progress_bars(quiet=False) as progress:
+
+        def measure(folder: Path) -> tuple[Evaluation, list[Path]]:
+            evaluation = evaluate_run(folder, settings, progress=progress)
+            return evaluation, write_evaluations([evaluation]) if chosen.out is None else []
+
+        done, left_out = each_run(chosen.runs, measure)
+    evaluations = [evaluation for evaluation, _ in done]
+    written = [path for _, paths in done for path in paths]
+    if chosen.out is not None and evaluations:
+        written = write_evaluations(evaluations, chosen.out)  # before a pager may be quit
     console = output()
     for evaluation in evaluations:
         print_evaluation(evaluation, console)

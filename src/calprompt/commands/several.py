@@ -18,7 +18,7 @@ def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T]
     for folder in places:
         try:
             done.append(work(folder))
-        except CalpromptError as error:
+        except (CalpromptError, OSError) as error:
             wrong.append(str(error))
     if not wrong:
         return done, None

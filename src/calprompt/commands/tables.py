@@ -9,6 +9,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from calprompt.commands.console import output
+
 if TYPE_CHECKING:
     from calprompt.results import Run
 
@@ -22,8 +24,6 @@ CAPTION = (
 
 def print_run(run: Run) -> None:
     """The table of a finished run, or what became of it, and its folder."""
-    from calprompt.cli import output
-
     console = output()
     if run.status == "finished":
         console.print(results_table(run, run.title))

@@ -7,6 +7,7 @@ import ast
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from calprompt.commands.console import output, progress_bars
 from calprompt.errors import CalpromptError
 
 if TYPE_CHECKING:
@@ -72,13 +73,12 @@ def add_command(commands: Any) -> None:
 def train(chosen: argparse.Namespace) -> None:
     """Train and evaluate, then print the table and where everything is."""
     config = run_config(chosen)
-    from calprompt.cli import _bars, output
     from calprompt.commands.tables import print_run
     from calprompt.data.store import FeatureStore
     from calprompt.runs import run
 
     store = None if chosen.no_cache else FeatureStore()
-    with _bars(chosen.quiet) as progress:
+    with progress_bars(chosen.quiet) as progress:
         result = run(config, chosen.out, store=store, progress=progress)
     if result.reused:
         output().print("already finished, nothing was computed:")

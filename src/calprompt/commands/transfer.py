@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from calprompt.commands.console import output, progress_bars
 from calprompt.commands.several import each_run
 from calprompt.errors import CalpromptError
 
@@ -66,17 +67,23 @@ def transfer(chosen: argparse.Namespace) -> None:
     for option in ("classes", "name"):
         if option in said and len(chosen.data) > 1:
             raise CalpromptError(f"--{option} is for one dataset, and --data has {len(chosen.data)}")
-    from calprompt.cli import _bars, output
     from calprompt.commands.tables import print_run
     from calprompt.data.store import FeatureStore
     from calprompt.results import load_run
     from calprompt.runs import Target, evaluate_on, restore
 
     targets = [Target(data, **said) for data in chosen.data]
+    names = [Path(data).resolve().name if Path(data).exists() else data for data in chosen.data]
+    same = sorted({name for name in names if names.count(name) > 1})
+    if same:
+        raise CalpromptError(
+            f"--data has {names.count(same[0])} of the name {same[0]}, of which the last would replace the others; "
+            "evaluate them one at a time, with --name"
+        )
     store = None if chosen.no_cache else FeatureStore()
 
     def evaluate(folder: Path) -> None:
-        with _bars(chosen.quiet) as progress:
+        with progress_bars(chosen.quiet) as progress:
             restored = restore(folder, backbone=chosen.backbone, device=chosen.device, imports=chosen.imports)
             done = [evaluate_on(restored, target, store=store, progress=progress) for target in targets]
         for each in done:

@@ -7,8 +7,8 @@ import pytest
 
 import samples
 from calprompt.clip import load_backbone
+from calprompt.commands.cache import add_commands, seconds, size, written_size, written_span
 from calprompt.data import Unreadable, frozen_features, load_dataset
-from calprompt.data.cache_commands import add_commands, seconds, size, written_size, written_span
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 

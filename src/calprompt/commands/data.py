@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calprompt.commands.console import output, progress_bars
 from calprompt.errors import CalpromptError
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def list_datasets(chosen: argparse.Namespace) -> None:
     from rich import box
     from rich.table import Table
 
-    from calprompt.cli import output
     from calprompt.data.catalogue import ENTRIES
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -89,7 +89,6 @@ def info(chosen: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from calprompt.cli import output
     from calprompt.data.catalogue import get
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -100,7 +99,6 @@ def info(chosen: argparse.Namespace) -> None:
 
 def check_data(chosen: argparse.Namespace) -> None:
     """Print what was found, then fail if something is wrong."""
-    from calprompt.cli import _bars, output
     from calprompt.data.catalogue import Report, check, get, is_known
 
     known = is_known(chosen.data) and (chosen.root is not None or not Path(chosen.data).expanduser().exists())
@@ -115,7 +113,7 @@ def check_data(chosen: argparse.Namespace) -> None:
         dataset = load_dataset(chosen.data, root=chosen.root, classes=chosen.classes, base=chosen.base)
         if not known:
             report.facts, report.notes = overview(dataset, Path(chosen.data).expanduser())
-        with _bars(chosen.quiet) as progress:
+        with progress_bars(chosen.quiet) as progress:
             bad = find_bad(dataset.splits.values(), progress=progress)
         report.problems += [f"{name}: {reason}" for name, reason in sorted(bad.items())]
     console = output()
@@ -131,13 +129,12 @@ def check_data(chosen: argparse.Namespace) -> None:
 
 def prepare(chosen: argparse.Namespace) -> None:
     """Make what can be derived, and say what was made."""
-    from calprompt.cli import _bars, output
     from calprompt.data.catalogue import get
 
     entry = get(chosen.name)
     if entry.prepare is None:
         raise CalpromptError(f"nothing of {entry.title} has to be prepared; get it from {entry.source}")
-    with _bars(chosen.quiet) as progress:
+    with progress_bars(chosen.quiet) as progress:
         made = entry.prepare(entry, entry.locate(Path(chosen.root).expanduser()), progress)
     for line in made:
         output().print(line, markup=False, soft_wrap=True)

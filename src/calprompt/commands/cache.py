@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from calprompt.commands.console import output
 from calprompt.errors import CalpromptError
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -77,9 +77,9 @@ def show(chosen: argparse.Namespace) -> None:
             written_span(space.usage.saved),
         )
     if spaces:
-        _output().print(table)
+        output().print(table)
     total = sum(space.size for space in spaces)
-    _output().print(f"{written_size(total)} in {store.folder}", markup=False, soft_wrap=True)
+    output().print(f"{written_size(total)} in {store.folder}", markup=False, soft_wrap=True)
 
 
 def prune(chosen: argparse.Namespace) -> None:
@@ -92,12 +92,12 @@ def prune(chosen: argparse.Namespace) -> None:
     )
     what = f"{written_size(sum(file.size for file in going))} in {len(going)} files"
     if not going:
-        _output().print(f"nothing to remove from {store.folder}", markup=False, soft_wrap=True)
+        output().print(f"nothing to remove from {store.folder}", markup=False, soft_wrap=True)
     elif chosen.yes:
         housekeeping.remove(going)
-        _output().print(f"removed {what} from {store.folder}", markup=False, soft_wrap=True)
+        output().print(f"removed {what} from {store.folder}", markup=False, soft_wrap=True)
     else:
-        _output().print(f"would remove {what} from {store.folder}; --yes does it", markup=False, soft_wrap=True)
+        output().print(f"would remove {what} from {store.folder}; --yes does it", markup=False, soft_wrap=True)
 
 
 def verify(chosen: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def verify(chosen: argparse.Namespace) -> None:
         count = "one file is damaged, and is" if len(bad) == 1 else f"{len(bad)} files are damaged, and are"
         raise CalpromptError(f"{count} not used any more; their features are computed again:\n  " + "\n  ".join(bad))
     total = written_size(sum(file.size for file, _ in results))
-    _output().print(f"{len(results)} files, {total}: as they were written", markup=False, soft_wrap=True)
+    output().print(f"{len(results)} files, {total}: as they were written", markup=False, soft_wrap=True)
 
 
 def size(text: str) -> int:
@@ -166,8 +166,3 @@ def _input(about: dict[str, Any]) -> str:
         words.append(f"crop {wanted['crop']:g}")
     words += [str(about[name]) for name in ("autocast",) if about.get(name)]
     return " ".join(words + ([str(about["dtype"])] if about.get("dtype") not in (None, "float32") else []))
-
-
-def _output() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
