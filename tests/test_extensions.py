@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import samples
+from calprompt import metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
 from calprompt.extensions import load_extension
-from calprompt.runs import prepare, restore, run
+from calprompt.runs import execute, prepare, restore, run
 
 OWN = """
 from dataclasses import dataclass
@@ -85,6 +87,31 @@ def test_a_run_is_used_with_the_file_it_was_tuned_with(tmp_path: Path, monkeypat
 def test_list_shows_what_a_file_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--import", str(own(tmp_path, "fifth_own_loss"))]) == 0
     assert "fifth_own_loss" in capsys.readouterr().out
+
+
+def test_a_file_may_change_while_a_run_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(tmp_path, "sixth_own_loss")
+    keep = execute.checkpoint_file
+
+    def edited(state: Any, fingerprint: str) -> bytes:
+        path.write_text("# being worked on")
+        return keep(state, fingerprint)
+
+    monkeypatch.setattr(execute, "checkpoint_file", edited)
+    config = samples.config(imports=(str(path),), loss="ce + 0.01*sixth_own_loss")
+    assert run(config, tmp_path / "runs").status == "finished"
+
+
+def test_a_metric_gives_a_finite_number(tmp_path: Path) -> None:
+    @metrics.metrics.register("own_metric")
+    def nothing(*given: Any, **named: Any) -> float:
+        return float("nan")
+
+    try:
+        with pytest.raises(CalpromptError, match="metric 'own_metric' must give a finite float, got nan"):
+            metrics.evaluate([[0.5, 0.5]], [0])
+    finally:
+        del metrics.metrics._things["own_metric"]
 
 
 @pytest.mark.parametrize(("gives", "got"), [("outputs.logits.abs()", r"a tensor \(8, 3\)"), ("1.0", r"1\.0")])

@@ -41,6 +41,25 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     writer.join()
 
 
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path, failed = tmp_path / "a.json", []
+
+    def keep_writing(letter: str) -> None:
+        try:
+            for _ in range(30):
+                write_json(path, [letter] * 20_000)
+        except OSError as error:
+            failed.append(error)
+
+    writers = [threading.Thread(target=keep_writing, args=letter) for letter in "ab"]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert not path.exists() or len(set(json.loads(path.read_text()))) == 1
+    assert not failed
+    assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+
+
 def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     for name in (".run.json.tmp", ".hidden", "a.tmp"):
         (tmp_path / name).write_text("")

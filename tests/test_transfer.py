@@ -303,6 +303,52 @@ def test_only_finished_runs_with_their_own_weights(tmp_path: Path, folder: Path)
     assert torch.isfinite(held.tuner.text_features()).all()
 
 
+def test_images_must_be_prepared_as_they_were(tmp_path: Path, folder: Path) -> None:
+    weights = Path(shutil.copytree(samples.backbone(), tmp_path / "weights"))
+    told = json.loads((weights / "open_clip_config.json").read_text())
+    told["preprocess_cfg"] = {"mean": [0.0, 0.0, 0.0]}
+    (weights / "open_clip_config.json").write_text(json.dumps(told))
+    with pytest.raises(CalpromptError, match=r"prepares images in another way than when .* \(mean was \[.*\] and is"):
+        restore(folder, backbone=str(weights))
+
+
+def test_data_of_one_name_do_not_replace_each_other(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").mkdir()
+    twin = Path(shutil.copytree(drawings(), tmp_path / "a" / drawings().name))
+    assert main(["transfer", str(folder), "--data", str(drawings()), str(twin), "--no-cache"]) == 2
+    assert "--data has 2 of the name drawings, of which the last would replace the others" in capsys.readouterr().err
+    assert not (folder / "transfer").exists()
+
+
+def test_data_that_are_all_to_test_on(tmp_path: Path, folder: Path) -> None:
+    root = samples.picture_folder(tmp_path / "sketches" / "test", DRAWN, each=3).parent
+    found = evaluate_on(folder, Target(str(root)))
+    assert found.record["data"]["images"] == 3 * len(DRAWN)
+    rows = [f"test/{path.parent.name}/{path.name},{path.parent.name},test" for path in root.glob("test/*/*.png")]
+    table = trees.write(root / "labels.csv", "\n".join(["path,label,split", *rows]))
+    again = evaluate_on(folder, Target(str(table), name="table"))
+    assert again.metrics["all"] == pytest.approx(found.metrics["all"])  # the images come in another order
+    with pytest.raises(
+        CalpromptError, match="sketches is there to test on, and has no images to train tuner 'coop' on"
+    ):
+        run(samples.config(root), tmp_path / "runs")
+
+
+def test_a_run_is_used_from_another_folder_than_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = tmp_path / "bare" / "model.safetensors"
+    bare.parent.mkdir()
+    shutil.copy(samples.backbone() / "open_clip_model.safetensors", bare)
+    shutil.copy(samples.backbone() / "open_clip_config.json", tmp_path / "mine.json")
+    monkeypatch.chdir(tmp_path)
+    settings = replace(samples.config(epochs=1), backbone=str(bare), backbone_config="mine.json")
+    done = run(settings, tmp_path / "runs")
+    monkeypatch.chdir(bare.parent)
+    assert restore(done.folder).config.backbone_config == str(tmp_path / "mine.json")
+    assert restore(done.folder, backbone=str(samples.backbone())).config.backbone_config is None
+
+
 def test_pixels_are_needed_by_those_who_see_them(tmp_path: Path) -> None:
     folder = copied(trained("maple"), tmp_path)
     with pytest.raises(CalpromptError, match="tuner 'maple' learns from pixels, and toys holds features only"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ _LEFTOVER = ".tmp"
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one step: whoever reads it, even after a crash, sees the old bytes or the new ones."""
-    temporary = path.with_name(f".{path.name}{_LEFTOVER}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_LEFTOVER}")  # another writer has its own
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -84,7 +85,7 @@ def is_locked(folder: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        file = os.open(folder / LOCK, os.O_RDWR)
+        file = os.open(folder / LOCK, os.O_RDONLY)  # a colleague's folder can be read, not written
     except OSError:
         return False
     try:

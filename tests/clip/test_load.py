@@ -281,7 +281,9 @@ def test_one_model_in_every_container_has_one_fingerprint(folder: Path, tmp_path
 @pytest.mark.parametrize("name", ["vit", "resnet"])
 def test_dtype(name: str, dtype: torch.dtype) -> None:
     loaded = clip_from_state_dict(state_of(name), layout="openai", dtype=dtype)
-    floating = [each for each in loaded.model.state_dict().values() if each.is_floating_point()]
+    state = loaded.model.state_dict()
+    assert state.pop("logit_scale").dtype == torch.promote_types(dtype, torch.float32)  # else 100 becomes 98.9
+    floating = [each for each in state.values() if each.is_floating_point()]
     assert {each.dtype for each in (*floating, loaded.model.attn_mask)} == {dtype}
     with pytest.raises(CalpromptError, match=r"torch\.int8"):
         clip_from_state_dict(state_of(name), layout="openai", dtype=torch.int8)
@@ -440,6 +442,15 @@ def test_name_and_tag(tiny: Path, table: Callable[..., None], no_network: list[s
     assert not no_network
     with pytest.raises(CalpromptError, match="config= is for files"):
         load_clip("tiny/mine", config="ViT-B-32")
+
+
+def test_a_file_of_a_name_and_tag_has_their_preprocessing(tiny: Path, table: Callable[..., None]) -> None:
+    """What the error without a network advises; the model's name alone says nothing of how images are prepared."""
+    table({"hf_hub": "some/where"})
+    loaded = load_clip(tiny, config="tiny/mine")
+    assert_is(loaded, "gelu")
+    assert loaded.preprocessing == Preprocessing.from_open_clip(HALF_GREY, 24)
+    assert load_clip(tiny, config="tiny").preprocessing == Preprocessing(24)
 
 
 def test_name_and_tag_with_an_openai_archive(

@@ -264,6 +264,9 @@ def test_digestpath_from_its_slides(tmp_path: Path) -> None:
         slide(folder / "tissue-train-neg" / f"n{number}.jpg", blank if number == 0 else tissue)
         slide(folder / "tissue-train-pos-v1" / f"p{number}.jpg", tissue)
         slide(folder / "tissue-train-pos-v1" / f"p{number}_mask.jpg", (0, 0, 0) if number == 1 else (255, 255, 255))
+    left = folder / ".patches" / "train" / "benign" / "left.png"  # by one that was stopped
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"")
     (line,) = prepare("digestpath", tmp_path)
     dataset = load_dataset("digestpath", root=tmp_path)
     assert (len(dataset.train) + len(dataset.test), dataset.class_names) == (19, ("benign", "malignant"))

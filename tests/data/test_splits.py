@@ -3,6 +3,7 @@
 import math
 import random
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.data import Dataset, FeatureRows, Split, base_novel, few_shot
+from calprompt.data.classes import with_base
 from calprompt.errors import CalpromptError
 
 
@@ -92,3 +94,12 @@ def test_a_part_without_test_images_is_refused() -> None:
 def test_a_dataset_without_test_images_is_refused() -> None:
     with pytest.raises(CalpromptError, match="there are no test images"):
         dataset([0, 1, 2, 3], [], test=[])
+
+
+def test_a_base_class_of_a_name_that_several_have_is_refused() -> None:
+    several = replace(
+        dataset([0, 1, 2, 3], [], test=[0, 1, 2, 3]), class_names=("a", "b", "c", "b"), repeated_names=True
+    )
+    assert with_base(several, ("a", "c"), "base.txt").base == (0, 2)
+    with pytest.raises(CalpromptError, match="lists base class 'b', and toys has several classes of that name"):
+        with_base(several, ("a", "b"), "base.txt")

@@ -67,9 +67,9 @@ def load_clip(
 ) -> LoadedClip:
     """The frozen CLIP that `spec` names.
 
-    config     for a file that does not say its own architecture (or says it wrongly): an open_clip model name,
-               the path of a JSON config, or its content
-    dtype      of all weights, however they are stored
+    config     for a file that does not say its own architecture (or says it wrongly): an open_clip model name, or
+               name/tag, which also says how images are prepared; the path of a JSON config, or its content
+    dtype      of all weights but the logit scale, however they are stored
     cache_dir  where open_clip and Hugging Face keep downloads; theirs, unless said
     """
     try:
@@ -134,6 +134,8 @@ def _assemble(
     for key, slot in model.state_dict().items():
         tensor = state.get(key, torch.zeros(slot.shape, dtype=slot.dtype))  # only a counter can be missing here
         kind = dtype if slot.is_floating_point() else slot.dtype
+        if key == "logit_scale":  # 100 would be 98.9 in bfloat16
+            kind = torch.promote_types(dtype, torch.float32)
         values[key] = tensor.to(device, kind, copy=True, memory_format=torch.contiguous_format)
     model.load_state_dict(values, assign=True)
     length = architecture.context_length
@@ -188,6 +190,10 @@ def _read_config(config: Config) -> Mapping[str, Any]:
     named = open_clip.get_model_config(config) if isinstance(config, str) and ":" not in config else None
     if named is not None:
         return named
+    name, _, tag = str(config).partition("/")
+    if tag in open_clip.list_pretrained_tags_by_model(name):
+        row = open_clip.get_pretrained_cfg(name, tag)
+        return {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": row}
     path = Path(config).expanduser()
     if path.suffix == ".json" or path.is_file():
         return read_json(path)

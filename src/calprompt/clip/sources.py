@@ -139,10 +139,10 @@ def _named(name: str, tag: str, cache_dir: Path | None) -> Source:
                 f"{'GELU' if quick else 'QuickGELU'}. Use '{twin}/{tag}'."
             )
         preprocessing = Preprocessing.from_open_clip(row, architecture.image_size)
-    return Source(_table_file(row, name, cache_dir), spec, architecture, preprocessing)
+    return Source(_table_file(row, spec, cache_dir), spec, architecture, preprocessing)
 
 
-def _table_file(row: Mapping[str, Any], name: str, cache_dir: Path | None) -> Path:
+def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Path:
     """The file of a row of open_clip's table: from a cache, else from the hub, else from its address."""
     if row.get("file"):
         return Path(row["file"])
@@ -175,9 +175,9 @@ def _table_file(row: Mapping[str, Any], name: str, cache_dir: Path | None) -> Pa
             return Path(path)
         reasons.append(reason)
     raise CalpromptError(
-        f"cannot fetch the weights of {name}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
+        f"cannot fetch the weights of {spec}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
         f"looked in {' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}. "
-        f"Download it by hand on a machine with a network and pass its path, with config={name!r}."
+        f"Download it by hand on a machine with a network and pass its path, with config={spec!r}."
     )
 
 

@@ -127,6 +127,11 @@ def with_base(listing: T, names: tuple[str, ...], where: str) -> T:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise CalpromptError(f"{where} lists base class {twice[0]!r} twice")
+    several = next((name for name in names if listing.class_names.count(name) > 1), None)
+    if several is not None:
+        raise CalpromptError(
+            f"{where} lists base class {several!r}, and {listing.name} has several classes of that name"
+        )
     return replace(listing, base=tuple(sorted(labels[name] for name in names)))
 
 

@@ -8,6 +8,9 @@
       train/daisy/… train/rose/…
       val/…  test/…
 
+    flowers/            to test on only
+      test/daisy/… test/rose/…
+
 Hidden files and files that are no images (by their suffix) are left out.
 """
 
@@ -37,7 +40,9 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     inside = [folder.name for folder in subfolders(root)]
     if not inside:
         raise CalpromptError(f"{root} has no subfolders; expected one folder of images a class")
-    looks_split = "train" in inside and bool(subfolders(root / "train"))
+    looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
+        inside == ["test"] and bool(subfolders(root / "test"))
+    )
     if not looks_split:
         class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
@@ -87,7 +92,7 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
     strange = [name for name in inside if name not in SPLITS]
     if strange:
         raise CalpromptError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
-    class_names = [folder.name for folder in subfolders(root / "train")]
+    class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     wrong = []

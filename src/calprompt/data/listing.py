@@ -54,7 +54,7 @@ class Listing:
             template=self.template,
             templates=self.templates,
             base=self.base,
-            test_only=self.test_only,
+            test_only=self.test_only or not (len(train) or len(val)),
             repeated_names=self.repeated_names,
         )
 

@@ -60,7 +60,7 @@ def description(backbone: Backbone, images: Images) -> dict[str, Any]:
     device = backbone.device
     kind = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
     if device.type == "cuda":
-        kind = torch.cuda.get_device_name(device)
+        kind = f"{torch.cuda.get_device_name(device)}{' tf32' if torch.backends.cudnn.allow_tf32 else ''}"
     return {
         "extraction": EXTRACTION,
         "backbone": backbone.fingerprint,
@@ -71,7 +71,7 @@ def description(backbone: Backbone, images: Images) -> dict[str, Any]:
         "device": f"{device.type} {platform.machine()} {kind}".strip(),
         "matmul": torch.get_float32_matmul_precision(),
         "batch": batch_size(backbone),
-        "libraries": {name: version(name) for name in ("torch", "torchvision", "pillow")},
+        "libraries": {name: version(name) for name in ("torch", "torchvision", "pillow", "open_clip_torch")},
     }
 
 

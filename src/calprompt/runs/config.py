@@ -69,6 +69,8 @@ class RunConfig:
         object.__setattr__(self, "imports", places)  # a run is used from other folders than the one it was made in
         for path in places:
             load_extension(path)
+        if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
+            object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
         kind = tuners.get(self.tuner)
         for option in ("template", "seed"):
             if option in self.options:

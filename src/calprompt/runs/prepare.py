@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -61,7 +62,7 @@ class Prepared:
     data_digest: str
     skipped: Mapping[str, str] = field(default_factory=dict)  # images left out, and why
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 of all that the result depends on; where files lie does not matter, what is in them does."""
         settings = self.config.record()
@@ -160,7 +161,11 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "imports": import_digests(prepared.config),
         "objective": str(Objective.parse(prepared.config.loss)),
         "template": prepared.template,
-        "backbone": {"name": prepared.backbone.name, "fingerprint": prepared.backbone.fingerprint},
+        "backbone": {
+            "name": prepared.backbone.name,
+            "fingerprint": prepared.backbone.fingerprint,
+            "preprocessing": prepared.backbone.preprocessing.to_dict(),
+        },
         "data": {
             "name": prepared.dataset,
             "digest": prepared.data_digest,

@@ -58,6 +58,8 @@ def restore(
         raise CalpromptError(f"{run.folder} {run.unfinished}")
     moved = {"backbone": backbone, "device": device, "imports": None if imports is None else list(map(str, imports))}
     settings = run.record["config"] | {name: value for name, value in moved.items() if value is not None}
+    if backbone is not None and not Path(backbone).expanduser().is_file():
+        settings["backbone_config"] = None  # of a file; names and folders have their own
     _check_imports(run, settings["imports"])
     config = run_config(settings)
     loaded = run_backbone(config)
@@ -65,6 +67,16 @@ def restore(
         raise CalpromptError(
             f"{config.backbone} has other weights than {run.folder} was tuned on, and its prompts mean nothing to "
             "them; say where the same weights are (--backbone SPEC)"
+        )
+    now = loaded.preprocessing.to_dict()
+    then = run.record["backbone"].get("preprocessing", now)
+    changed = ", ".join(
+        f"{name} was {then.get(name)} and is {now[name]}" for name in now if now[name] != then.get(name)
+    )
+    if changed:
+        raise CalpromptError(
+            f"{config.backbone} prepares images in another way than when {run.folder} was tuned ({changed}); say where "
+            "the backbone with its own settings is (--backbone SPEC)"
         )
     path = run.folder / PROMPTS
     prompts, about = read_tensor_file(path)

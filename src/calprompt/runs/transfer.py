@@ -140,6 +140,7 @@ def _fingerprint(restored: Restored, template: str, told: dict[str, Any]) -> str
     everything = {
         "run": restored.run.record["fingerprint"],
         "prompts": restored.digest,
+        "preprocessing": restored.backbone.preprocessing.to_dict(),
         "device": restored.config.device,
         "template": template,
         "data": hashlib.sha256(canonical_json(told)).hexdigest(),

@@ -14,6 +14,7 @@ overlapping patches of one slide train and test; here a slide is in one of the t
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
         random.Random(SEED).shuffle(parts)
         slides += list(zip(own, masks, parts, strict=True))
     work, counts = folder / ".patches", Counter[str]()
+    shutil.rmtree(work, ignore_errors=True)  # of one that was stopped, whose parts may have been drawn otherwise
     for done, (slide, mask, part) in enumerate(slides, start=1):
         for number, (smaller, patch, kind) in enumerate(patches(slide, mask)):
             path = work / part / kind / f"{slide.stem}_{smaller}_{number:05d}.png"

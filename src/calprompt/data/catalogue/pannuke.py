@@ -12,6 +12,7 @@ counts them: distinct values of a mask channel in 8 bits, less one; the backgrou
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]
     rows = [(kind, number, patch) for kind in KINDS for number, patch in enumerate(patches[kind])]
     train = split_rows([(patch[2], kind) for kind, _, patch in rows])
     work = folder / ".patches"
+    shutil.rmtree(work, ignore_errors=True)  # of one that was stopped
     for index, (kind, number, (fold, place, tissue)) in enumerate(rows):
         path = work / ("train" if index in train else "test") / kind / f"{tissue}_{kind}_{number:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
