@@ -34,7 +34,7 @@ def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mappin
     terms  what the objective gave for these outputs; their graph is kept
     """
     pulls = {term.name: term.weight * terms[term.name] for term in objective.terms}
-    pulls |= dict(outputs.terms)
+    pulls |= objective.terms_of_tuner(outputs)
     for term in objective.terms:
         for part, loss in getattr(term.loss, "parts", dict)().items():
             pulls[f"{term.name}.{part}"] = term.weight * loss(outputs)

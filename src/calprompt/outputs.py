@@ -17,6 +17,7 @@ class Outputs:
     frozen_text  [C, D] of the untuned model
     terms        what the tuner adds to the objective by itself, already weighted
     frozen_image gives [B, D] of the untuned model: called only if a loss asks for zero-shot logits
+    predicted    [B, C] logits of the prediction, where those of training are others
     """
 
     logits: Tensor  # [B, C], scaled
@@ -27,12 +28,18 @@ class Outputs:
     logit_scale: Tensor
     frozen_image: Callable[[], Tensor]
     terms: Mapping[str, Tensor] = field(default_factory=dict)
+    predicted: Tensor | None = None
     seed: int = 0  # of this step, for losses that draw
 
     @property
     def generator(self) -> torch.Generator:
         """A fresh one of this step: a loss that is computed again draws the same."""
         return torch.Generator().manual_seed(self.seed)
+
+    @property
+    def correct(self) -> Tensor:
+        """[B] whether the predicted class is the label."""
+        return (self.logits if self.predicted is None else self.predicted).detach().argmax(dim=1) == self.labels
 
     @property
     def zero_shot_logits(self) -> Tensor:

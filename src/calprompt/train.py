@@ -1,7 +1,7 @@
 """The one training loop: SGD on prompts, with the schedule the public code uses, bit-reproducible and resumable.
 
 All randomness of an epoch is drawn from generators made of (seed, epoch), never from global state, so a run stopped
-after any epoch and continued from its `TrainingState` ends with the same bits.
+after any epoch and continued from its `TrainingState` ends with the same bits on a CPU with as many threads.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def train(
     parameters = dict(tuner.named_parameters())
     if not parameters:
         return []
+    tuner.check_objective({term.name: term.weight for term in objective.terms})
     n = len(data.labels)
     if n == 0:
         raise CalpromptError("there are no training images")
@@ -206,7 +207,8 @@ def training_step(
     with tuner.backbone.autocasting(getattr(torch, autocast) if autocast else None):
         outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)
-    values = {"loss": float(loss.detach()), **{name: float(value.detach()) for name, value in terms.items()}}
+    total = float(loss.detach())
+    values = {"loss": total, **{name: float(value.detach()) for name, value in terms.items()}} | {"loss": total}
     if not math.isfinite(values["loss"]):
         bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
         raise NonFiniteLossError(f"the loss is not finite at {where} ({bad}); lower the learning rate or the weights")
@@ -217,5 +219,4 @@ def training_step(
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             raise NonFiniteLossError(f"the gradient of {name} is not finite at {where}; lower the learning rate")
     optimizer.step()
-    correct = (outputs.logits.detach().argmax(dim=1) == outputs.labels).float().mean()
-    return {**values, "accuracy": float(correct)}
+    return {**values, "accuracy": float(outputs.correct.float().mean())}

@@ -36,3 +36,7 @@ def test_what_does_not_fit_is_refused(fields: dict, says: str) -> None:
 def test_labels_are_given_once() -> None:
     with pytest.raises(CalpromptError, match="has a field for labels"):
         Temperature().fit(Stored(LOGITS), torch.zeros(4, dtype=torch.long))
+
+
+def test_labels_of_any_whole_kind_are_taken() -> None:
+    assert Stored(LOGITS, torch.zeros(len(LOGITS), dtype=torch.int32)).given("labels").dtype == torch.long

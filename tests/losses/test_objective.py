@@ -142,3 +142,10 @@ def test_losses_with_zero_shot_logits_ask_for_them() -> None:
         losses.zero_shot_normalised_cross_entropy(o.logits, o.labels, o.zero_shot_logits).item()
     )
     assert values["penalty"] == pytest.approx(losses.range_penalty(o.logits, o.zero_shot_logits).item())
+
+
+def test_a_term_of_the_tuner_keeps_its_value_beside_a_loss_of_its_name() -> None:
+    given = replace(outputs(seed=1), terms={"l1": torch.tensor(3.0), "pull": torch.tensor(4.0)})
+    total, values = Objective.parse("ce + 2*l1")(given)
+    assert set(values) == {"ce", "l1", "tuner_l1", "pull"}
+    assert total == values["ce"] + 2 * values["l1"] + 7

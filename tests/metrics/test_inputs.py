@@ -206,3 +206,9 @@ def test_mistakes_in_distances_are_named() -> None:
 def test_first_of_equal_scores_wins() -> None:
     assert accuracy([[0.5, 0.5]], [0]) == 1.0
     assert accuracy([[0.5, 0.5]], [1]) == 0.0
+
+
+def test_predictions_have_their_labels() -> None:
+    given = predictions([[0.5, 0.5]], [0])
+    with pytest.raises(CalpromptError, match="predictions have their labels in them"):
+        evaluate(given, [1])

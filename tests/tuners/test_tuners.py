@@ -59,6 +59,9 @@ def test_words_set_the_length() -> None:
         CoOp(BACKBONE, NAMES, context=0)
 
 
+LEARN_CONTEXT = ("coop", "cocoop", "maple", "proda", "promptsrc")
+
+
 @pytest.mark.parametrize(
     ("name", "option", "says"),
     [
@@ -67,6 +70,15 @@ def test_words_set_the_length() -> None:
         ("prograd", {"context": 2}, "4 words before its slot and the context holds 2"),
         ("prograd", {"regularisers": "both"}, "cross-entropy or distillation"),
         ("proda", {"prompts": 6, "prompt_batch": 4}, "6 prompts cannot be taken 4 at a time"),
+        *(
+            (name, {"context": 0}, "context is a number of vectors or prompts, at least 1; got 0")
+            for name in LEARN_CONTEXT
+        ),
+        ("proda", {"prompt_batch": 0}, "prompt_batch is a number of vectors or prompts, at least 1; got 0"),
+        ("proda", {"prompt_batch": -4}, "at least 1; got -4"),
+        ("promptsrc", {"visual": 0}, "visual is a number of vectors or prompts, at least 1; got 0"),
+        ("promptsrc", {"average": "late"}, r"such as \(15, 1\), or 'auto'; got 'late'"),
+        ("prograd", {"words": "a photo"}, "unknown option of tuner 'prograd': 'words'"),
         ("maple", {"depth": 4}, "do not fit both towers: choose 1 to 3"),
         ("promptsrc", {"visual_depth": 9}, "do not fit the image tower: choose 1 to 3"),
         ("promptsrc", {"teacher": 7}, "60 or 80"),
@@ -129,6 +141,46 @@ def test_promptsrc_average_is_the_weighted_mean_of_the_epochs() -> None:
         seen.append(tuner.context[0, 0].item())
     weights = torch.tensor([-0.5, 0.0, -0.5]).softmax(dim=0)
     assert seen == pytest.approx([1, 2, float(weights @ torch.tensor([1.0, 2.0, 3.0]))], rel=1e-5)
+
+
+def test_promptsrc_averages_around_three_quarters_of_the_epochs() -> None:
+    """The published mean, 15 of 20, would leave two thirds of 50 epochs without weight."""
+    found = []
+    for average in ("auto", (30.0, 1.0)):
+        tuner = PromptSRC(BACKBONE, NAMES, average=average)
+        for epoch in range(1, 41):
+            with torch.no_grad():
+                tuner.context.fill_(epoch)
+            tuner.end_epoch(epoch, 40)
+        found.append(tuner.context[0, 0].item())
+    assert found[0] == found[1] == pytest.approx(30)
+
+
+def test_promptsrc_reads_the_templates_of_its_teacher_only_to_train() -> None:
+    tuner = PromptSRC(BACKBONE, NAMES)
+    other = tuner.with_classes(["fish", "bird", "horse"])
+    assert tuner._teacher is None
+    assert tuner.teacher_text.shape == (len(NAMES), 32)
+    assert other._teacher is None
+    assert not torch.equal(other.teacher_text[:2], tuner.teacher_text[:2])
+
+
+def test_the_accuracy_of_proda_is_that_of_its_prediction() -> None:
+    """The logits of its training know the labels: they raise those of all other classes."""
+    tuner = ProDA(BACKBONE, NAMES, prompts=2, prompt_batch=2, context=2)
+    images, labels = torch.randn(40, 32, generator=torch.Generator().manual_seed(3)), torch.arange(40) % len(NAMES)
+    outputs = tuner(images, labels)
+    assert torch.equal(outputs.correct, tuner.predict([images]).argmax(dim=1) == labels)
+    assert not torch.equal(outputs.logits, tuner.predict([images]))
+
+
+def test_prograd_parts_only_plain_cross_entropy_from_its_regularisers() -> None:
+    tuner = create("prograd", BACKBONE, NAMES, regularisers="distillation")
+    tuner.check_objective({"ce": 1.0, "moments": 5.0})
+    for weights in ({"zs_norm": 1.0}, {"ce": 2.0, "margin": 1.0}):
+        with pytest.raises(CalpromptError, match="the loss has no term 'ce' of weight 1"):
+            tuner.check_objective(weights)
+        create("prograd", BACKBONE, NAMES).check_objective(weights)
 
 
 def test_mean_similarity_of_one_is_zero() -> None:

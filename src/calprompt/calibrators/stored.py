@@ -70,6 +70,7 @@ class Stored:
             lowest, highest = int(self.labels.min()), int(self.labels.max())
             if lowest < 0 or highest >= C:
                 raise CalpromptError(f"labels must lie in 0..{C - 1} for {C} classes, got {lowest}..{highest}")
+            object.__setattr__(self, "labels", self.labels.long())
         if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
             raise CalpromptError(f"logit_scale must be a positive number, got {self.logit_scale}")
 

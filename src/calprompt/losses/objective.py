@@ -78,9 +78,15 @@ class Objective:
         """The total, and every term before its weight (the tuner's own as they are), for the history."""
         values = {term.name: term.value(outputs) for term in self.terms}
         total = sum((term.weight * values[term.name] for term in self.terms), start=outputs.logits.new_zeros(()))
-        for value in outputs.terms.values():
+        own = self.terms_of_tuner(outputs)
+        for value in own.values():
             total = total + value
-        return total, {**values, **outputs.terms}
+        return total, {**values, **own}
+
+    def terms_of_tuner(self, outputs: Outputs) -> dict[str, Tensor]:
+        """What the tuner adds, by names that none of the terms has."""
+        taken = {term.name for term in self.terms}
+        return {f"tuner_{name}" if name in taken else name: value for name, value in outputs.terms.items()}
 
     @property
     def uses_zero_shot(self) -> bool:

@@ -10,9 +10,11 @@ A metric is one function, in one file, with the signature of `Metric`:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
+from calprompt.errors import CalpromptError
 from calprompt.metrics.binning import check_n_bins
 from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
 from calprompt.metrics.inputs import ArrayLike, Predictions, predictions
@@ -61,4 +63,8 @@ def evaluate(
     chosen = {name: metrics.get(name) for name in (metrics.available() if names is None else names)}
     check_n_bins(n_bins)
     given = checked(probs, labels, from_logits, convention)
-    return {name: metric(given, n_bins=n_bins, convention=convention) for name, metric in chosen.items()}
+    found = {name: metric(given, n_bins=n_bins, convention=convention) for name, metric in chosen.items()}
+    for name, value in found.items():
+        if not isinstance(value, float) or not math.isfinite(value):
+            raise CalpromptError(f"metric {name!r} must give a finite float, got {value!r}")
+    return found

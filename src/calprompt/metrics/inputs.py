@@ -63,6 +63,8 @@ def predictions(
     ([0.881, 0.731], [True, False])
     """
     if isinstance(probs, Predictions):
+        if labels is not None:
+            raise CalpromptError("predictions have their labels in them; give probabilities and labels, or predictions")
         return probs
     if softmax not in get_args(Softmax):
         raise unknown("softmax precision", softmax, get_args(Softmax))

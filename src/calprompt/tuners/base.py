@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from inspect import signature
@@ -41,6 +41,8 @@ class Tuner(nn.Module, ABC):
     uses_frozen_images: ClassVar[bool] = False  # its terms compare with frozen features of the pixels it sees
     text_sees_images: ClassVar[bool] = False  # every image has text features of its own
     template_table: ClassVar[str] = "a"  # which of the published templates it takes where a dataset has several
+
+    sets: ClassVar[frozenset[str]] = frozenset()  # options of the tuner it is derived from that it chooses itself
 
     layout: PromptLayout  # of the current classes
 
@@ -149,6 +151,9 @@ class Tuner(nn.Module, ABC):
         )
         return replace(record, terms=self.terms(record))
 
+    def check_objective(self, weights: Mapping[str, float]) -> None:
+        """Raise for a loss, given as the weight of each term, that the tuner cannot train with."""
+
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         """What the tuner itself adds to the objective, weighted."""
         return {}
@@ -193,4 +198,11 @@ def option_names(kind: type[Tuner]) -> list[str]:
     """Keyword options of a tuner and of the tuners it is derived from."""
     bases = [base for base in kind.__mro__ if issubclass(base, Tuner)]
     parameters = [p for base in bases for p in signature(base.__init__).parameters.values()]
-    return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY})
+    return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - kind.sets)
+
+
+def at_least_one(**counts: int | None) -> None:
+    """Raise for a number of something that is given and is none."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise CalpromptError(f"{name} is a number of vectors or prompts, at least 1; got {count}")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from calprompt.clip import Backbone, unit
 from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 CPU_AT_ONCE = 2**19  # when predicting: images times class tokens times width, about what a processor's cache holds
 AT_ONCE = 2**25  # the same on other devices, where only memory ends it
@@ -50,6 +50,7 @@ class CoCoOp(Tuner):
     ) -> None:
         if text_of not in ("all", "last"):
             raise CalpromptError(f"text_of is 'all' or 'last', got {text_of!r}")
+        at_least_one(context=context)
         self.phrase: str | int = words or context or 4
         self.n, self.text_of = context, text_of
         super().__init__(backbone, class_names, **base)

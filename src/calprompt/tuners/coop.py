@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from calprompt.clip import Backbone, unit
 from calprompt.errors import CalpromptError
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 
 @tuners.register("coop")
@@ -36,8 +36,7 @@ class CoOp(Tuner):
         class_specific: bool = False,
         **base: Any,
     ) -> None:
-        if context is not None and context < 1:
-            raise CalpromptError(f"context is a number of vectors, at least 1; got {context}")
+        at_least_one(context=context)
         self.phrase: str | int = words or context or 16
         self.n, self.position, self.class_specific = context, position, class_specific
         super().__init__(backbone, class_names, **base)

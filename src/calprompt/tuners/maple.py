@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from calprompt.clip import Backbone, VisualPrompts, unit
 from calprompt.errors import CalpromptError
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 
 @tuners.register("maple")
@@ -41,6 +41,7 @@ class MaPLe(Tuner):
         depth: int | None = None,
         **base: Any,
     ) -> None:
+        at_least_one(context=context)
         self.n, self.phrase = context, words if words else context
         super().__init__(backbone, class_names, **base)
         depth = prompt_depth(depth, "both towers", min(backbone.text_depth, backbone.image_depth))

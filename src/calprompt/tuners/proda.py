@@ -17,6 +17,7 @@ splits such names one token early in front and middle prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 from calprompt.clip import Backbone, PromptLayout, unit
 from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import Tuner, at_least_one, tuners
 from calprompt.tuners.kgcoop import mean_similarity
 
 
@@ -51,7 +52,8 @@ class ProDA(Tuner):
         keep_underscores: bool = False,
         **base: Any,
     ) -> None:
-        if prompts < 1 or prompts % prompt_batch:
+        at_least_one(prompts=prompts, prompt_batch=prompt_batch, context=context)
+        if prompts % prompt_batch:
             raise CalpromptError(f"{prompts} prompts cannot be taken {prompt_batch} at a time; make it a multiple")
         self.n, self.prompt_batch, self.similarity = context, prompt_batch, similarity
         self.keep_underscores = keep_underscores
@@ -105,7 +107,9 @@ class ProDA(Tuner):
         features = self.prompt_features(self.draw())
         mean = features.mean(dim=0)
         bound = 0.5 * self.backbone.logit_scale**2 * spread(image, labels, features - mean)
-        return self.outputs(images, labels, image, mean, self.logits(image, mean) + bound, frozen, seed)
+        logits = self.logits(image, mean)  # without the bound, which knows the labels
+        record = self.outputs(images, labels, image, mean, logits + bound, frozen, seed)
+        return replace(record, predicted=logits.detach())
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         alone = unit(self.backbone.encode_text(self.nameless.fill(self.context))[:, 0])  # [prompts, D]

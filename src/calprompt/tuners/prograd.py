@@ -14,7 +14,7 @@ is a token but no word, the last token stays frozen before the class name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class ProGrad(CoOp):
     """
 
     template_table = "c"
+    sets = frozenset({"words"})
 
     def __init__(
         self,
@@ -74,6 +75,13 @@ class ProGrad(CoOp):
         if from_template:
             with torch.no_grad():
                 self.context[..., :blanks, :] = 0
+
+    def check_objective(self, weights: Mapping[str, float]) -> None:
+        if self.projection and self.regularisers == "distillation" and weights.get("ce") != 1:
+            raise CalpromptError(
+                "regularisers='distillation' parts plain cross-entropy from what is added to it, and the loss has no "
+                "term 'ce' of weight 1; write it like 'ce + 5*moments', or use regularisers='cross-entropy'"
+            )
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         T = self.temperature

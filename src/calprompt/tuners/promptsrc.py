@@ -23,7 +23,7 @@ from calprompt.clip.templates import IMAGENET_60, IMAGENET_80
 from calprompt.clip.tokens import fill
 from calprompt.errors import CalpromptError
 from calprompt.outputs import Outputs
-from calprompt.tuners.base import Tuner, tuners
+from calprompt.tuners.base import Tuner, at_least_one, tuners
 from calprompt.tuners.maple import prompt_depth
 
 TEACHERS = {60: IMAGENET_60, 80: IMAGENET_80}
@@ -38,7 +38,8 @@ class PromptSRC(Tuner):
     depth, visual_depth  blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
     text_weight, image_weight, logit_weight  of the consistency terms
     teacher              templates of the untuned text features: the published 60, or the 80 of the TCPT and DAC code
-    average              mean and standard deviation, in epochs, of the weights of the averaging; `None`: keep the last
+    average              mean and standard deviation, in epochs, of the weights of the averaging; "auto": three
+                         quarters of the epochs and 1, which of 20 are the published 15 and 1; `None`: keep the last
     """
 
     sees_pixels = True
@@ -58,13 +59,16 @@ class PromptSRC(Tuner):
         image_weight: float = 10.0,
         logit_weight: float = 1.0,
         teacher: int = 60,
-        average: Sequence[float] | None = (15.0, 1.0),
+        average: Sequence[float] | str | None = "auto",
         **base: Any,
     ) -> None:
+        at_least_one(context=context, visual=visual)
         if teacher not in TEACHERS:
             raise CalpromptError(f"teacher is 60 or 80 templates, got {teacher!r}")
-        if average is not None and (len(average) != 2 or average[1] <= 0):
-            raise CalpromptError(f"average is a mean and a deviation in epochs, such as (15, 1); got {average}")
+        if average not in (None, "auto") and (isinstance(average, str) or len(average) != 2 or average[1] <= 0):
+            raise CalpromptError(
+                f"average is a mean and a deviation in epochs, such as (15, 1), or 'auto'; got {average!r}"
+            )
         self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
         self.text_weight, self.image_weight, self.logit_weight = text_weight, image_weight, logit_weight
         self.average = average
@@ -84,9 +88,16 @@ class PromptSRC(Tuner):
     def bind(self) -> None:
         super().bind()
         self.layout = self.backbone.layout(self.class_names, self.phrase, context=self.n)
-        sentences = [[fill(template, name) for name in self.class_names] for template in self.teacher_templates]
-        raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]  # its own words, not a user's
-        self.teacher_text = unit(torch.stack(raw).mean(dim=0))  # [C, D]
+        self._teacher: Tensor | None = None
+
+    @property
+    def teacher_text(self) -> Tensor:
+        """Unit text features [C, D] of the untuned model under many templates: computed if training asks for them."""
+        if self._teacher is None:
+            sentences = [[fill(template, name) for name in self.class_names] for template in self.teacher_templates]
+            raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]  # its own words
+            self._teacher = unit(torch.stack(raw).mean(dim=0))
+        return self._teacher
 
     def text_features(self, image: Tensor | None = None) -> Tensor:
         return unit(self.backbone.encode_text(self.layout.fill(self.context, list(self.deep)))[0])
@@ -109,7 +120,8 @@ class PromptSRC(Tuner):
         """Add this epoch's prompts to the average, and put the average in their place after the last one."""
         if self.average is None:
             return
-        weight = gaussian_weights(epochs, *self.average)[epoch - 1]
+        mean, deviation = (0.75 * epochs, 1.0) if isinstance(self.average, str) else self.average
+        weight = gaussian_weights(epochs, mean, deviation)[epoch - 1]
         for name, prompts in self.named_parameters():
             share = weight.to(prompts) * prompts
             self.averaged[name] = self.averaged[name].to(share) + share if name in self.averaged else share
