@@ -31,7 +31,6 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -40,14 +39,16 @@ import torch
 from pocket_numbers import FAR, LOSSES, NEAR, SHIFTED, SHIFTS, TABLE, TUNERS
 from safetensors.torch import load_file, save_file
 
-from calprompt.clip import load_backbone, unit
+from calprompt.clip import load_backbone
+from calprompt.data import base_novel, few_shot, load_dataset
 from calprompt.data.features import Unreadable, frozen_features
 from calprompt.data.store import FeatureStore
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.files import locked, write_bytes, write_json
 from calprompt.pocket.datasets import MODEL
-from calprompt.runs import Target, evaluate_on, prepare, run
+from calprompt.runs import Target, evaluate_on, restore, run
+from calprompt.runs.evaluate import split_tensors
 from calprompt.runs.recipes import build_config, read_recipe
 
 RATES = Path(__file__).with_name("pocket_rates.json")
@@ -177,22 +178,19 @@ def calibrated_scale(dataset: str, out: Path, store: FeatureStore) -> float:
     return low
 
 
-@cache
-def zero_shot_on_shots(backbone: str, dataset: str, shots: int, seed: int, features: Path) -> float:
-    """How many of the pictures that tuning learns from the untuned model gets right."""
-    data = {"backbone": backbone, "data": f"pocket_{dataset}", "shots": shots, "seed": seed}
-    prepared = prepare(build_config(**data, tuner="zero-shot", loss="ce"))
-    split, unreadable = prepared.base.train, Unreadable()
-    found = frozen_features(prepared.backbone, split.images, unreadable=unreadable, store=FeatureStore(features))[0]
+def on_shots(folder: Path, store: FeatureStore) -> dict[str, float]:
+    """Accuracy of a run, and of the untuned model, on the pictures that it learned from."""
+    restored, unreadable = restore(folder), Unreadable()
+    config, backbone, tuner = restored.config, restored.backbone, restored.tuner
+    shots = base_novel(few_shot(load_dataset(config.data), config.shots, config.seed))[0].train
+    features = frozen_features(backbone, shots.images, unreadable=unreadable, store=store)[0]
     unreadable.report()
-    return (unit(found) @ prepared.tuner.frozen_text.T).argmax(1).eq(torch.tensor(split.labels)).double().mean().item()
+    found = split_tensors(backbone, tuner, tuner.frozen_text, shots, features)
 
+    def accuracy(kind: str) -> float:
+        return found[kind].argmax(1).eq(found["labels"]).double().mean().item()
 
-def on_shots(job: Job, folder: Path, backbone: str, out: Path) -> dict[str, float]:
-    """Accuracy on the pictures learned from, in the last epoch of tuning and of the untuned model."""
-    last = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])
-    untuned = zero_shot_on_shots(backbone, job.dataset, job.shots, job.seed, out / "features")
-    return {"tuned": last["accuracy"], "zero-shot": untuned}
+    return {"tuned": accuracy("logits"), "zero-shot": accuracy("zero_shot_logits")}
 
 
 def work(job: Job, out: Path, store: FeatureStore) -> None:
@@ -211,7 +209,7 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
             **asdict(job),
             "run": found.folder.name,
             "cpu_seconds": round(spent, 2),
-            "on_shots": on_shots(tuned, found.folder, backbone, out),
+            "on_shots": on_shots(found.folder, store),
             "rows": rows or calibrated_rows(found.folder),
             "val": found.metrics.get("val"),
         },
