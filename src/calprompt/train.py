@@ -207,7 +207,7 @@ def training_step(
     with tuner.backbone.autocasting(getattr(torch, autocast) if autocast else None):
         outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)
-    total = float(loss.detach())
+    total = float(loss.detach())  # which no loss that is called so may take the place of
     values = {"loss": total, **{name: float(value.detach()) for name, value in terms.items()}} | {"loss": total}
     if not math.isfinite(values["loss"]):
         bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))

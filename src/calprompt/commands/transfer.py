@@ -73,7 +73,7 @@ def transfer(chosen: argparse.Namespace) -> None:
     from calprompt.runs import Target, evaluate_on, restore
 
     targets = [Target(data, **said) for data in chosen.data]
-    names = [Path(data).resolve().name if Path(data).exists() else data for data in chosen.data]
+    names = [Path(data).resolve().name if Path(data).is_dir() else Path(data).stem for data in chosen.data]
     same = sorted({name for name in names if names.count(name) > 1})
     if same:
         raise CalpromptError(
