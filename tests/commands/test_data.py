@@ -76,6 +76,8 @@ def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
     assert "note: left out, a folder within that of a class: ant/young" in shown
     assert "note: left out, in no folder of a class: loose.png" in shown
     assert "note: fewer than 16 training images" in shown
+    run("check", "photos", "--root", str(tmp_path))
+    assert "note: left out, in no folder of a class: loose.png" in capsys.readouterr().out
     (root / "bee" / "3.png").write_text("no picture")
     with pytest.raises(CalpromptError, match="one thing is wrong"):
         run("check", str(root))

@@ -1,5 +1,7 @@
 """Datasets from folders: layouts, the split made here, and what is said about folders that are not datasets."""
 
+import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,9 @@ import pytest
 import samples
 from calprompt.data import load_dataset, read_folder
 from calprompt.data.listing import split_counts
+from calprompt.data.overview import warn_left_out
 from calprompt.errors import CalpromptError
+from calprompt.runs.prepare import prepare
 
 
 def test_class_folders_become_classes_in_sorted_order(tmp_path: Path) -> None:
@@ -63,6 +67,41 @@ def test_hidden_and_other_files_are_left_out(tmp_path: Path) -> None:
         len(after.train) + len(after.val) + len(after.test)
         == len(before.train) + len(before.val) + len(before.test) + 1
     )
+
+
+def test_a_run_warns_of_pictures_where_no_class_has_them(tmp_path: Path) -> None:
+    root = samples.picture_folder(tmp_path / "zoo")
+    (root / "ant" / "notes.txt").write_text("clutter")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare(samples.config(root))
+    samples.picture(root / "ant" / "young" / "1.png", seed=1)
+    with pytest.warns(UserWarning, match=r"zoo: left out, a folder within that of a class: ant/young$"):
+        prepare(samples.config(root))
+    (root / "ant" / "young").rename(tmp_path / "young")
+    samples.picture(root / "loose.png", seed=1)
+    with pytest.warns(UserWarning, match=r"zoo: left out, in no folder of a class: loose.png$"):
+        prepare(samples.config(root))
+
+
+def test_what_a_split_file_leaves_out_is_its_own_affair(tmp_path: Path) -> None:
+    root = samples.picture_folder(tmp_path / "zoo", ("ant", "bee"))
+    rows = [[f"{name}/{i}.png", label, name] for label, name in enumerate(("ant", "bee")) for i in range(10)]
+    (root / "split_zoo.json").write_text(json.dumps({"train": rows[::2], "val": [], "test": rows[1::2]}))
+    samples.picture(root / "ant" / "young" / "1.png", seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_left_out(load_dataset(root), root)
+
+
+def test_a_folder_is_found_in_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.picture_folder(tmp_path / "there" / "zoo", ("ant", "bee"))
+    assert load_dataset("zoo", root=tmp_path / "there").class_names == ("ant", "bee")
+    samples.picture_folder(tmp_path / "zoo", ("cat", "dog"))
+    monkeypatch.chdir(tmp_path)
+    assert load_dataset("zoo", root=tmp_path / "there").class_names == ("cat", "dog")  # what is there as it stands
+    with pytest.raises(CalpromptError, match="there is no data at aquarium"):
+        load_dataset("aquarium", root=tmp_path / "there")
 
 
 def split_folder(root: Path, *kinds: str) -> Path:

@@ -108,11 +108,12 @@ def check_data(chosen: argparse.Namespace) -> None:
         report = check(get(chosen.data), root)
     if not known or (chosen.images and report.ok):
         from calprompt.data import find_bad, load_dataset
+        from calprompt.data.load import locate
         from calprompt.data.overview import overview
 
         dataset = load_dataset(chosen.data, root=chosen.root, classes=chosen.classes, base=chosen.base)
         if not known:
-            report.facts, report.notes = overview(dataset, Path(chosen.data).expanduser())
+            report.facts, report.notes = overview(dataset, locate(chosen.data, chosen.root))
         with progress_bars(chosen.quiet) as progress:
             bad = find_bad(dataset.splits.values(), progress=progress)
         report.problems += [f"{name}: {reason}" for name, reason in sorted(bad.items())]

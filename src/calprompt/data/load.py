@@ -44,7 +44,8 @@ def load_dataset(
 ) -> Dataset:
     """The dataset at a path or of a name, see above.
 
-    root     where the datasets of the catalogue are; for a table or a split file, what its paths are relative to
+    root     where the datasets of the catalogue and folders are; for a table or a split file, what its paths are
+             relative to
     classes  a classes file, see `classes`; one in the folder or beside the table is found by itself
     base     a file with the name of a base class on every line; the others are novel
     upright  turn images as their EXIF tags say; public prompt-tuning code does not
@@ -66,7 +67,7 @@ def load_dataset(
 
 def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: str | Path | None = None) -> Listing:
     """Class names and images of anything but tensors and saved splits; opens no image."""
-    path = Path(data).expanduser()
+    path = locate(data, root)
     place = None if root is None else Path(root).expanduser()
     told = None if classes is None else Path(classes).expanduser()
     numbered = False
@@ -95,15 +96,33 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
     return listing
 
 
+def locate(data: str | Path, root: str | Path | None) -> Path:
+    """The path that data mean: as it stands, or, if nothing is there, a folder of `root`."""
+    path = Path(data).expanduser()
+    if root is None or path.exists():
+        return path
+    inside = Path(root).expanduser() / path
+    return inside if inside.is_dir() else path
+
+
+def is_class_folders(path: Path) -> bool:
+    """Whether a path is a folder that only its class folders describe: no dataset of the catalogue, no split file."""
+    return path.is_dir() and catalogue.recognise(path) is None and not _split_files(path)
+
+
 def _folder(path: Path) -> Listing:
     """A folder of images, or one that a split file in it describes."""
     entry = catalogue.recognise(path)
     if entry is not None:
         return entry.listing_in(path)
-    files = sorted(path.glob("split_*.json"))
+    files = _split_files(path)
     if len(files) > 1:
         raise CalpromptError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
     return list_split_file(files[0]) if files else list_folder(path)
+
+
+def _split_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("split_*.json"))
 
 
 def _saved(path: Path, root: str | Path | None) -> Dataset | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from calprompt.data.dataset import Dataset
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.images import ImageFiles
+from calprompt.data.load import is_class_folders
 from calprompt.errors import CalpromptError
 
 SHOTS = 16  # of the published protocol
 SHOWN = 5
+NESTED, LOOSE, OTHER = "a folder within that of a class", "in no folder of a class", "by its suffix no image"
 
 
 def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
@@ -30,30 +34,45 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     return facts, notes
 
 
+def warn_left_out(dataset: Dataset, path: Path) -> None:
+    """Warn of pictures in a folder of class folders that lie where no class has them, which is rarely meant."""
+    if not is_class_folders(path):
+        return
+    for why, left in left_out(dataset, path).items():
+        if why != OTHER:
+            warnings.warn(f"{path}: left out, {why}: {_few(left)}", stacklevel=2)
+
+
 def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
     """What is visible in a folder dataset and not used, by the reason."""
     images = dataset.train.images
     if not path.is_dir() or not isinstance(images, ImageFiles):
         return {}
     listed = {place for split in dataset.splits.values() for place in split.images.paths}  # type: ignore[attr-defined]
-    classes = {PurePosixPath(place).parent for place in listed}
+    classes = {PurePosixPath(folder) for folder in {place.rpartition("/")[0] for place in listed}}
+    above = {parent for folder in classes for parent in folder.parents}
+    inside = classes | above
     found: dict[str, list[str]] = {}
     for folder in sorted(classes):
-        for place in _visible(images.root, folder):
-            if (images.root / place).is_dir():
-                found.setdefault("a folder within that of a class", []).append(str(place))
-            elif not place.name.lower().endswith(SUFFIXES):
-                found.setdefault("by its suffix no image", []).append(str(place))
-    above = {parent for folder in classes for parent in folder.parents}
+        for entry in _visible(images.root / folder):
+            if entry.is_dir():
+                if folder / entry.name not in inside:
+                    found.setdefault(NESTED, []).append(str(folder / entry.name))
+            elif not entry.name.lower().endswith(SUFFIXES):
+                found.setdefault(OTHER, []).append(str(folder / entry.name))
     for folder in sorted(above - classes):
-        loose = [str(place) for place in _visible(images.root, folder) if place.name.lower().endswith(SUFFIXES)]
+        loose = [entry.name for entry in _visible(images.root / folder) if entry.name.lower().endswith(SUFFIXES)]
         if loose:
-            found.setdefault("in no folder of a class", []).extend(loose)
+            found.setdefault(LOOSE, []).extend(str(folder / name) for name in loose)
     return found
 
 
-def _visible(root: Path, folder: PurePosixPath) -> list[PurePosixPath]:
-    return [folder / name for name in sorted(os.listdir(root / folder)) if not name.startswith(".")]
+def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, sorted by name; nothing, if it is not there."""
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as entries:
+        yield from sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
 def _cut(dataset: Dataset) -> str:

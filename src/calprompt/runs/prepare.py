@@ -34,6 +34,8 @@ from calprompt.data import (
     without,
 )
 from calprompt.data.features import Progress, content, silent
+from calprompt.data.load import locate
+from calprompt.data.overview import warn_left_out
 from calprompt.data.tower import EXTRACTION
 from calprompt.errors import CalpromptError
 from calprompt.extensions import load_extension
@@ -108,6 +110,7 @@ class Prepared:
 def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:
     """Read the data and load the backbone, and raise for whatever does not fit together."""
     dataset = load_dataset(config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif)
+    warn_left_out(dataset, locate(config.data, config.root))
     base, novel, skipped = _parts(config, dataset, progress)
     check_pixels(config, dataset)
     template = config.template or dataset.template_of(tuners.get(config.tuner).template_table) or TEMPLATE

@@ -20,6 +20,8 @@ import calprompt
 from calprompt.clip.tokens import fill
 from calprompt.data import Dataset, Unreadable, bad_images_error, find_bad, load_dataset, without
 from calprompt.data.features import Progress, content, frozen_features, silent
+from calprompt.data.load import locate
+from calprompt.data.overview import warn_left_out
 from calprompt.data.store import FeatureStore
 from calprompt.data.tower import EXTRACTION
 from calprompt.errors import CalpromptError
@@ -112,6 +114,7 @@ def evaluate_on(
 def _load(target: Target, progress: Progress) -> tuple[Dataset, dict[str, str]]:
     """The dataset, and the images left out of it."""
     dataset = load_dataset(target.data, root=target.root, classes=target.classes, upright=target.exif)
+    warn_left_out(dataset, locate(target.data, target.root))
     bad = find_bad([dataset.test], thorough=target.skip_bad, progress=progress)
     if bad and not target.skip_bad:
         raise bad_images_error(bad)
