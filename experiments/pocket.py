@@ -4,7 +4,8 @@
     python experiments/pocket.py run     --out runs/pocket [--settings pocket]
     python experiments/pocket.py collect --out runs/pocket                 one tidy table, experiments/pocket.csv
 
-Settings are the published ones; those for the pocket, where pictures are shown whole, CoOp's vectors all stand before
+Settings are the published ones, with eight crops of every picture taken in turn; the same with a new crop in every
+epoch ("fresh"), as published; those for the pocket, where pictures are shown whole, CoOp's vectors all stand before
 the name (docs/pocket.md says why) and training is shorter; or these with the rates chosen here ("tuned").
 The others change one thing of "tuned", to see what the results hang on: "words" starts from a phrase instead of
 random vectors, "long" trains for the published epochs, "few" takes as many steps as 16 shots do with the shots it is
@@ -63,6 +64,7 @@ COLUMNS = ("cpu_seconds", *ROW, *METRICS, ON_SHOTS)  # after those that name a r
 SEEDS = (1, 2, 3, 4, 5)
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is chosen
 FURTHER = (0.01, 0.03, 30.0, 100.0)  # those tried where the best of these is the first or the last
+VIEWS = 8  # of a shot, taken in turn by the epochs; "fresh" says what that changes
 DEPTH = {"maple": {"depth": 3}, "promptsrc": {"depth": 3, "visual_depth": 5}}  # as many blocks as the pocket has
 SHORTER = {  # than the published ones, or in larger batches than 1 and 4, which a CPU needs
     "coop": {"epochs": 12},
@@ -75,7 +77,7 @@ SHORTER = {  # than the published ones, or in larger batches than 1 and 4, which
 }
 TOWERS = ("depth1", "depth3", "depth6", "depth12")
 VARIANTS = ("words", "long", "few", "sharp", "calibrated", *TOWERS)
-SETTINGS = ("published", "pocket", "tuned", "shifted", *VARIANTS)
+SETTINGS = ("published", "fresh", "pocket", "tuned", "shifted", *VARIANTS)
 SHARP = 50.0
 SMALL = ("photos", "clothes", "digits")  # five classes have few steps in an epoch, so they take all epochs
 
@@ -98,9 +100,9 @@ class Job:
 
 
 def published(tuner: str) -> dict[str, Any]:
-    """The settings of a tuner with TCPT, base to novel, as far as the pocket has so many blocks."""
+    """The settings of a tuner with TCPT, base to novel, with fewer crops and no more blocks than the pocket has."""
     _, settings = read_recipe(f"{tuner}-tcpt")
-    return {**settings, "options": {**settings["options"], **DEPTH.get(tuner, {})}}
+    return {**settings, "views": VIEWS, "options": {**settings["options"], **DEPTH.get(tuner, {})}}
 
 
 def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
 
 def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
     """What compares tuners and losses: all of a seed before the next."""
-    given = chosen.settings in ("published", "pocket")
+    given = chosen.settings in ("published", "fresh", "pocket")
     rates = {} if given else json.loads(RATES.read_text())
     datasets = SHIFTS if chosen.settings == "shifted" else chosen.datasets
     if chosen.settings == "long":
@@ -134,7 +136,9 @@ def rate_jobs(tuner: str, factor: float, shots: int) -> list[Job]:
 
 def settings_of(job: Job) -> dict[str, Any]:
     """All but the loss, the rate, the shots and the seed."""
-    settings = published(job.tuner) if job.settings == "published" else for_pocket(job.tuner, job.dataset)
+    if job.settings in ("published", "fresh"):
+        return {**published(job.tuner), **({"views": None} if job.settings == "fresh" else {})}
+    settings = for_pocket(job.tuner, job.dataset)
     if job.settings == "long":
         return {**settings, "epochs": published(job.tuner)["epochs"]}
     if job.settings == "few":

@@ -44,6 +44,21 @@ def command(*given: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "words", "value"),
+    [("views", "new", None), ("views", "3", 3), ("shots", "all", None), ("shots", "5", 5)],
+)
+def test_numbers_that_a_word_stands_for(option: str, words: str, value: int | None) -> None:
+    chosen = parser().parse_args(["train", "--backbone", "b", "--data", "d", f"--{option}", words])
+    assert getattr(run_config(chosen), option) == value
+
+
+def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["train", "--backbone", "b", "--data", "d", "--views", "fresh"])
+    assert "--views: expected a number of crops of an image, or 'new'; got 'fresh'" in capsys.readouterr().err
+
+
 def test_train_and_show_as_a_user_runs_them(tmp_path: Path) -> None:
     trained = command(*arguments(tmp_path, data=samples.pictures()))
     assert (trained.returncode, trained.stderr) == (0, "")  # no bars: it is not a terminal

@@ -43,6 +43,12 @@ def test_every_tuner_has_recipes_for_both_protocols() -> None:
         assert {settings["loss"] for settings in own} == {"ce", "tcpt"}, tuner
 
 
+def test_published_recipes_draw_a_new_crop_in_every_epoch() -> None:
+    """As the public code does; the pocket's own shows pictures whole."""
+    views = {name: recipes.read_recipe(name)[1].get("views", 8) for name in recipes.available()}
+    assert {name for name, number in views.items() if number is not None} == {"coop-pocket"}
+
+
 def test_the_command_line_goes_over_the_recipe() -> None:
     given = ["train", "--backbone", "b", "--data", "d", "--recipe", "coop-tcpt", "--epochs", "3", "--set", "context=4"]
     config = run_config(parser().parse_args(given))

@@ -183,6 +183,13 @@ def test_the_fingerprint_is_of_what_matters(tmp_path: Path) -> None:
     assert len(found | {first}) == len(changes) + 1
 
 
+@pytest.mark.parametrize(("views", "epochs", "drawn"), [(2, 5, 2), (8, 5, 5), (None, 5, 5)])
+def test_epochs_see_as_many_crops_as_asked_for(tmp_path: Path, views: int | None, epochs: int, drawn: int) -> None:
+    prepared = prepare(samples.config(samples.pictures(), views=views, epochs=epochs))
+    assert prepared.views == drawn
+    assert RunConfig.record(prepared.config)["views"] == views
+
+
 def test_images_of_novel_classes_and_beyond_the_shots_do_not_train(tmp_path: Path) -> None:
     prepared = prepare(samples.config(samples.pictures(), shots=2))
     assert prepared.base.train.labels == (0, 0, 1, 1, 2, 2)

@@ -17,11 +17,13 @@ import torch
 
 import samples
 from calprompt import files, tuners
+from calprompt.calibrators import DistanceAware
 from calprompt.cli import main
 from calprompt.data import Dataset, Split, load_dataset
 from calprompt.data.images import FeatureRows
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
+from calprompt.evaluation.stored_run import stored_models
 from calprompt.results import load_run
 from calprompt.runs import Target, evaluate_on, restore, run
 from calprompt.runs.matching import matched_parts
@@ -78,8 +80,9 @@ def test_every_tuner_on_all_kinds_of_data(tuner: str, tmp_path: Path) -> None:
     assert contents(folder) == before, "nothing of the run is touched"
     own, _ = read_tensor_file(folder / "logits.safetensors")
     tensors, _ = read_tensor_file(again.folder / "logits.safetensors")
+    text = set() if tuners.get(tuner).text_sees_images else {"text"}  # which would be that of both halves' images
     for part in ("base", "novel"):  # the run's own images, evaluated once more
-        for kind in ("labels", "logits", "zero_shot_logits", "text", "frozen_text"):
+        for kind in {"labels", "logits", "zero_shot_logits", "frozen_text"} | text:
             torch.testing.assert_close(tensors[f"{part}/{kind}"], own[f"{part}/{kind}"], msg=f"{part}/{kind}")
     assert again.metrics["base"]["accuracy"] == load_run(folder).metrics["base"]["accuracy"]
     assert {part: drawn.metrics[part]["classes"] for part in ("base", "novel", "all")} == {
@@ -97,6 +100,19 @@ def test_every_tuner_on_all_kinds_of_data(tuner: str, tmp_path: Path) -> None:
         assert each.values["rooms/all"]["accuracy"].value == pytest.approx(
             (other.metrics if each.model == "tuned" else other.metrics["zero_shot"])["all"]["accuracy"]
         )
+
+
+def test_text_features_of_the_runs_own_classes_are_the_runs_own(tmp_path: Path) -> None:
+    """CoCoOp's depend on images, and yet a base class in other pictures is a base class."""
+    folder = copied(trained("cocoop"), tmp_path)
+    done = evaluate_on(folder, Target(str(drawings())))
+    own, _ = read_tensor_file(folder / "logits.safetensors")
+    drawn, _ = read_tensor_file(done.folder / "logits.safetensors")
+    assert not torch.equal(drawn["base/text"], own["base/text"][[2, 0]])
+    records = stored_models(load_run(folder))["tuned"].tests
+    assert torch.equal(records["drawings/base"].given("text"), own["base/text"][[2, 0]])
+    assert torch.equal(records["drawings/novel"].given("text"), own["novel/text"][[1, 2]])
+    assert torch.equal(DistanceAware().factors(records["drawings/base"]), torch.ones(4, dtype=torch.float64))
 
 
 def test_parts_are_cut_as_in_the_run_and_all_is_over_all_classes(folder: Path) -> None:

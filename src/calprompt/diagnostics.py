@@ -2,7 +2,10 @@
 
     rho_margin      ‖∇ mean part‖ / ‖∇ variance part‖ of the margin loss
     rho_mom         ‖∇ mean part‖ / ‖∇ covariance part‖ of the moment loss
-    rho_mom/margin, rho_margin/CE, rho_mom/CE      of whole terms, with their weights
+    rho_mom/margin, rho_margin/CE, rho_mom/CE      of whole terms
+
+Ratios are of the terms before their weights in the objective, as the supplement writes them (α and β belong to the
+margin loss); norms, grad/NAME, are of the terms with their weights, which is what the prompts feel.
 
 A loss that has parts says so with a method `parts()`, which gives each part as a loss of its own.
 """
@@ -33,14 +36,16 @@ def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mappin
 
     terms  what the objective gave for these outputs; their graph is kept
     """
-    pulls = {term.name: term.weight * terms[term.name] for term in objective.terms}
-    pulls |= objective.terms_of_tuner(outputs)
+    pulls = objective.terms_of_tuner(outputs)
+    weights: dict[str, float] = {}
     for term in objective.terms:
-        for part, loss in getattr(term.loss, "parts", dict)().items():
-            pulls[f"{term.name}.{part}"] = term.weight * loss(outputs)
+        parts = {f"{term.name}.{part}": loss for part, loss in getattr(term.loss, "parts", dict)().items()}
+        own = {term.name: terms[term.name]} | {name: loss(outputs) for name, loss in parts.items()}
+        pulls |= own
+        weights |= dict.fromkeys(own, abs(term.weight))
     parameters = list(tuner.parameters())
     norms = {name: gradient_norm(value, parameters) for name, value in pulls.items()}
-    found = {f"grad/{name}": norm for name, norm in norms.items()}
+    found = {f"grad/{name}": weights.get(name, 1.0) * norm for name, norm in norms.items()}
     for ratio, (above, below) in RATIOS.items():
         if above in norms and below in norms:
             found[ratio] = norms[above] / (norms[below] + EPSILON)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Outputs:
-    """Logits and features of a batch of B images over C classes, embedding dimension D. All features are unit vectors.
+    """Logits and features of a batch of B images over C classes, embedding dimension D.
+
+    Features are unit vectors, but for the text of ProDA, which is a mean of such.
 
     text         [C, D] tuned, or [B, C, D] if it depends on the image
     frozen_text  [C, D] of the untuned model

@@ -25,7 +25,7 @@ LARGEST = torch.finfo(torch.float32).max  # of a rate that the optimiser can use
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How prompts are trained; the defaults are CoOp's of the public few-shot protocol."""
+    """How prompts are trained; the defaults are those of TCPT's CoOp, base to novel."""
 
     epochs: int = 50
     batch_size: int = 32

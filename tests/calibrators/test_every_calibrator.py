@@ -23,6 +23,7 @@ PROMISES = {  # keeps_argmax, novel
     "isotonic": (True, True),
     "sals": (True, True),
     "temperature": (True, True),
+    "temperature_fixed": (True, True),
     "temperature_sgd": (True, True),
     "vector": (False, False),
 }
@@ -129,23 +130,25 @@ class TestEvery:
 # name of the trouble: what happens to a record, and what each calibrator then says; "" is a result that is tested below
 RIGHT, WRONG = "all 60 validation images are classified right", "all 60 validation images are classified wrong"
 FLAT = "same logit for all classes"
+CLOSED = {"dac": "", "temperature_fixed": ""}  # nothing is fitted, and any logits will do
 DEGENERATE: dict[str, tuple[Callable[[Stored], Stored], dict[str, str]]] = {
     "one class": (
         lambda r: complete(r.logits[:, :1], torch.zeros_like(r.labels)),
-        dict.fromkeys(PROMISES, "two classes") | {"dac": "", "sals": "are the same for every class"},
+        dict.fromkeys(PROMISES, "two classes") | CLOSED | {"sals": "are the same for every class"},
     ),
     "all right": (
         lambda r: replace(r, labels=r.logits.argmax(dim=1)),
-        dict.fromkeys(PROMISES, RIGHT) | {"dac": "", "sals": "", "temperature_sgd": ""},
+        dict.fromkeys(PROMISES, RIGHT) | CLOSED | {"sals": "", "temperature_sgd": ""},
     ),
     "all wrong": (
         lambda r: replace(r, labels=r.logits.argmin(dim=1)),
         dict.fromkeys(PROMISES, WRONG)
-        | {"dac": "", "sals": "", "temperature_sgd": "", "temperature": "no temperature fits.*Check the labels"},
+        | CLOSED
+        | {"sals": "", "temperature_sgd": "", "temperature": "no temperature fits.*Check the labels"},
     ),
     "constant logits": (
         lambda r: replace(r, logits=torch.full_like(r.logits, 3.0)),
-        dict.fromkeys(PROMISES, FLAT) | {"dac": "", "sals": "same logit for every class"},
+        dict.fromkeys(PROMISES, FLAT) | CLOSED | {"sals": "same logit for every class"},
     ),
     "constant zero-shot logits": (
         lambda r: replace(r, zero_shot_logits=torch.full_like(r.logits, 3.0)),
@@ -153,11 +156,12 @@ DEGENERATE: dict[str, tuple[Callable[[Stored], Stored], dict[str, str]]] = {
     ),
     "empty validation set": (
         lambda r: cut(r, 0),
-        dict.fromkeys(PROMISES, r"at least one image and two classes, got \(0, 5\)") | {"dac": "", "sals": ""},
+        dict.fromkeys(PROMISES, r"at least one image and two classes, got \(0, 5\)") | CLOSED | {"sals": ""},
     ),
     "one image": (
         lambda r: cut(r, 1),
-        {"temperature": "no temperature fits", "temperature_sgd": "", "dac": "", "sals": ""}
+        {"temperature": "no temperature fits", "temperature_sgd": "", "sals": ""}
+        | CLOSED
         | dict.fromkeys(("histogram", "isotonic", "vector"), "all 1 validation images"),
     ),
     "NaN logits": (

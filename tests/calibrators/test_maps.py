@@ -64,6 +64,15 @@ class TestHistogram:
             given.softmax(dim=1), torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], dtype=torch.float64)
         )
 
+    @pytest.mark.parametrize("n_bins", range(2, 41))
+    def test_a_confidence_on_an_edge_is_looked_up_where_it_was_learned(self, n_bins: int) -> None:
+        """Equal logits of C classes: 1 / C is an edge of bins whose number C divides."""
+        for classes in (c for c in range(2, n_bins + 1) if n_bins % c == 0):
+            level, sure = torch.zeros(4, classes), torch.eye(classes)[:1] * 50
+            binned = Histogram(n_bins=n_bins).fit(torch.cat([level, sure]), torch.tensor([0, 1, 1, 1, 0]))
+            given = binned(level).softmax(dim=1)
+            torch.testing.assert_close(given[:, 0], torch.full((4,), 0.25, dtype=torch.float64))
+
     def test_bins_are_counted(self) -> None:
         with pytest.raises(CalpromptError, match="n_bins must be a whole number of at least 1"):
             Histogram(n_bins=0)

@@ -30,8 +30,10 @@ def test_is_the_optimum_and_keeps_predictions(seed: int, classes: int, scale: fl
 
 def test_scaling_the_logits_scales_the_temperature() -> None:
     logits, labels = drawn(0)
-    one, seven = Temperature().fit(logits, labels), Temperature().fit(7 * logits, labels)
-    assert seven.temperature == pytest.approx(7 * one.temperature, rel=1e-6)
+    one = Temperature().fit(logits.double(), labels)
+    for scale in (1e-30, 1e-8, 7, 1e8, 1e30):
+        other = Temperature().fit(scale * logits.double(), labels)
+        assert other.temperature == pytest.approx(scale * one.temperature, rel=1e-12)
 
 
 def test_against_scipy() -> None:
@@ -44,6 +46,9 @@ def test_against_scipy() -> None:
     assert Temperature().fit(logits, labels).temperature == pytest.approx(found.x, rel=1e-6)
 
 
+ALMOST = torch.tensor([[1.0, 0.0], [1e-13, 0.0], [1e-14, 0.0]], dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
     ("logits", "labels", "says"),
     [
@@ -52,6 +57,7 @@ def test_against_scipy() -> None:
         (torch.eye(3), torch.arange(3), "all 3 validation images are classified right"),
         (torch.eye(3), torch.tensor([1, 2, 0]), "no temperature fits.*Check the labels"),
         (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0]), "nothing to fit"),
+        (ALMOST, torch.tensor([0, 0, 1]), "all are classified right, or wrong by almost nothing"),
         (torch.tensor([[float("nan"), 0.0]]), torch.tensor([0]), "must be finite"),
     ],
 )

@@ -104,9 +104,18 @@ class TestMoments:
 
     @given(seeds, sizes, sizes)
     def test_gram_form_is_the_full_form(self, seed: int, classes: int, dimension: int) -> None:
-        T, U = normal(seed, classes, dimension), normal(seed + 1, classes, dimension)
-        gram, full = covariance_gap_gram(T, U).item(), covariance_gap_full(T, U).item()
+        E, A = normal(seed, classes, dimension), normal(seed + 1, classes, dimension)
+        gram, full = covariance_gap_gram(E, A).item(), covariance_gap_full(E, A).item()
         assert gram == pytest.approx(full, rel=1e-9, abs=1e-9)
+
+    @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
+    @pytest.mark.parametrize("shape", [(2, 5), (50, 512), (60, 20)])
+    def test_keeps_its_digits_when_tuned_and_frozen_are_close(self, shape: tuple[int, int], distance: float) -> None:
+        frozen = features(1, *shape).float()
+        tuned = frozen + distance * normal(2, *shape, dtype=torch.float32)
+        for weights in ({}, {"mean_weight": 0.0}):
+            exact = text_moment_matching(tuned.double(), frozen.double(), **weights).item()
+            assert text_moment_matching(tuned, frozen, **weights).item() == pytest.approx(exact, rel=2e-6)
 
     @given(seeds, sizes, sizes)
     def test_order_of_classes_does_not_matter(self, seed: int, classes: int, dimension: int) -> None:

@@ -59,6 +59,24 @@ def test_words_set_the_length() -> None:
         CoOp(BACKBONE, NAMES, context=0)
 
 
+def test_text_features_that_stand_for_many_images() -> None:
+    tuner = create("cocoop", BACKBONE, NAMES)
+    images = torch.randn(5, BACKBONE.embed_dim, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(
+        tuner.common_text_features(images[:1]), tuner.text_features(tuner.image_features(images))[0]
+    )
+    shift = torch.stack([tuner.meta_net(tuner.image_features(image[None]))[0] for image in images]).mean(dim=0)
+    with torch.no_grad():
+        tuner.context += shift
+    expected = tuner.text_features()
+    with torch.no_grad():
+        tuner.context -= shift
+    torch.testing.assert_close(tuner.common_text_features(images), expected)
+    assert (expected - tuner.text_features()).abs().max() > 1e-3, "as no image would see them"
+    other = create("coop", BACKBONE, NAMES)
+    assert torch.equal(other.common_text_features(images), other.text_features())
+
+
 LEARN_CONTEXT = ("coop", "cocoop", "maple", "proda", "promptsrc")
 
 

@@ -36,7 +36,8 @@ class DistanceAware(Calibrator):
     divisor    with fewer base classes than k: "neighbours" divides by how many there are, "k" by k as the public code
 
     Text features that depend on the image, [n, C, D], give each image the factor of its predicted class from its own
-    features; then `base_text` depends on the image too.
+    features; then `base_text` depends on the image too. Runs do not keep so many: of CoCoOp they keep those under the
+    mean shift of the images of each split (the public code takes those of one image).
 
     >>> base, near, far = torch.eye(3)[:1], torch.tensor([[0.6, 0.8, 0.0]]), torch.eye(3)[1:2]
     >>> moved = Stored(torch.ones(1, 1), text=far, frozen_text=near, base_text=base, base_frozen_text=base)

@@ -43,7 +43,7 @@ class Histogram(Calibrator):
 
     def learn(self, record: Stored) -> None:
         refuse_one_outcome(record, self.name)
-        confidence, predicted = record.logits.double().softmax(dim=1).max(dim=1)
+        confidence, predicted = top_confidence(record.logits.double())
         table = equal_width_table(
             confidence, predicted == record.given("labels").to(predicted.device), n_bins=self.n_bins
         )
@@ -54,12 +54,17 @@ class Histogram(Calibrator):
     def apply(self, record: Stored) -> Tensor:
         assert self.accuracy is not None
         logits = record.logits.double()
-        top = logits.argmax(dim=1, keepdim=True)
-        log_p = logits.log_softmax(dim=1)
-        confidence = log_p.gather(1, top).exp().flatten()
+        confidence, predicted = top_confidence(logits)
+        top = predicted[:, None]
         bins = torch.from_numpy(width_index(confidence.cpu().numpy(), width_edges(self.n_bins))).to(logits.device)
         known = logits.new_tensor([float("nan") if share is None else share for share in self.accuracy])
         q = known[bins][:, None]
         others = logits.scatter(1, top, float("-inf")).log_softmax(dim=1)  # proportions among the rest
         binned = ((1 - q).clamp(min=TINY).log() + others).scatter(1, top, q.clamp(min=TINY).log())
-        return torch.where(q.isnan(), log_p, binned)
+        return torch.where(q.isnan(), logits.log_softmax(dim=1), binned)
+
+
+def top_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Confidence and class of the predictions, both [n]; computed in one way, because an edge of a bin is near."""
+    confidence, predicted = logits.softmax(dim=1).max(dim=1)
+    return confidence, predicted

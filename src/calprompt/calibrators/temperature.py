@@ -16,7 +16,7 @@ from calprompt.calibrators.base import Calibrator, calibrators
 from calprompt.calibrators.stored import Stored
 from calprompt.errors import CalpromptError
 
-SMALLEST, LARGEST = 1e-6, 1e6  # of s
+SMALLEST, LARGEST = 1e-6, 1e12  # of s, for logits that differ by 1 at most
 
 
 @calibrators.register("temperature")
@@ -39,6 +39,8 @@ class Temperature(Calibrator):
 
     def learn(self, record: Stored) -> None:
         logits = record.logits.double()
+        spread = float((logits.amax(dim=1) - logits.amin(dim=1)).max())
+        logits = (logits - logits.amax(dim=1, keepdim=True)) / spread  # so that the scale of logits does not matter
         own = logits.gather(1, record.given("labels")[:, None].to(logits.device))[:, 0]
         if slope(SMALLEST, logits, own) >= 0:
             raise CalpromptError(
@@ -50,13 +52,41 @@ class Temperature(Calibrator):
                 f"no temperature fits: all {len(logits)} validation images are classified right, "
                 "so the likelihood grows for ever as confidence goes to 1. Use more validation images."
             )
+        if slope(LARGEST, logits, own) < 0:
+            raise CalpromptError(
+                f"no temperature fits: of the {len(logits)} validation images all are classified right, or wrong by "
+                "almost nothing, so the likelihood grows as confidence goes to 1. Use more validation images."
+            )
         low, high = SMALLEST, LARGEST
         while high / low > 1 + 1e-15 and (middle := (low * high) ** 0.5) not in (low, high):
             low, high = (middle, high) if slope(middle, logits, own) < 0 else (low, middle)
-        self.temperature = 1 / high
+        self.temperature = spread / high
 
     def apply(self, record: Stored) -> Tensor:
         assert self.temperature is not None
+        return record.logits.double() / self.temperature
+
+
+@calibrators.register("temperature_fixed")
+@dataclass
+class FixedTemperature(Calibrator):
+    """All logits divided by a number that was found elsewhere; 1.16 is what the released TCPT code writes for ViT.
+
+    >>> import torch
+    >>> FixedTemperature(2.0)(torch.tensor([[4.0, 0.0]]))
+    tensor([[2., 0.]], dtype=torch.float64)
+    """
+
+    keeps_argmax = True
+    novel = True
+
+    temperature: float = 1.16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise CalpromptError(f"a temperature is above 0, got {self.temperature}")
+
+    def apply(self, record: Stored) -> Tensor:
         return record.logits.double() / self.temperature
 
 

@@ -55,12 +55,12 @@ def add_command(commands: Any) -> None:
     setting("--loss", help="a name or a sum such as 'ce + 5*moments' (default: tcpt)")
     setting("--protocol", help="base-to-novel, or few-shot on all classes (default: base-to-novel)")
     setting("--shots", type=_shots, metavar="K", help="images a class, or 'all' (default: 16)")
-    setting("--seed", type=int, help="of shots, views, prompts and batches (default: 1)")
+    setting("--seed", type=int, help="of shots, prompts and batches (default: 1)")
     setting("--epochs", type=int, help="(default: 50)")
     setting("--batch-size", type=int, metavar="N", help="(default: 32)")
     setting("--lr", type=float, help="learning rate (default: 0.002)")
     setting("--diagnose-every", type=int, metavar="STEPS", help="log gradient norms of all terms (default: never)")
-    setting("--views", type=int, metavar="N", help="random crops of a training image (default: 8)")
+    setting("--views", type=_views, metavar="N", help="random crops of an image, or 'new' in every epoch (default: 8)")
     setting("--crop", type=float, metavar="SHARE", help="smallest share of an image in a crop (default: 0.08)")
     setting("--template", help="of the untuned model (default: the dataset's for the tuner, or 'a photo of a {}.')")
     setting("--chunk", type=int, metavar="N", help="classes encoded at a time, to save memory (default: all)")
@@ -102,9 +102,17 @@ def run_config(chosen: argparse.Namespace) -> RunConfig:
 
 
 def _shots(text: str) -> int | None:
-    if text != "all" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a number of images a class, or 'all'; got {text!r}")
-    return None if text == "all" else int(text)
+    return _number_or("all", text, "images a class")
+
+
+def _views(text: str) -> int | None:
+    return _number_or("new", text, "crops of an image")
+
+
+def _number_or(word: str, text: str, of: str) -> int | None:
+    if text != word and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of {of}, or {word!r}; got {text!r}")
+    return None if text == word else int(text)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from calprompt.calibrators import Stored
@@ -103,7 +104,7 @@ def _record(name: str, file: LogitsFile, own: LogitsFile, split: str, part: str)
     held = {
         "logits": file[f"{split}/{logits}"],
         "labels": file[f"{split}/labels"],
-        "text": file[f"{part}/{text}"],
+        "text": _text(text, file, own, part),
         "frozen_text": file[f"{part}/frozen_text"],
         "base_text": own[f"{base}/{text}"],
         "base_frozen_text": own[f"{base}/frozen_text"],
@@ -113,3 +114,18 @@ def _record(name: str, file: LogitsFile, own: LogitsFile, split: str, part: str)
         return Stored(**held, logit_scale=file.logit_scale)
     except CalpromptError as error:
         raise CalpromptError(f"{file.path} is damaged: {error}") from error
+
+
+def _text(kind: str, file: LogitsFile, own: LogitsFile, part: str) -> Tensor:
+    """Text features of a part; of tuned prompts, those that the run has of a class stand for it in other data too.
+
+    They differ only where text features depend on images: without this, a base class in other pictures would be none.
+    """
+    found = file[f"{part}/{kind}"]
+    if file is own or kind != KINDS[TUNED][1]:
+        return found
+    known: dict[str, Tensor] = {}
+    for each in own.parts:
+        if f"{each}/{kind}" in own.tensors:
+            known |= zip(own.class_names[each], own[f"{each}/{kind}"], strict=True)
+    return torch.stack([known.get(name, row) for name, row in zip(file.class_names[part], found, strict=True)])

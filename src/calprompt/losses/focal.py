@@ -2,8 +2,8 @@
 
     L = -mean_i (1 - p_i)^γ log p_i          p_i = softmax(z_i)[y_i]
 
-What is right and sure already counts little; γ = 0 is cross-entropy, which it replaces. 1 - p is taken as the
-probability of all other classes, in logarithms, so neither value nor gradient loses digits when p is near 0 or 1.
+What is right and sure already counts little; γ = 0 is cross-entropy, which it replaces. With d = z_y - log Σ_c≠y e^z_c,
+p is the sigmoid of d and 1 - p that of -d, so neither value nor gradient loses digits when p is near 0 or 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from calprompt.errors import CalpromptError
 from calprompt.losses.inputs import precise_logits
@@ -25,10 +26,9 @@ def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Tensor:
     >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5² * 0.6931
     tensor(0.1733)
     """
-    log_p = precise_logits(logits, "focal loss").log_softmax(dim=1)
-    labels = labels[:, None]
-    log_rest = log_p.scatter(1, labels, float("-inf")).logsumexp(dim=1)
-    return -((gamma * log_rest).exp() * log_p.gather(1, labels)[:, 0]).mean()
+    logits, labels = precise_logits(logits, "focal loss"), labels[:, None]
+    d = logits.gather(1, labels)[:, 0] - logits.scatter(1, labels, float("-inf")).logsumexp(dim=1)
+    return -((gamma * logsigmoid(-d)).exp() * logsigmoid(d)).mean()
 
 
 @losses.register("focal")

@@ -2,11 +2,16 @@
 
     L = || mu_t - mu_u ||^2 + || S_t - S_u ||_F^2        mu = mean_c t_c,   S = 1/C sum_c (t_c - mu)(t_c - mu)'
 
-With T and U the centred [C, D] matrices, E = T - U and A = (T + U) / 2, the covariances differ by (E'A + A'E) / C, so
+With E and A the centred [C, D] matrices of differences t - u and of means (t + u) / 2, the covariances differ by
+(E'A + A'E) / C, so
 
     || S_t - S_u ||_F^2 = 2/C^2 * sum( EE' * AA' + AE' * EA' )        (entrywise products)
 
-which takes C x C matrices instead of D x D ones, and, unlike expanding the square, loses no digits when T is near U.
+which takes C x C matrices instead of D x D ones. Of numbers that are nearly the same only t and u themselves are
+subtracted, so no digits are lost when they are close.
+
+The paper takes the moments over a batch of classes without saying how many. Its code takes all classes, and so does the
+default here; `classes` draws some.
 """
 
 from __future__ import annotations
@@ -35,23 +40,24 @@ def text_moment_matching(
     tensor(0.)
     """
     tuned, frozen = tuned_and_frozen(tuned, frozen)
-    tuned_mean, frozen_mean = tuned.mean(dim=-2, keepdim=True), frozen.mean(dim=-2, keepdim=True)
-    mean_gap = (tuned_mean - frozen_mean).square().sum(dim=(-2, -1))
-    T, U = tuned - tuned_mean, frozen - frozen_mean
-    covariance_gap = covariance_gap_gram(T, U) if T.shape[-2] < T.shape[-1] else covariance_gap_full(T, U)
+    apart, between = tuned - frozen, (tuned + frozen) / 2
+    shift = apart.mean(dim=-2, keepdim=True)
+    mean_gap = shift.square().sum(dim=(-2, -1))
+    E, A = apart - shift, between - between.mean(dim=-2, keepdim=True)
+    covariance_gap = covariance_gap_gram(E, A) if E.shape[-2] < E.shape[-1] else covariance_gap_full(E, A)
     return (mean_weight * mean_gap + covariance_weight * covariance_gap).mean()
 
 
-def covariance_gap_full(T: Tensor, U: Tensor) -> Tensor:
-    """|| T'T - U'U ||_F^2 / C^2 as it is written: D x D."""
-    return ((T.mT @ T - U.mT @ U) / T.shape[-2]).square().sum(dim=(-2, -1))
+def covariance_gap_full(E: Tensor, A: Tensor) -> Tensor:
+    """|| E'A + A'E ||_F^2 / C^2 as it is written: D x D."""
+    half = E.mT @ A / E.shape[-2]
+    return (half + half.mT).square().sum(dim=(-2, -1))
 
 
-def covariance_gap_gram(T: Tensor, U: Tensor) -> Tensor:
+def covariance_gap_gram(E: Tensor, A: Tensor) -> Tensor:
     """The same from C x C matrices."""
-    E, A = T - U, (T + U) / 2
     AE = A @ E.mT
-    return 2 * ((E @ E.mT) * (A @ A.mT) + AE * AE.mT).sum(dim=(-2, -1)) / T.shape[-2] ** 2
+    return 2 * ((E @ E.mT) * (A @ A.mT) + AE * AE.mT).sum(dim=(-2, -1)) / E.shape[-2] ** 2
 
 
 @losses.register("moments")

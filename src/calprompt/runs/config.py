@@ -34,7 +34,8 @@ class RunConfig:
     protocol                   base-to-novel: train on the first half of the classes, test on both halves;
                                few-shot: train and test on all of them
     shots                      training images a class; None: all
-    views                      random crops of every training image, taken in turn by the epochs
+    views                      random crops of every training image, taken in turn by the epochs; None: a new one in
+                               every epoch, as the public code draws them
     crop                       the smallest share of an image's area in them
     chunk                      classes encoded at a time, to save memory; None: all
     template                   of the untuned model; None: the dataset's for this tuner, or "a photo of a {}."
@@ -49,7 +50,7 @@ class RunConfig:
     protocol: str = "base-to-novel"
     shots: int | None = 16
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    views: int = 8
+    views: int | None = 8
     crop: float = 0.08
     template: str | None = None
     chunk: int | None = None
@@ -99,7 +100,7 @@ class RunConfig:
 
     @property
     def seed(self) -> int:
-        """Of everything drawn in the run: shots, views, prompts, batches."""
+        """Of everything drawn in the run: shots, prompts, batches, what losses draw. Views are the images' own."""
         return self.training.seed
 
     def record(self) -> dict[str, Any]:

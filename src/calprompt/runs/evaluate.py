@@ -26,6 +26,8 @@ def split_tensors(
     """What is stored of a split: labels, zero_shot_logits and frozen_text; of prompts that apply, logits and text.
 
     features  frozen ones of the images, [n, D]
+
+    Where every image has text features of its own, as with CoCoOp, `text` is one set that stands for all of them.
     """
     found = {
         "labels": torch.tensor(split.labels),
@@ -34,7 +36,7 @@ def split_tensors(
     }
     if tuner is not None:
         found["logits"] = tuned_logits(tuner, split.images, features)
-        found["text"] = tuner.text_features().float()
+        found["text"] = tuner.common_text_features(features).float()
     return found
 
 

@@ -104,7 +104,8 @@ class Prepared:
     @property
     def views(self) -> int:
         """Random views of every training image; no more than epochs use."""
-        return min(self.config.views, self.config.training.epochs)
+        epochs = self.config.training.epochs
+        return epochs if self.config.views is None else min(self.config.views, epochs)
 
 
 def prepare(config: RunConfig, *, progress: Progress = silent) -> Prepared:

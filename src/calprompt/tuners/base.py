@@ -94,6 +94,10 @@ class Tuner(nn.Module, ABC):
         Where the text sees images: [B, C, D] for image features [B, D], or what no image has changed, [C, D].
         """
 
+    def common_text_features(self, images: Tensor) -> Tensor:
+        """One set of text features [C, D] for many images: those of `text_features`, unless each image has its own."""
+        return self.text_features()
+
     def image_features(self, images: Tensor) -> Tensor:
         """Unit image features [B, D]: of frozen features [B, D] here, of pixels where visual prompts are learned."""
         return unit(images.to(self.backbone.device, self.backbone.prompt_dtype))

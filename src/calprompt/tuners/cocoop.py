@@ -73,6 +73,11 @@ class CoCoOp(Tuner):
         context = self.context + self.meta_net(image)[:, None]  # [B, n, W]
         return unit(self.backbone.encode_text(self.layout.fill(context)))
 
+    def common_text_features(self, images: Tensor) -> Tensor:
+        """Under the mean shift of the images, [C, D]: what stands for all of them where only one set can be kept."""
+        shift = self.meta_net(self.image_features(images)).mean(dim=0)
+        return unit(self.backbone.encode_text(self.layout.fill(self.context + shift))[0])
+
     def outputs(self, *record: Any) -> Outputs:
         outputs = super().outputs(*record)
         return replace(outputs, text=outputs.text[-1]) if self.text_of == "last" else outputs

@@ -1,7 +1,8 @@
 """ProDA: a collection of prompts as a Gaussian of classifiers (Lu et al., Prompt Distribution Learning, CVPR 2022).
 
 Every class has a Gaussian of text features, estimated from P prompts: mean μ_c and, with δ_cp = t_cp - μ_c, covariance
-between classes Σ_p δ_cp δ_c'p' / (P + 1). Training minimises an upper bound of the expected cross-entropy,
+between classes Σ_p δ_cp δ_c'p / (P + 1), in every dimension. Training minimises an upper bound of the expected
+cross-entropy,
 
     z_ic = s f_i·μ_c + ½ s² σ_ic        σ_ic = Σ_d f_id² Σ_p (δ_{y_i p d} - δ_{c p d})² / (P + 1)
 
@@ -34,10 +35,11 @@ from calprompt.tuners.kgcoop import mean_similarity
 class ProDA(Tuner):
     """Learns a collection of contexts.
 
-    prompts      how many
-    prompt_batch how many a step takes
-    context      vectors in each
-    similarity   weight of the term that keeps prompts apart
+    prompts           how many
+    prompt_batch      how many a step takes
+    context           vectors in each
+    similarity        weight of the term that keeps prompts apart
+    keep_underscores  split class names where the public code does, see above
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """PromptSRC: prompts in both towers that regulate themselves (Khattak et al., Self-regulating Prompts, ICCV 2023).
 
-    L = CE + 25 mean|t - u| + 10 mean|f - f⁰| + KL(softmax z⁰ ‖ softmax z) / C
+    L = CE + 25 mean|t - u| + 10 mean|f - f⁰| + mean_i KL(softmax z⁰_i ‖ softmax z_i) / C
 
 u are untuned text features, each the normalised mean over many templates; f⁰ the untuned features of the same view of
 the image; z⁰ = s f⁰ u'. The prompts in the end are the Gaussian-weighted mean of those after every epoch,
