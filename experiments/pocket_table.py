@@ -15,6 +15,7 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -185,6 +186,19 @@ def variants(which: str = "", table: Path = TABLE) -> dict[str, str]:
     return {title: markdown(["", "runs", *columns(metrics)], rows[title]) for title in pairs}
 
 
+def crops(table: Path = TABLE) -> dict[str, str]:
+    """CoOp with the published settings, a new crop of every shot in every epoch, against eight taken in turn."""
+    metrics, rows = ("accuracy", "ece", "gap"), []
+    both: Results = defaultdict(dict, read("published_all", table))
+    for (method, split, metric), values in read("fresh_all", table).items():
+        both[replace(method, loss=f"{method.loss}, new"), split, metric] = values
+    for first, second in (("ce, new", "ce"), ("tcpt, new", "tcpt"), ("tcpt, new", "ce, new"), ("tcpt", "ce")):
+        row = effects(both, Method(first), Method(second), metrics, ["coop"])
+        if row:
+            rows.append([f"{first} - {second}", *row])
+    return {"new crops": markdown(["", "runs", *columns(metrics)], rows)}
+
+
 def datasets(settings: str, tuner: str) -> str:
     """Accuracy / ECE of every dataset and loss, means over seeds."""
     found = read(settings)
@@ -207,8 +221,12 @@ def filled(page: str) -> str:
     wanted = {place["settings"] for place in PLACE.finditer(page)}
     made = {}
     for name in wanted:
-        variant = name.startswith("variants")
-        made[name] = variants(name.removeprefix("variants")) if variant else tables(name)
+        if name == "crops":
+            made[name] = crops()
+        elif name.startswith("variants"):
+            made[name] = variants(name.removeprefix("variants"))
+        else:
+            made[name] = tables(name)
 
     def fill(place: re.Match[str]) -> str:
         table = made[place["settings"]][place["title"]]
