@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pocket_numbers import (
     FAR,
     NEAR,
@@ -33,8 +34,8 @@ TOLD = {"published": "published settings", "tuned": "settings for this model"}
 
 def gaps() -> Figure:
     """Confidence minus accuracy after tuning against that of zero-shot: a point a tuner, dataset and half."""
-    figure = Figure(figsize=(8.4, 8.0), layout="constrained")
-    grid = figure.subplots(2, 2, sharex=True, sharey="row")
+    figure = Figure(figsize=(8.4, 8.8), layout="constrained")
+    grid = figure.subplots(2, 2, sharex=True, sharey=True)
     for row, settings in zip(grid, TOLD, strict=True):
         shown = cases(read(f"{settings}_all"))
         for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
@@ -47,7 +48,7 @@ def gaps() -> Figure:
             axes.set_xlim(-13, 28)
             axes.grid(color="0.92")
             axes.set_axisbelow(True)
-        row[0].set_ylabel("after tuning")
+        row[0].set_ylabel("after tuning: confidence minus accuracy, %")
     for axes in grid[1]:
         axes.set_xlabel("zero-shot: confidence minus accuracy, %")
     grid[0, 1].legend(loc="upper left", frameon=False)
@@ -74,7 +75,8 @@ def halves() -> Figure:
         axes.set_xticks(range(len(TUNERS)), TUNERS, rotation=35, ha="right")
         axes.set_yticks(range(len(rows)), (*NEAR, *FAR))
         axes.set_title({"ce": "cross-entropy", "tcpt": "TCPT"}[name], fontsize=11)
-    figure.colorbar(drawn, label="novel above base, points", shrink=0.8)
+    figure.suptitle("How far tuning lifts novel classes' over-confidence above that of base classes", fontsize=12)
+    figure.colorbar(drawn, label="points, against zero-shot; settings for this model", shrink=0.8)
     return figure
 
 
@@ -102,9 +104,9 @@ def effects() -> Figure:
         found, tuners = read_all[settings], run[settings]
         for axes, (metric, split) in zip(row, panels, strict=True):
             axes.axvline(0, color="0.3", linewidth=0.8)
-            for number, (told, (first, second, colour, marker)) in enumerate(steps.items()):
-                of = {tuner: _of_tuner(found, first, second, split, metric, tuner) for tuner in tuners}
-                _bars(axes, list(of.values()), 0.15 - 0.3 * number, colour, marker, told)
+            for number, (first, second, colour, marker) in enumerate(steps.values()):
+                of = [_of_tuner(found, first, second, split, metric, tuner) for tuner in tuners]
+                _bars(axes, of, 0.15 - 0.3 * number, colour, marker)
             axes.set_yticks(range(len(tuners)), tuners)
             axes.set_ylim(len(tuners) - 0.5, -0.5)
             axes.grid(axis="x", color="0.92")
@@ -112,10 +114,16 @@ def effects() -> Figure:
             name = {"accuracy": "accuracy", "ece": "ECE"}[metric]
             axes.set_title(f"{name}, {split} classes", fontsize=11)
         row[0].set_ylabel(TOLD[settings])
-    for axes in grid[-1]:
-        axes.set_xlabel("points")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    for axes, (metric, _) in zip(grid[-1], panels, strict=True):
+        axes.set_xlabel("points, right is better" if metric == "accuracy" else "points, left is better")
+    handles = [
+        Line2D([], [], color=colour, marker=marker, markersize=5, label=told)
+        for told, (*_, colour, marker) in steps.items()
+    ]
+    for told, filled in (("clear of 0", "0.3"), ("not clear of 0", "white")):
+        mark = {"marker": "s", "markersize": 5, "linestyle": "none", "color": "0.3", "markerfacecolor": filled}
+        handles.append(Line2D([], [], **mark, label=told))
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 
@@ -125,7 +133,7 @@ def _of_tuner(found: Results, first: Method, second: Method, split: str, metric:
     return interval
 
 
-def _bars(axes: Axes, intervals: list[Interval], above: float, colour: str, marker: str, told: str) -> None:
+def _bars(axes: Axes, intervals: list[Interval], above: float, colour: str, marker: str) -> None:
     """A mark and a line a row; filled marks are clear of 0."""
     for row, interval in enumerate(intervals):
         axes.errorbar(
@@ -135,9 +143,8 @@ def _bars(axes: Axes, intervals: list[Interval], above: float, colour: str, mark
             fmt=marker,
             color=colour,
             markerfacecolor=colour if interval.clear else "white",
-            markersize=5,
+            markersize=4,
             linewidth=1.4,
-            label=told if row == 0 else None,
         )
 
 

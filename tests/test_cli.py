@@ -53,6 +53,17 @@ def test_numbers_that_a_word_stands_for(option: str, words: str, value: int | No
     assert getattr(run_config(chosen), option) == value
 
 
+def test_features_are_kept_for_other_runs_unless_that_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
+    given = arguments(tmp_path / "runs", "--quiet", data=samples.pictures())
+    assert main([*given, "--no-cache"]) == 0
+    assert not (tmp_path / "cache").exists()
+    assert main([*given, "--seed", "2"]) == 0
+    assert any((tmp_path / "cache").iterdir())
+
+
 def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["train", "--backbone", "b", "--data", "d", "--views", "fresh"])

@@ -158,7 +158,7 @@ def test_a_run_that_lost_a_file_is_computed_again(tmp_path: Path) -> None:
     assert contents(done.folder) == before
 
 
-def test_the_fingerprint_is_of_what_matters(tmp_path: Path) -> None:
+def test_the_fingerprint_is_of_what_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = samples.picture_folder(tmp_path / "photos")
     config = samples.config(root)
     first = prepare(config).fingerprint
@@ -170,17 +170,27 @@ def test_the_fingerprint_is_of_what_matters(tmp_path: Path) -> None:
     other = prepare(replace(config, data=str(moved), shots=None)).fingerprint
     samples.picture(moved / "ant" / "0.png", seed=10)
     assert len({first, other, prepare(replace(config, data=str(moved), shots=None)).fingerprint}) == 3
+    first = prepare(replace(config, data=str(moved))).fingerprint
     changes: list[dict[str, Any]] = [
         {"options": {"context": 3}},
         {"loss": "ce"},
         {"views": 1},
+        {"crop": 0.5},
+        {"shots": 2},
+        {"protocol": "few-shot"},
+        {"tuner": "kgcoop"},
         {"template": "{}."},
         {"training": replace(config.training, seed=2)},
         {"training": replace(config.training, lr=0.1)},
+        {"training": replace(config.training, autocast="bfloat16")},
         {"dtype": "float64"},
     ]
     found = {prepare(replace(config, data=str(moved), **change)).fingerprint for change in changes}
     assert len(found | {first}) == len(changes) + 1
+    prepared = prepare(replace(config, data=str(moved)))
+    squashed = replace(prepared.backbone.preprocessing, resize_mode="squash")
+    monkeypatch.setattr(prepared.backbone, "preprocessing", squashed)
+    assert prepared.fingerprint not in found | {first}
 
 
 @pytest.mark.parametrize(("views", "epochs", "drawn"), [(2, 5, 2), (8, 5, 5), (None, 5, 5)])
@@ -285,6 +295,15 @@ def test_autocast_reaches_all_of_a_run(tmp_path: Path) -> None:
     tensors = [read_tensor_file(done.folder / "logits.safetensors")[0] for done in (first, second)]
     assert not torch.equal(tensors[0]["base/zero_shot_logits"], tensors[1]["base/zero_shot_logits"])
     torch.testing.assert_close(tensors[0]["base/text"], tensors[1]["base/text"], atol=0.05, rtol=0)
+    prepared, loaded = prepare(half), load_backbone(half.backbone)
+    tuner = prepared.tuner
+    tuner.load_state_dict(read_tensor_file(second.folder / "prompts.safetensors")[0])
+    test = prepared.base.test.images
+    pixels = torch.stack([test.pixels(index, loaded.preprocessing) for index in range(len(test))])
+    with torch.no_grad(), prepared.backbone.autocasting(torch.bfloat16):
+        features, text = prepared.backbone.encode_image(pixels), tuner.text_features()
+    torch.testing.assert_close(tensors[1]["base/text"], text, atol=1e-6, rtol=0)
+    torch.testing.assert_close(tensors[1]["base/logits"], tuner.logits(unit(features.float()), text), atol=1e-4, rtol=0)
 
 
 def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:

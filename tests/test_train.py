@@ -109,6 +109,24 @@ def test_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_good_pro
     assert torch.equal(tuner.context, good[-1])
 
 
+def test_a_gradient_that_is_not_finite_stops_before_anything_is_updated() -> None:
+    class Steep(torch.autograd.Function):
+        @staticmethod
+        def forward(context: object, value: Tensor) -> Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(context: object, gradient: Tensor) -> Tensor:
+            return gradient * float("inf")
+
+    tuner = CoOp(BACKBONE, NAMES, context=4)
+    before = tuner.context.detach().clone()
+    tuner.logits = lambda image, text: Steep.apply(20 * image @ text.T)  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteLossError, match="the gradient of context is not finite at epoch 1, step 1 of 2"):
+        train(tuner, data(4), Objective.parse("ce"), TrainingConfig(batch_size=2))
+    assert torch.equal(tuner.context, before)
+
+
 def test_no_images_is_an_error() -> None:
     with pytest.raises(CalpromptError, match="no training images"):
         train(CoOp(BACKBONE, NAMES, context=4), data(0), Objective.parse("ce"), TrainingConfig())

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import samples
 from calprompt import files, tuners
@@ -113,6 +114,24 @@ def test_text_features_of_the_runs_own_classes_are_the_runs_own(tmp_path: Path) 
     assert torch.equal(records["drawings/base"].given("text"), own["base/text"][[2, 0]])
     assert torch.equal(records["drawings/novel"].given("text"), own["novel/text"][[1, 2]])
     assert torch.equal(DistanceAware().factors(records["drawings/base"]), torch.ones(4, dtype=torch.float64))
+
+
+def test_other_prompts_or_other_reading_is_another_result(tmp_path: Path) -> None:
+    folder = copied(trained(), tmp_path)
+    root = samples.picture_folder(tmp_path / "turned", DRAWN, each=4)
+    tag = Image.Exif()
+    tag[0x0112] = 6  # taken with the camera on its side
+    for path in root.rglob("*.png"):
+        Image.open(path).save(path, exif=tag)
+    lying = evaluate_on(folder, Target(str(root)))
+    assert evaluate_on(folder, Target(str(root))).reused
+    before, _ = read_tensor_file(lying.folder / "logits.safetensors")
+    standing = evaluate_on(folder, Target(str(root), exif=True))
+    assert not standing.reused
+    after, _ = read_tensor_file(standing.folder / "logits.safetensors")
+    assert not torch.equal(after["all/logits"], before["all/logits"])
+    shutil.copy(trained(seed=2) / "prompts.safetensors", folder / "prompts.safetensors")
+    assert not evaluate_on(folder, Target(str(root), exif=True)).reused
 
 
 def test_parts_are_cut_as_in_the_run_and_all_is_over_all_classes(folder: Path) -> None:

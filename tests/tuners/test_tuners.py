@@ -192,6 +192,19 @@ def test_the_accuracy_of_proda_is_that_of_its_prediction() -> None:
     assert not torch.equal(outputs.logits, tuner.predict([images]))
 
 
+@pytest.mark.parametrize("T", [1.0, 3.0])
+def test_distillation_of_prograd_is_the_formula(T: float) -> None:
+    tuner = create("prograd", BACKBONE, NAMES, temperature=T)
+    images = torch.randn(4, BACKBONE.embed_dim, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        tuner.context += 0.3 * torch.randn(tuner.context.shape, generator=torch.Generator().manual_seed(3))
+        outputs = tuner(images, torch.zeros(4, dtype=torch.long))
+    value = 0.0
+    for z, z0 in zip(outputs.logits.double(), outputs.zero_shot_logits.double(), strict=True):
+        value -= T**2 * float(((z0 / T).softmax(0) * (z / T).softmax(0).log()).sum()) / 4
+    assert outputs.terms["distillation"].item() == pytest.approx(value, rel=1e-5)
+
+
 def test_prograd_parts_only_plain_cross_entropy_from_its_regularisers() -> None:
     tuner = create("prograd", BACKBONE, NAMES, regularisers="distillation")
     tuner.check_objective({"ce": 1.0, "moments": 5.0})

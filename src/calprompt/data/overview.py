@@ -55,7 +55,7 @@ def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for folder in sorted(classes):
         for entry in _visible(images.root / folder):
-            if entry.is_dir():
+            if _is_folder(entry):
                 if folder / entry.name not in inside:
                     found.setdefault(NESTED, []).append(str(folder / entry.name))
             elif not entry.name.lower().endswith(SUFFIXES):
@@ -65,6 +65,13 @@ def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
         if loose:
             found.setdefault(LOOSE, []).extend(str(folder / name) for name in loose)
     return found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere
+        return False
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
