@@ -38,6 +38,21 @@ def test_the_page_says_how_many_runs_there_are_and_what_they_took(made: ModuleTy
     assert f"{told}{sum(seconds.values()) / 3600:.1f} hours" in made.PAGES[0].read_text()
 
 
+def test_the_page_says_how_many_runs_have_no_temperature(made: ModuleType) -> None:
+    found: dict[tuple[str, ...], set[str]] = {}
+    for row in importlib.import_module("pocket_numbers").rows():
+        if row["settings"] != "shifted":
+            run = tuple(row[name] for name in ("settings", "tuner", "loss", "dataset", "shots", "seed", "rate"))
+            found.setdefault(run, set()).add(row["calibrator"])
+    without = [run for run, calibrators in found.items() if "temperature" not in calibrators]
+    right = [run for run in without if "vector" not in found[run]]  # all validation pictures
+    assert {run[3] for run in right} == {"clothes"}
+    page = " ".join(made.PAGES[0].read_text().split())
+    words = {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
+    assert f"({len(without)} runs have no temperature:" in page
+    assert f"or, {words[len(right)]} on clothes, get all of them right" in page
+
+
 def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_path: Path) -> None:
     """By hand: flags and food, two seeds, of which food has only one with both losses."""
     accuracy = {
