@@ -75,18 +75,27 @@ def test_the_demo_end_to_end_stopped_and_continued(tmp_path: Path) -> None:
     assert (third.computed, third.results) == (0, straight.results)
 
     rows = list(csv.DictReader((tmp_path / "straight" / "table.csv").open()))
+    values = {(row["split"], row["method"], row["metric"]): float(row["value"]) for row in rows}
     runs = [load_run(path.parent) for path in (tmp_path / "straight" / "runs").glob("*/run.json")]
+    one_bin = run_demo(settings(tmp_path, bins=1), tmp_path / "stopped").results
+    in_one = {row.key: row.value for row in one_bin.rows}
     for name, loss in (("CoOp", "ce"), ("CoOp + TCPT", "tcpt")):
         of_method = [each for each in runs if each.record["config"]["loss"] == loss]
         assert sorted(each.record["config"]["training"]["seed"] for each in of_method) == [1, 2]
         for split in ("base", "novel"):
             for metric in ("accuracy", "ece", "ace", "mce", "weighted_mce"):
-                (row,) = (r for r in rows if (r["split"], r["method"], r["metric"]) == (split, name, metric))
                 mean = np.mean([each.metrics[split][metric] for each in of_method])
-                assert float(row["value"]) == pytest.approx(mean)
+                assert values[split, name, metric] == pytest.approx(mean)
+            gap = np.mean([abs(each.metrics[split]["confidence_gap"]) for each in of_method])
+            assert in_one["photos", split, name, "ece"] == pytest.approx(gap)
     untuned = {each.metrics["zero_shot"]["novel"]["ece"] for each in runs}
-    (row,) = (r for r in rows if (r["split"], r["method"], r["metric"]) == ("novel", "zero-shot", "ece"))
-    assert [float(row["value"])] == pytest.approx(list(untuned))
+    assert [values["novel", "zero-shot", "ece"]] == pytest.approx(list(untuned))
+    assert {method for _, method, _ in values} == {"zero-shot", "CoOp", "CoOp + TCPT", "CoOp + TCPT minus CoOp"}
+    for (split, method, metric), value in values.items():
+        if method == "CoOp + TCPT minus CoOp":
+            difference = values[split, "CoOp + TCPT", metric] - values[split, "CoOp", metric]
+            assert value == pytest.approx(difference, abs=1e-12)
+    assert values["novel", "CoOp + TCPT minus CoOp", "ece"] != 0
     assert Results.read(tmp_path / "straight" / "table.json") == straight.results
 
 
@@ -116,6 +125,11 @@ def test_a_number_that_differs_is_named() -> None:
         "  toys, novel, CoOp, ece: 50.06, expected 50.00",
     ]
     assert check_results(toys(CoOp_ece=0.0006), toys(), "old.json", tolerance=0.1) == 120
+    first, *others = toys().rows
+    for end in ("low", "high"):
+        moved = replace(toys(), rows=(replace(first, **{end: 0.51}), *others))
+        with pytest.raises(CalpromptError, match=rf"zero-shot, accuracy \({end} end of the interval\): 51.00"):
+            check_results(moved, toys(), "old.json")
     with pytest.raises(CalpromptError, match=r"old.json is of other settings: seeds 2, not 3"):
         check_results(replace(toys(), settings={**toys().settings, "seeds": 3}), toys(), "old.json")
     with pytest.raises(CalpromptError, match=r"toys, novel, CoOp \+ TCPT minus CoOp, weighted_mce: not there"):

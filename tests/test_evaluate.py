@@ -23,8 +23,10 @@ from torch import Tensor
 import samples
 from calprompt import calibrators, losses
 from calprompt.cli import main, parser
-from calprompt.evaluation import EvaluationSettings, evaluate_run, tidy_rows
-from calprompt.evaluation.selection import subset
+from calprompt.evaluation import EvaluationSettings, evaluate_run, select, tidy_rows
+from calprompt.evaluation.selection import Accepted, subset
+from calprompt.evaluation.settings import calibrator_of
+from calprompt.metrics import guaranteed_threshold
 from calprompt.results import load_run
 from calprompt.runs import run
 
@@ -183,11 +185,15 @@ def test_tables_fit_and_tell_the_promises(folder: Path, capsys: pytest.CaptureFi
     assert all(label in every for label in ("MCE (textbook)", "MCE (weighted)", "class-wise ECE", "confidence gap"))
 
 
-def test_thresholds_are_recomputed_from_the_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("given", "level", "seed"), [((), 0.95, 0), (("--confidence-level", "0.8"), 0.8, 3)])
+def test_thresholds_are_recomputed_from_the_logits(
+    folder: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], level: float, seed: int
+) -> None:
     out = folder.parent / "thresholds.json"
-    assert evaluated(folder, "--calibrators", "temperature", "--target-error", "0.4", "--out", out) == 0
+    wanted = ["--calibrators", "temperature", "--target-error", "0.25", "--seed", seed, *given]
+    assert evaluated(folder, *wanted, "--out", out) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "thresholds for an error of at most 40 % among accepted, at 95 % confidence" in printed
+    assert f"thresholds for an error of at most 25 % among accepted, at {100 * level:.0f} % confidence" in printed
     assert "On novel classes nothing is guaranteed." in printed
     assert "Fitted calibrators saw half of the validation images" in printed
     assert not (folder / "evaluation.json").exists()
@@ -196,17 +202,31 @@ def test_thresholds_are_recomputed_from_the_logits(folder: Path, capsys: pytest.
     selections = {each["calibrator"]: each["selection"] for each in record["runs"][0]["calibrators"]}
     assert (selections["none"]["fitted_on"], selections["none"]["chosen"]["images"]) == (0, 90)
     assert (selections["temperature"]["fitted_on"], selections["temperature"]["chosen"]["images"]) == (45, 45)
-    for name, selection in selections.items():
-        threshold = found["tuned", "val", name, "threshold"]["value"]
-        assert threshold == selection["chosen"]["threshold"]
-        t = selection["state"].get("temperature", 1.0)
+    val, labels = tensors["val/logits"].double(), tensors["val/labels"]
+    order = np.random.default_rng(seed).permutation(90)
+    fitted = calibrators.Temperature().fit(val[order[:45]], labels[order[:45]])
+    assert selections["temperature"]["state"] == {"temperature": pytest.approx(fitted.temperature)}
+    for name, t, held in (("none", 1.0, order), ("temperature", fitted.temperature, order[45:])):
+        confidence, predicted = (val[held] / t).softmax(dim=1).max(dim=1)
+        threshold = guaranteed_threshold(confidence, predicted == labels[held], 0.25, level).threshold
+        assert found["tuned", "val", name, "threshold"]["value"] == threshold
         for split in ("base", "novel"):
             confidence, predicted = (tensors[f"{split}/logits"].double() / t).softmax(dim=1).max(dim=1)
             accepted = confidence >= threshold
             wrong = (predicted != tensors[f"{split}/labels"])[accepted].double().mean()
-            coverage = found["tuned", split, name, "coverage_at_threshold"]
-            assert coverage["value"] == pytest.approx(float(accepted.double().mean()))
+            coverage = found["tuned", split, name, "coverage_at_threshold"]["value"]
+            assert coverage == pytest.approx(float(accepted.double().mean()))
+            assert 0 < coverage < 1
             assert found["tuned", split, name, "error_at_threshold"]["value"] == pytest.approx(float(wrong))
+
+
+def test_a_confidence_of_just_the_threshold_is_accepted() -> None:
+    sure, even, unsure = [5.0, 0.0, 0.0], [0.0, 0.0, -1000.0], [0.673, 0.0, 0.0]  # 0.99, 0.5 and 0.495
+    val = calibrators.Stored(torch.tensor([sure] * 60 + [unsure] * 200), torch.tensor([0] * 60 + [1] * 200))
+    test = calibrators.Stored(torch.tensor([sure, even, even, unsure]), torch.tensor([0, 0, 1, 0]))
+    found = select(calibrator_of("none"), val, {"base": test}, target_error=0.1)
+    assert found.threshold == 0.5
+    assert found.tests["base"] == Accepted(images=4, accepted=3, wrong=1)
 
 
 def test_a_threshold_that_cannot_be_guaranteed_says_what_it_takes(

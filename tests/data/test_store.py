@@ -360,6 +360,23 @@ def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert spaces(FeatureStore(tmp_path / "nothing")) == []
 
 
+@pytest.mark.parametrize(("used", "written"), [(50, 0), (0, 50)])
+def test_prune_by_size_begins_with_the_oldest_of_what_was_not_used_for_longest(
+    tmp_path: Path, at_once: None, used: int, written: int
+) -> None:
+    store, other = FeatureStore(tmp_path / "store"), changed_weights(tmp_path / "changed")
+    features(store, views=2)
+    (ours,) = spaces(store)
+    features(store, views=2, using=other)
+    (theirs,) = (space for space in spaces(store) if space.backbone == other.fingerprint)
+    for space, last_use, begun in ((ours, used, written), (theirs, 20, 10)):
+        (space.folder / usage.USAGE).write_text(json.dumps({"time": last_use}) + "\n")
+        for file, after in zip(space.shards, (3, 1, 4, 2), strict=True):
+            os.utime(file.path, (begun + after, begun + after))
+    going = [file.path for file in to_prune(store, max_size=0)]
+    assert going == [space.shards[number].path for space in (theirs, ours) for number in (1, 3, 0, 2)]
+
+
 def test_prune_removes_what_is_damaged_or_left_behind_and_nothing_of_others(tmp_path: Path) -> None:
     features(tmp_path)
     folder = only_shard(tmp_path).parent

@@ -187,6 +187,14 @@ def test_base_classes_by_list(tmp_path: Path) -> None:
     }
 
 
+def test_a_classes_file_leaves_the_base_classes_of_the_dataset(tmp_path: Path) -> None:
+    trees.variant(tmp_path, "imagenet_r")
+    order = trees.write(tmp_path / "order.txt", "hen\njay\nowl\ntench\nray\n")
+    dataset = load_dataset("imagenet_r", root=tmp_path, classes=order)
+    assert dataset.class_names == ("hen", "jay", "owl", "tench", "ray")
+    assert [dataset.class_names[label] for label in dataset.base] == ["hen", "tench", "ray"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -12,9 +12,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+import samples
 from calprompt import pocket as embedded
 from calprompt.errors import CalpromptError
+from calprompt.results import load_run
+from calprompt.runs import Target
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +94,19 @@ def test_a_variant_changes_something_of_every_run(
         assert ours != theirs
 
 
+@pytest.mark.parametrize(("settings", "scale"), [("sharp", 50.0), ("calibrated", 12.0)])
+def test_another_logit_scale_is_all_that_differs_from_the_pocket(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, scale: float
+) -> None:
+    monkeypatch.setattr(pocket, "calibrated_scale", lambda *_: 12.0)
+    (job,) = pocket.jobs(asked(tmp_path, settings=settings))
+    folder = Path(pocket.backbone_of(job, tmp_path, None))
+    ours, theirs = (load_file(each / "open_clip_model.safetensors") for each in (folder, pocket.MODEL))
+    assert ours["logit_scale"].float().exp().item() == pytest.approx(scale, rel=0.01)  # stored in 16 bits
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == ["logit_scale"]
+
+
 def test_shifts_are_those_of_the_catalogue_and_tested_with_the_runs_of_their_dataset(
     pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +123,32 @@ def test_shifts_are_those_of_the_catalogue_and_tested_with_the_runs_of_their_dat
     with pytest.raises(SystemExit, match="4 jobs failed"):
         pocket.perform(jobs, asked(tmp_path))
     assert asked_for == [("pocket_animals", "ce")] * 4
+
+
+def test_numbers_of_a_shift_are_those_of_the_tuned_and_of_the_untuned_model(
+    pocket: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shots, test images and shifted ones are the same here, so all numbers are those that the run has."""
+    data = samples.tensors()
+    data |= {f"test_{kind}": data[f"train_{kind}"].clone() for kind in ("features", "labels")}
+    path = samples.tensor_file(tmp_path / "toys.safetensors", data)
+    asked_for: list[str] = []
+    monkeypatch.setattr(pocket, "build_config", lambda **_: samples.config(path, shots=8))
+    monkeypatch.setattr(pocket, "Target", lambda data: (asked_for.append(data), Target(str(path)))[1])
+    job = next(pocket.jobs(asked(tmp_path, settings="shifted")))
+    pocket.perform([job], asked(tmp_path))
+    assert asked_for == [f"pocket_{job.dataset}"]
+    record = json.loads((tmp_path / "done" / f"{job.name}.json").read_text())
+    tuned = load_run(tmp_path / "runs" / record["run"]).metrics
+    models = {"tuned": tuned, "zero-shot": tuned["zero_shot"]}
+    assert [(row["model"], row["split"]) for row in record["rows"]] == [
+        (model, split) for model in models for split in ("base", "novel")
+    ]
+    for row in record["rows"]:
+        for metric in pocket.METRICS:
+            assert row[metric] == pytest.approx(models[row["model"]][row["split"]][metric], abs=1e-6)
+    assert record["on_shots"] == pytest.approx({model: found["base"]["accuracy"] for model, found in models.items()})
+    assert record["on_shots"]["tuned"] != record["on_shots"]["zero-shot"]
 
 
 def nll_of(pocket: ModuleType, monkeypatch: pytest.MonkeyPatch, best: float) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import bootstrap_intervals
@@ -37,13 +38,14 @@ def table(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
     return {(row.split, row.method, row.metric): row for row in rows}
 
 
-def test_numbers_are_means_of_the_metrics() -> None:
+@pytest.mark.parametrize("bins", [10, 7])
+def test_numbers_are_means_of_the_metrics(bins: int) -> None:
     held = methods()
-    found = table(compare("toys", held, differences=PAIR, resamples=20))
+    found = table(compare("toys", held, differences=PAIR, n_bins=bins, resamples=20))
     for name, splits in held.items():
         for split, runs in splits.items():
             for metric in METRICS:
-                mean = np.mean([evaluate(run)[metric] for run in runs])
+                mean = np.mean([evaluate(run, n_bins=bins)[metric] for run in runs])
                 assert found[split, name, metric].value == pytest.approx(mean, abs=1e-12)
         base, novel = (found[split, name, "accuracy"].value for split in ("base", "novel"))
         assert found[HARMONIC, name, "accuracy"].value == pytest.approx(2 * base * novel / (base + novel))
@@ -55,8 +57,8 @@ def test_numbers_are_means_of_the_metrics() -> None:
 
 def test_of_one_seed_the_interval_is_that_of_the_images() -> None:
     held = {"A": {"base": [drawn(0, 1.5)]}}
-    found = table(compare("toys", held, resamples=300, seed=4))
-    expected = bootstrap_intervals(drawn(0, 1.5), resamples=300, seed=(4, *b"base"))
+    found = table(compare("toys", held, n_bins=7, resamples=300, seed=4))
+    expected = bootstrap_intervals(drawn(0, 1.5), n_bins=7, resamples=300, seed=(4, *b"base"))
     for metric in METRICS:
         row = found["base", "A", metric]
         assert (row.low, row.high) == pytest.approx(expected[metric])
@@ -73,6 +75,15 @@ def test_differences_are_paired() -> None:
     together = np.hypot(*(widths[name].high - widths[name].low for name in ("A", "B")))
     assert widths["B minus A"].high - widths["B minus A"].low < 0.8 * together
     assert found["base", "B minus A", "accuracy"].excludes_zero
+
+
+def test_of_eight_seeds_seven_are_drawn() -> None:
+    """Runs that are all right or all wrong: images do not matter, and the mean is a share of the seeds drawn."""
+    right, wrong = (predictions([probs] * 5, [0] * 5) for probs in ([0.9, 0.1], [0.1, 0.9]))
+    runs = 4 * [right, wrong]
+    row = table(compare("toys", {"A": {"base": runs}}, resamples=4000))["base", "A", "accuracy"]
+    assert row.value == pytest.approx(0.5)
+    assert (row.low, row.high) == pytest.approx(tuple(binom.ppf([0.025, 0.975], 7, 0.5) / 7))
 
 
 def test_seeds_widen_the_interval_as_much_as_the_mean_of_new_ones_varies() -> None:

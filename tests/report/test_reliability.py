@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,33 @@ def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
         assert diagram.texts[0].get_text() == f"accuracy {100 * panel.accuracy:.1f} %\nECE {100 * panel.ece:.1f} %"
     assert len({axes.get_ylim() for axes in figure.axes[1::2]}) == 1
     assert pyplot.get_fignums() == []
+
+
+def look(bar: Any) -> tuple[Any, ...]:
+    return bar.get_facecolor()[:3], bar.get_edgecolor()[:3], bar.get_hatch()
+
+
+def test_what_is_drawn_is_what_the_legend_says() -> None:
+    bins = ((0.9, 10, 10), (0.6, 18, 2), (0.3, 1, 4))  # confidence, right, wrong
+    confidence = [sure for sure, right, wrong in bins for _ in range(right + wrong)]
+    panel = confidence_panel(confidence, [hit for _, right, wrong in bins for hit in right * [True] + wrong * [False]])
+    figure = reliability_figure({"base": {"A": panel}})
+    legend, (diagram, histogram) = figure.legends[0], figure.axes
+    told = {text.get_text(): each for text, each in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+    table, seen = panel.table, set()
+    for bar in diagram.patches:
+        number = int(np.abs(table.lower - bar.get_x()).argmin())
+        gap = "over-confident by" if table.confidence[number] > table.accuracy[number] else "under-confident by"
+        kind, few = gap if bar.get_hatch() else "accuracy", bool(table.count[number] < 10)
+        assert look(bar) == look(told[kind])
+        assert bar.get_alpha() == (told["fewer than 10 images"].get_alpha() if few else 1)
+        seen |= {kind, few}
+    assert seen == {"accuracy", "over-confident by", "under-confident by", True, False}
+    assert look(told["fewer than 10 images"]) == look(told["accuracy"])
+    for kind, place in (("mean confidence", panel.confidence), ("mean accuracy", panel.accuracy)):
+        (style,) = (line.get_linestyle() for line in histogram.lines if line.get_xdata()[0] == place)
+        assert style == told[kind].get_linestyle()
+    assert told["mean confidence"].get_linestyle() != told["mean accuracy"].get_linestyle()
 
 
 def test_all_diagrams_have_one_size() -> None:
