@@ -189,9 +189,13 @@ def variants(which: str = "", table: Path = TABLE) -> dict[str, str]:
 def crops(table: Path = TABLE) -> dict[str, str]:
     """CoOp with the published settings, a new crop of every shot in every epoch, against eight taken in turn."""
     metrics, rows = ("accuracy", "ece", "gap"), []
-    both: Results = defaultdict(dict, read("published_all", table))
-    for (method, split, metric), values in read("fresh_all", table).items():
+    new = read("fresh_all", table)
+    both: Results = defaultdict(dict)
+    for (method, split, metric), values in new.items():
         both[replace(method, loss=f"{method.loss}, new"), split, metric] = values
+    for (method, split, metric), values in read("published_all", table).items():
+        same = new.get((method, split, metric), {})
+        both[method, split, metric] = {key: value for key, value in values.items() if key in same}
     for first, second in (("ce, new", "ce"), ("tcpt, new", "tcpt"), ("tcpt, new", "ce, new"), ("tcpt", "ce")):
         row = effects(both, Method(first), Method(second), metrics, ["coop"])
         if row:
