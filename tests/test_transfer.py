@@ -109,7 +109,7 @@ def test_text_features_of_the_runs_own_classes_are_the_runs_own(tmp_path: Path) 
     done = evaluate_on(folder, Target(str(drawings())))
     own, _ = read_tensor_file(folder / "logits.safetensors")
     drawn, _ = read_tensor_file(done.folder / "logits.safetensors")
-    unshifted = restore(folder).tuner.text_features()  # as no image sees them
+    unshifted = restore(folder).tuner.text_features().detach()  # as no image sees them
     for other, far in ((unshifted[[2, 0]], 1e-4), (drawn["base/text"], 1e-5)):
         assert float((other - own["base/text"][[2, 0]]).abs().max()) > far
     records = stored_models(load_run(folder))["tuned"].tests

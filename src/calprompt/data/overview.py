@@ -56,8 +56,9 @@ def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
     for folder in sorted(classes):
         for entry in _visible(images.root / folder):
             if _is_folder(entry):
-                if folder / entry.name not in inside:
-                    found.setdefault(NESTED, []).append(str(folder / entry.name))
+                place = folder / entry.name
+                if place not in inside and str(place) not in listed:  # one called a.jpg is listed, and cannot be read
+                    found.setdefault(NESTED, []).append(str(place))
             elif not entry.name.lower().endswith(SUFFIXES):
                 found.setdefault(OTHER, []).append(str(folder / entry.name))
     for folder in sorted(above - classes):
