@@ -71,7 +71,7 @@ def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a link that leads back to itself
         return False
 
 
