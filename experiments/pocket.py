@@ -116,7 +116,7 @@ def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
 def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
     """What compares tuners and losses: all of a seed before the next."""
     given = chosen.settings in ("published", "fresh", "pocket")
-    rates = {} if given else json.loads(RATES.read_text())
+    rates = {} if given else json.loads(RATES.read_text("utf-8"))
     datasets = SHIFTS if chosen.settings == "shifted" else chosen.datasets
     if chosen.settings == "long":
         datasets = [name for name in datasets if name not in SMALL]
@@ -285,7 +285,7 @@ def choose_rates(chosen: argparse.Namespace) -> None:
     Rates of tuners that are not asked for stay as they were.
     """
     perform([job for name in chosen.tuners for each in FACTORS for job in rate_jobs(name, each, chosen.shots)], chosen)
-    table = json.loads(RATES.read_text()) if RATES.is_file() else {}
+    table = json.loads(RATES.read_text("utf-8")) if RATES.is_file() else {}
     for tuner in chosen.tuners:
         tried = {factor: _val_nll(tuner, factor, chosen) for factor in FACTORS}
         while factor := _beyond(tried):
@@ -309,18 +309,18 @@ def _val_nll(tuner: str, factor: float, chosen: argparse.Namespace) -> float:
     files = [chosen.out / "done" / f"{job.name}.json" for job in rate_jobs(tuner, factor, chosen.shots)]
     if not all(file.is_file() for file in files):
         raise SystemExit(f"{tuner} with {factor:g} times the published rate is not done; start again to go on")
-    return mean(json.loads(file.read_text())["val"]["nll"] for file in files)
+    return mean(json.loads(file.read_text("utf-8"))["val"]["nll"] for file in files)
 
 
 def collect(chosen: argparse.Namespace) -> None:
     """One row a (run, calibrator, split); rows of runs that this folder does not have stay."""
     runs: dict[tuple[str, ...], list[list[str]]] = {}
     if TABLE.is_file():
-        with TABLE.open(newline="") as file:
+        with TABLE.open(newline="", encoding="utf-8") as file:
             for line in list(csv.reader(file))[1:]:
                 runs.setdefault(tuple(line[: len(RUN)]), []).append(line)
     for path in sorted((chosen.out / "done").glob("*.json")):
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text("utf-8"))
         head = [_cell(record[name]) for name in RUN]
         rows = [
             {**row, "cpu_seconds": record["cpu_seconds"], ON_SHOTS: record["on_shots"][row["model"]]}

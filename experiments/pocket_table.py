@@ -5,8 +5,8 @@
     python experiments/pocket_table.py --write                       put those that a page has a place for into it
 
 Tables are of the nine datasets near to what the model has seen; under "tuned_far" and "published_far" of icons, signs
-and digits; under "tuned_all" and "published_all" of all twelve. A star says that an interval excludes 0; of twenty
-true zeros one gets a star.
+and digits; under "tuned_all" and "published_all" of all twelve; under "published_five" of the three that have five
+classes a half. A star says that an interval excludes 0; of twenty true zeros one gets a star.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.write:
         for page in PAGES:
-            page.write_text(filled(page.read_text()))
+            page.write_text(filled(page.read_text("utf-8")), "utf-8")
         return
     for settings in chosen.settings:
         if chosen.tuner:

@@ -53,6 +53,37 @@ def test_the_page_says_how_many_runs_have_no_temperature(made: ModuleType) -> No
     assert f"or, {words[len(right)]} on clothes, get all of them right" in page
 
 
+def write(table: Path, accuracy: dict[tuple[str, str, str, str, int], float]) -> None:
+    """Results by settings, tuner, loss, dataset and seed, the same on both halves."""
+    with table.open("w", newline="") as file:
+        run = ("settings", "tuner", "loss", "dataset", "seed")
+        names = (*run, "model", "calibrator", "split", "accuracy", "ece", "ace", "mce", "nll", "mean_confidence")
+        writer = csv.DictWriter(file, [*names, "accuracy_on_shots"])
+        writer.writeheader()
+        for key, value in accuracy.items():
+            for split in ("base", "novel"):
+                row = {**dict(zip(run, key, strict=True)), "model": "tuned", "calibrator": "none", "split": split}
+                row |= dict.fromkeys(("ece", "ace", "mce", "nll"), 0.1)
+                writer.writerow({**row, "accuracy": value, "mean_confidence": value + 0.05, "accuracy_on_shots": 0.7})
+
+
+def test_what_was_run_on_few_datasets_is_in_no_mean_over_all(made: ModuleType, tmp_path: Path) -> None:
+    table = tmp_path / "few.csv"
+    runs = [("published", tuner, "ce", name, 1) for tuner in ("coop", "proda") for name in ("photos", "digits")]
+    write(
+        table, dict.fromkeys([*runs, ("published", "coop", "ce", "food", 1), ("tuned", "proda", "ce", "food", 1)], 0.5)
+    )
+
+    def run_in(group: str) -> set[tuple[str, str]]:
+        return {key[:2] for key in made.shared(made.read(group, table), [made.Method("ce")], made.TUNERS)}
+
+    five = {("coop", "photos"), ("coop", "digits"), ("proda", "photos"), ("proda", "digits")}
+    assert run_in("published_five") == five
+    assert run_in("published_all") == {("coop", "photos"), ("coop", "digits"), ("coop", "food")}
+    assert run_in("published_far") == {("coop", "digits")}
+    assert run_in("tuned_all") == {("proda", "food")}
+
+
 def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_path: Path) -> None:
     """By hand: flags and food, two seeds, of which food has only one with both losses."""
     accuracy = {
@@ -60,19 +91,7 @@ def test_a_difference_is_paired_by_tuner_dataset_and_seed(made: ModuleType, tmp_
         ("tcpt", "flags", 1): 0.54, ("tcpt", "flags", 2): 0.62, ("tcpt", "food", 1): 0.31,
     }  # fmt: skip
     table = tmp_path / "few.csv"
-    with table.open("w", newline="") as file:
-        names = "settings tuner loss dataset seed model calibrator split accuracy ece ace mce nll mean_confidence"
-        writer = csv.DictWriter(file, [*names.split(), "accuracy_on_shots"])
-        writer.writeheader()
-        for (loss, dataset, seed), value in accuracy.items():
-            for split in made.SPLITS:
-                same = dict.fromkeys(("ece", "ace", "mce", "nll"), 0.1) | {
-                    "mean_confidence": value + 0.05,
-                    "accuracy_on_shots": 0.7,
-                }
-                row = {"settings": "tuned", "tuner": "coop", "loss": loss, "dataset": dataset, "seed": seed}
-                row |= {"model": "tuned", "calibrator": "none", "split": split, "accuracy": value, **same}
-                writer.writerow(row)
+    write(table, {("tuned", "coop", *key): value for key, value in accuracy.items()})
     found = made.read("tuned", table)
     first, second = made.Method("tcpt"), made.Method("ce")
     keys = made.shared(found, [first, second], ["coop"])
