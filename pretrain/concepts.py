@@ -74,15 +74,15 @@ def clean(name: str) -> str:
 def read_emoji(packages: dict[str, Path]) -> Emoji:
     """Names from emojibase and emojilib; people in skin tones are left out."""
     english = packages["emojibase"] / "package" / "en"
-    messages = json.loads((english / "messages.json").read_text())
+    messages = json.loads((english / "messages.json").read_text("utf-8"))
     kinds = {item["order"]: item["message"] for item in messages["subgroups"]}
-    library = json.loads((packages["emojilib"] / "package/dist/emoji-en-US.json").read_text())
+    library = json.loads((packages["emojilib"] / "package/dist/emoji-en-US.json").read_text("utf-8"))
     shortcodes: dict[str, list[str]] = {}
     for name in ("emojibase", "github", "cldr"):
-        for code, short in json.loads((english / "shortcodes" / f"{name}.json").read_text()).items():
+        for code, short in json.loads((english / "shortcodes" / f"{name}.json").read_text("utf-8")).items():
             shortcodes.setdefault(code, []).extend([short] if isinstance(short, str) else short)
     by_code, by_name = {}, {}
-    for item in json.loads((english / "data.json").read_text()):
+    for item in json.loads((english / "data.json").read_text("utf-8")):
         if item.get("group", COMPONENTS) == COMPONENTS:
             continue
         code = plain_code(item["hexcode"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import time
 from pathlib import Path
 from statistics import mean
@@ -42,13 +43,11 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
     """Unit features [batches, 2 CONCEPTS, D] of renders; computed once and kept."""
     if not file.is_file():
         backbone = load_backbone("pocket")
-        pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
-        photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
         dice, sampler = torch.Generator().manual_seed(0), Sampler(pool, 0)
         found, began = [], time.monotonic()
         for number in range(batches):
             index = torch.tensor(sampler.batch(CONCEPTS))
-            images = views(pictures[index], media[index], photos, dice)
+            images = views(sampler.pictures[index], sampler.media[index], sampler.photos, dice)
             found.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
             if number % 100 == 99:
                 print(f"{number + 1} of {batches} batches of renders, {time.monotonic() - began:.0f} s", flush=True)
@@ -113,11 +112,15 @@ def main() -> None:
     pool = Pool.load(chosen.work)
     features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}-{digest(pool)}.npy")
     for depth in chosen.depths:
-        folder = chosen.out / f"depth{depth}"
+        folder, how = chosen.out / f"depth{depth}", json.dumps({"batches": chosen.batches, "epochs": chosen.epochs})
+        told = folder / "training.json"
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}")
             train(depth, pool, features, chosen.epochs, partial)
+            (partial / told.name).write_text(how, "utf-8")
             partial.rename(folder)
+        elif not told.is_file() or told.read_text("utf-8") != how:
+            raise SystemExit(f"{folder} was not trained with {how}, see {told}; remove it or choose another --out")
         print(f"depth {depth}:")
         data = ROOT / "src" / "calprompt" / "pocket" / "data"
         zero_shot(folder, data, [choice.name for choice in (*KEPT_OUT, *COMPARED)])

@@ -20,10 +20,13 @@ PREPROCESSING = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "resize_m
 def export(checkpoint: Path, pool: Pool, folder: Path) -> dict[str, int]:
     """Write the averaged weights in half precision; what the checkpoint says of its training."""
     words = Words(pool.concepts)
+    if not checkpoint.is_file():
+        raise SystemExit(f"{checkpoint} is not there; train first")
     with safe_open(checkpoint, "pt") as file:
         names = [name for name in file.keys() if name.startswith("average.")]  # noqa: SIM118
         weights = {name.removeprefix("average."): file.get_tensor(name) for name in names}
         record = json.loads(file.metadata()["record"])
+    words.check(record, checkpoint)
     write(weights, words, folder)
     return {**record, "concepts": len(pool.concepts), "pictures": len(pool.pictures), "tokens": len(words.tokens)}
 
@@ -35,6 +38,8 @@ def write(weights: dict[str, Tensor], words: Words, folder: Path, config: dict =
     whole = {**weights, "token_embedding.weight": table}
     folder.mkdir(parents=True, exist_ok=True)
     record = {"model_cfg": config, "preprocess_cfg": PREPROCESSING}
-    (folder / "open_clip_config.json").write_text(json.dumps(record, indent=2) + "\n")
+    partial = folder / "open_clip_model.partial"
     half = {name: value.to(torch.float16).contiguous() for name, value in whole.items() if name != "attn_mask"}
-    save_file(half, folder / "open_clip_model.safetensors", {"format": "pt"})
+    save_file(half, partial, {"format": "pt"})
+    (folder / "open_clip_config.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    partial.replace(folder / "open_clip_model.safetensors")

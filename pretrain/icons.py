@@ -19,7 +19,7 @@ from pretrain.packages import PACKAGES
 from pretrain.studios import icons, picture
 
 SETS = tuple(package.key for package in PACKAGES if package.what.startswith("icons: "))
-CLASSES: dict[str, list[str]] = json.loads((Path(__file__).parent / "icons.json").read_text())
+CLASSES: dict[str, list[str]] = json.loads((Path(__file__).parent / "icons.json").read_text("utf-8"))
 STYLES = {
     "outline", "outlined", "line", "linear", "fill", "filled", "solid", "bold", "light", "thin", "thick", "regular",
     "duotone", "twotone", "two", "tone", "rounded", "sharp", "curved", "broken", "bulk", "mini", "alt", "md", "ios",

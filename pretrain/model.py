@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
 import torch
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
@@ -36,6 +40,16 @@ class Words:
         tokens = {token for text in texts for token in self._tokenizer.encode(text)}
         self.tokens = [*sorted(tokens - {START, END}), START, END]
         self._number = {token: number for number, token in enumerate(self.tokens)}
+
+    @property
+    def digest(self) -> str:
+        """Of the tokens: a checkpoint's rows mean these words and no others."""
+        return hashlib.sha256(repr(self.tokens).encode()).hexdigest()[:16]
+
+    def check(self, record: Mapping[str, object], checkpoint: Path) -> None:
+        """Refuse a checkpoint of other words."""
+        if record.get("words") != self.digest:
+            raise SystemExit(f"{checkpoint} was trained with words of another pool.npz; remove one of the two")
 
     def encode(self, text: str) -> list[int]:
         """Numbers of a text's tokens, with start and end."""

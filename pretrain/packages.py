@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ class Package:
     licence: str
 
 
-PACKAGES = tuple(Package(**record) for record in json.loads((Path(__file__).parent / "packages.json").read_text()))
+TABLE = Path(__file__).with_name("packages.json")
+PACKAGES = tuple(Package(**record) for record in json.loads(TABLE.read_text("utf-8")))
 
 
 def fetch(work: Path, echo=print) -> dict[str, Path]:
@@ -32,20 +34,26 @@ def fetch(work: Path, echo=print) -> dict[str, Path]:
 
 def _fetch(package: Package, work: Path, echo) -> Path:
     folder, archives = work / "packages" / package.key, work / "archives"
-    if (folder / ".complete").is_file():
+    mark = folder / ".complete"  # holds the checksum of what was unpacked here
+    if mark.is_file() and mark.read_text("utf-8") == package.sha256:
         return folder
     archives.mkdir(parents=True, exist_ok=True)
     echo(f"fetching {package.name} {package.version}")
-    command = ["npm", "pack", f"{package.name}@{package.version}", "--silent", "--pack-destination", str(archives)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    quiet = ["--loglevel", "error"]  # the reason of a failure is said
+    command = ["npm", "pack", f"{package.name}@{package.version}", "--pack-destination", str(archives), *quiet]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise SystemExit("npm is not there to fetch packages with; install Node.js, which brings it") from None
     if answer.returncode:
         raise SystemExit(f"npm could not fetch {package.name}@{package.version}:\n{answer.stderr.strip()}")
     archive = archives / answer.stdout.strip().splitlines()[-1]
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != package.sha256:
         raise SystemExit(f"{archive.name} has sha256 {found}, expected {package.sha256}; not used")
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of another version, or unpacked in part
+    folder.mkdir(parents=True)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    (folder / ".complete").touch()
+    mark.write_text(package.sha256, "utf-8")
     return folder

@@ -38,7 +38,10 @@ class Pool:
 
     @classmethod
     def load(cls, folder: Path) -> Pool:
-        records = json.loads((folder / "concepts.json").read_text())
+        for name in ("pool.npz", "concepts.json"):
+            if not (folder / name).is_file():
+                raise SystemExit(f"{folder / name} is not there; assemble it first: python -m pretrain assemble")
+        records = json.loads((folder / "concepts.json").read_text("utf-8"))
         concepts = [
             Concept(**{key: tuple(value) if isinstance(value, list) else value for key, value in record.items()})
             for record in records
@@ -88,16 +91,16 @@ def assemble(packages: dict[str, Path], echo=print) -> Pool:
     for name, pictures in sketches(packages["quickdraw"]):
         number = collector.named(name, "sketch")
         for picture in pictures[:SKETCHES]:
-            collector.add(ink(picture), number, "sketch", "quickdraw")
+            collector.add(as_in_pool(picture, strokes=True), number, "sketch", "quickdraw")
     photos, labels = cifar10(packages["cifar10"], "train")
     for label, name in enumerate(CIFAR10):
         number = collector.named(name, "photo")
         for picture in photos[labels == label][:PHOTOS]:
-            collector.add(opaque(picture), number, "photo", "cifar10")
+            collector.add(as_in_pool(picture, strokes=False), number, "photo", "cifar10")
     for name, pictures in zip(FASHION, fashion(packages["fashion"]), strict=True):
         number = collector.named(name, "photo")
         for picture in pictures[:CLOTHES]:
-            collector.add(opaque(np.repeat(picture[..., None], 3, axis=2)), number, "photo", "fashion")
+            collector.add(as_in_pool(picture, strokes=False), number, "photo", "fashion")
     pictures, concept, medium, source = zip(*collector.rows, strict=True)
     echo(f"{len(pictures):,} pictures of {len(collector.concepts):,} concepts")
     return Pool(collector.concepts, np.stack(pictures), np.array(concept), np.array(medium), np.array(source))
@@ -107,6 +110,15 @@ def ink(strokes: np.ndarray) -> np.ndarray:
     """Black of this opacity, [28, 28] -> [48, 48, 4]."""
     alpha = np.asarray(Image.fromarray(strokes).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
     return np.stack([np.zeros_like(alpha)] * 3 + [alpha], axis=2)
+
+
+def as_in_pool(picture: np.ndarray, *, strokes: bool) -> np.ndarray:
+    """A drawing, strokes of ink or a photograph, coloured or grey, in the form that the pool has it in."""
+    if picture.shape[2:] == (4,):
+        return picture
+    if picture.ndim == 2:
+        return ink(picture) if strokes else opaque(np.repeat(picture[..., None], 3, axis=2))
+    return opaque(picture)
 
 
 def opaque(photo: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ PLACES = (
     "geographic locations", "other places",
 )  # fmt: skip
 EVENTS = ("games & hobbies", "events & holidays", "award medals", "sports", "arts & crafts", "weather")
-SKETCHES = json.loads((Path(__file__).parent / "sketches.json").read_text())
+SKETCHES = json.loads((Path(__file__).parent / "sketches.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)

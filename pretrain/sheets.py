@@ -17,7 +17,7 @@ from calprompt.pocket.render import Scene
 from calprompt.pocket.sheets import COLUMNS, Sheet, pixel_digests
 from pretrain import icons
 from pretrain.concepts import Concept, read_emoji
-from pretrain.pool import Pool
+from pretrain.pool import Pool, as_in_pool
 from pretrain.reserved import CIFAR10, CLOTHES, DIGITS, FASHION, SKETCHES
 from pretrain.selection import CHOICES, SHIFTED, SHIFTS, Choice
 from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, digits, drawings, fashion, sketches
@@ -65,16 +65,19 @@ class Source:
         return sorted(found, key=lambda concept: _name(concept))
 
 
-def make(packages: dict[str, Path], seen: set[bytes], folder: Path, echo=print) -> None:
-    """Write every sheet and its record; `seen` has digests of what pretraining sees."""
+def make(packages: dict[str, Path], pool: Pool, folder: Path, echo=print) -> set[bytes]:
+    """Write every sheet and its record; returns digests of what pretraining sees, see `seen_digests`."""
     folder.mkdir(parents=True, exist_ok=True)
+    seen, trained = seen_digests(packages, pool), {picture_digest(picture) for picture in pool.pictures}
     source, learned = Source(packages, seen), set()
     for choice in CHOICES:
         record, pictures = _chosen(choice, source)
+        refuse_seen(record, pictures, trained)
         learned |= {origin for _, split, origin in record["drawings"] if split != "test"}
         _write(folder, choice.name, record, pictures, echo=echo)
     animals = next(choice for choice in CHOICES if choice.name == SHIFTED)
-    _shifts(animals, source, learned, folder, echo)
+    _shifts(animals, source, learned, trained, folder, echo)
+    return seen
 
 
 def _chosen(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -109,10 +112,11 @@ def _chosen(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.nda
     return record, [picture for *_, picture in rows]
 
 
-def _shifts(choice: Choice, source: Source, learned: set[str], folder: Path, echo) -> None:
+def _shifts(choice: Choice, source: Source, learned: set[str], trained: set[bytes], folder: Path, echo) -> None:
     """The four shifts: pictures of another kind of the same things, to test on only.
 
     learned  origins of what any dataset trains or validates with: none of that is shown, in colour or in black
+    trained  digests of the pictures of the pool: none of those either
     """
     concepts = source.concepts(choice)
     kept, _ = _chosen(choice, source)
@@ -136,7 +140,16 @@ def _shifts(choice: Choice, source: Source, learned: set[str], folder: Path, ech
                 rows += [(len(names), "test", *named) for named in _shuffled(free)[: shift.test]]
                 names.append(_name(concept))
         record |= {"classes": names, "drawings": [[label, split, origin] for label, split, origin, _ in rows]}
-        _write(folder, shift.name, record, [picture for *_, picture in rows], echo=echo)
+        pictures = [picture for *_, picture in rows]
+        refuse_seen(record, pictures, trained)
+        _write(folder, shift.name, record, pictures, echo=echo)
+
+
+def refuse_seen(record: dict[str, Any], pictures: list[np.ndarray], trained: set[bytes]) -> None:
+    """Stop if one of a dataset's pictures is, to the bit and as pretraining would hold it, one that was trained on."""
+    for (_, _, origin), picture in zip(record["drawings"], pictures, strict=True):
+        if picture_digest(as_in_pool(picture, strokes=record["scene"] is not None)) in trained:
+            raise SystemExit(f"{origin} of the dataset {record['title']!r} is in the pool that pretraining sees")
 
 
 def sketch_names(concepts: list[Concept], sketched: Collection[str]) -> dict[str, str]:
@@ -208,7 +221,6 @@ def _by_count(found: list[Named], counts: dict[str, int]) -> dict[str, list[Name
 
 
 def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np.ndarray] | None, *, echo) -> None:
-    path = folder / f"{name}.json"
     if pictures is not None:
         side, lossless = pictures[0].shape[0], "CIFAR" not in str(record["source"])
         rows = -(-len(pictures) // COLUMNS)
@@ -219,11 +231,14 @@ def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np
         if lossless:
             sheet = _coarse(sheet)
         options = {"lossless": True, "quality": 100, "method": 6} if lossless else {"quality": 75, "method": 6}
-        Image.fromarray(sheet).save(folder / f"{name}.webp", **options)
+        partial = folder / f"{name}.partial"
+        Image.fromarray(sheet).save(partial, "WEBP", **options)
+        partial.replace(folder / f"{name}.webp")
         record = {**record, "side": side}
-    path.write_text(_json(record))
-    record["sha256"] = pixel_digests(Sheet.read(folder, name))
-    path.write_text(_json(record))
+    record = {**record, "sha256": pixel_digests(Sheet(name, record, folder))}
+    partial = folder / f"{name}.partial"
+    partial.write_text(_json(record), "utf-8")
+    partial.replace(folder / f"{name}.json")
     size = sum(file.stat().st_size for file in folder.glob(f"{name}.*"))
     echo(f"{name}: {len(record['classes'])} classes, {len(record['drawings'])} drawings, {size / 1e6:.2f} MB")
 

@@ -58,7 +58,7 @@ def drawings(studio: str, packages: dict[str, Path], emoji: Emoji) -> Iterator[D
 
 def icons(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Names and SVG of an iconify package."""
-    pack = json.loads((folder / "icons.json").read_text())
+    pack = json.loads((folder / "icons.json").read_text("utf-8"))
     for name, icon in sorted(pack["icons"].items()):
         width, height = icon.get("width", pack.get("width", 16)), icon.get("height", pack.get("height", 16))
         box = f"{icon.get('left', 0)} {icon.get('top', 0)} {width} {height}"
@@ -85,13 +85,13 @@ def cifar10(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     folder = folder / "package"
     files = [folder / "test_batch.png"] if part == "test" else sorted(folder.glob("data_batch_*.png"))
     rows = np.concatenate([np.asarray(Image.open(file).convert("RGB")) for file in files])  # [n, 1024, 3]
-    return rows.reshape(-1, 32, 32, 3), np.array(json.loads((folder / f"{part}_lables.json").read_text()))
+    return rows.reshape(-1, 32, 32, 3), np.array(json.loads((folder / f"{part}_lables.json").read_text("utf-8")))
 
 
 def fashion(folder: Path) -> Iterator[np.ndarray]:
     """Photographs [n, 28, 28] of each of the ten classes."""
     for label in range(10):
-        text = (folder / f"package/src/clothes/{label}.json").read_text()
+        text = (folder / f"package/src/clothes/{label}.json").read_text("utf-8")
         rows = [row for row in json.loads(text)["data"] if len(row) == 28 * 28]  # a few rows are empty
         yield np.array(rows, dtype=np.uint8).reshape(-1, 28, 28)
 
@@ -99,7 +99,7 @@ def fashion(folder: Path) -> Iterator[np.ndarray]:
 def digits(folder: Path) -> Iterator[np.ndarray]:
     """Ink [n, 28, 28] of each of the ten digits."""
     for digit in range(10):
-        numbers = json.loads((folder / f"package/src/digits/{digit}.json").read_text())["data"]
+        numbers = json.loads((folder / f"package/src/digits/{digit}.json").read_text("utf-8"))["data"]
         yield np.rint(np.array(numbers) * 255).astype(np.uint8).reshape(-1, 28, 28)
 
 

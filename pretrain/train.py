@@ -74,6 +74,8 @@ class Sampler:
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self.pool, self.dice = pool, random.Random(seed)
+        self.pictures, self.media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
+        self.photos = self.pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
         self.rows: dict[int, dict[int, list[int]]] = {}
         for row, (concept, medium) in enumerate(zip(pool.concept.tolist(), pool.medium.tolist(), strict=True)):
             self.rows.setdefault(medium, {}).setdefault(concept, []).append(row)
@@ -112,11 +114,25 @@ def contrast(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     return (F.cross_entropy(logits, own.repeat_interleave(EACH)) + back.mean()) / 2
 
 
+def batch_loss(model: CLIP, words: Words, sampler: Sampler, dice: torch.Generator, concepts: int) -> Tensor:
+    """Of one batch of new renders and new sentences."""
+    rows = sampler.batch(concepts)
+    index, texts = torch.tensor(rows), sampler.describe(rows)
+    renders = views(sampler.pictures[index], sampler.media[index], sampler.photos, dice)
+    images = F.normalize(model.visual(renders), dim=1)
+    sentences = F.normalize(encode_texts(model, words, texts), dim=1)
+    return contrast(images, sentences, model.logit_scale.exp())
+
+
 def train(pool: Pool, folder: Path, plan: Plan) -> Path:
     """Train until the plan is fulfilled, going on from the last checkpoint; the file of the averaged weights."""
+    checkpoint = folder / "checkpoint.safetensors"
+    if checkpoint.is_file():
+        with safe_open(checkpoint, "pt") as file:
+            Words(pool.concepts).check(json.loads(file.metadata()["record"]), checkpoint)
     (folder / "meeting").unlink(missing_ok=True)
     mp.spawn(_work, (pool, folder, plan), nprocs=plan.processes)
-    return folder / "checkpoint.safetensors"
+    return checkpoint
 
 
 def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
@@ -131,25 +147,20 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
     torch.manual_seed(plan.seed + 1000 * rank + done)  # of the patches dropped
     sampler = Sampler(pool, plan.seed + 1000 * rank + done)
     dice = torch.Generator().manual_seed(plan.seed + 1000 * rank + done)
-    pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
-    photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
     watch = _Watch(plan, done, seconds)
     while done < plan.renders:
         share = done / plan.renders
         for group in optimiser.param_groups:
             group["lr"] = plan.rate_at(share)
         model.visual.patch_dropout.prob = plan.patch_dropout(share)
-        rows = sampler.batch(plan.concepts_at(share))
-        index, texts = torch.tensor(rows), sampler.describe(rows)
-        images = F.normalize(model.visual(views(pictures[index], media[index], photos, dice)), dim=1)
-        sentences = F.normalize(encode_texts(model, words, texts), dim=1)
-        loss = contrast(images, sentences, model.logit_scale.exp())
+        concepts = plan.concepts_at(share)
+        loss = batch_loss(model, words, sampler, dice, concepts)
         optimiser.zero_grad()
         loss.backward()
         _share_gradients(model, plan.processes)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        step, done = step + 1, done + len(rows) * plan.processes
+        step, done = step + 1, done + concepts * EACH * plan.processes
         with torch.no_grad():
             model.logit_scale.clamp_(0, math.log(100))
             kept = min(plan.average, (step + 1) / (step + 10))
@@ -157,9 +168,9 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
                 if name in average:
                     average[name].lerp_(value, 1 - kept)
         if rank == 0:
-            watch.look(done, loss.item() / _chance(len(texts)), model)
+            watch.look(done, loss.item() / _chance(concepts), model)
         if rank == 0 and (step % plan.save_every == 0 or done >= plan.renders):
-            _save(folder, model, optimiser, average, done, step, watch.seconds)
+            _save(folder, words, model, optimiser, average, done, step, watch.seconds)
     dist.destroy_process_group()
 
 
@@ -212,13 +223,13 @@ def _share_gradients(model: CLIP, processes: int) -> None:
         gradient.copy_(part.view_as(gradient) / processes)
 
 
-def _save(folder: Path, model, optimiser, average, done: int, step: int, seconds: float) -> None:
+def _save(folder: Path, words: Words, model, optimiser, average, done: int, step: int, seconds: float) -> None:
     names = {value: name for name, value in model.named_parameters()}
     tensors = {f"average.{name}": value for name, value in average.items()}
     tensors |= {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
     for value, state in optimiser.state.items():
         tensors[f"mean.{names[value]}"], tensors[f"square.{names[value]}"] = state["exp_avg"], state["exp_avg_sq"]
-    record = {"renders": done, "steps": step, "seconds": round(seconds)}
+    record = {"renders": done, "steps": step, "seconds": round(seconds), "words": words.digest}
     partial = folder / "checkpoint.partial"
     save_file(
         {name: value.contiguous().clone() for name, value in tensors.items()}, partial, {"record": json.dumps(record)}

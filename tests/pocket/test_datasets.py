@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from calprompt import pocket
 from calprompt.data import catalogue, load_dataset
@@ -206,6 +207,30 @@ def test_a_sheet_that_cannot_be_read_is_named_and_not_taken_for_a_full_disk(tmp_
         with pytest.raises(CalpromptError, match=r"cannot read .*clothes.webp.*install it again"):
             pocket.folder("clothes")
     assert not list((tmp_path / "pocket").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"title": "clothes", "cla', "Unterminated string"),
+        (b"\xff\xfe", "codec can't decode"),
+        (b"[]", "it has no 'template'"),
+        (b'{"template": "", "scene": null, "pictures": {}, "classes": [], "drawings": [], "side": 28}', "no 'sha256'"),
+        (None, "No such file"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, content, why):
+    if content is not None:
+        (tmp_path / "clothes.json").write_bytes(content)
+    with pytest.raises(CalpromptError, match=rf"cannot read .*clothes\.json: .*{why}.*; .* install it again"):
+        Sheet.read(tmp_path, "clothes")
+
+
+def test_a_sheet_of_another_size_is_named(tmp_path):
+    held = pocket.sheet("clothes")
+    Image.new("L", (64 * 28, 2 * 28)).save(tmp_path / "clothes.webp")
+    with pytest.raises(CalpromptError, match=r"clothes\.webp: it is 1792 x 56 pixels, expected 1792 x \d+; .*again"):
+        list(Sheet(held.name, held.record, tmp_path).pictures("val"))
 
 
 def test_the_package_stays_small():

@@ -7,9 +7,11 @@ import io
 import json
 import os
 import random
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -19,6 +21,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from calprompt.clip import load_backbone
 from pretrain import depths, packages
@@ -29,7 +32,7 @@ from pretrain.icons import SETS, by_class, plain_name
 from pretrain.model import Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.sheets import _by_drawing, _different, _unlike, picture_digest, sketch_names
-from pretrain.train import EACH, Plan, Sampler, contrast, train
+from pretrain.train import EACH, Plan, Sampler, _groups, _resume, _save, batch_loss, contrast, train
 from pretrain.views import views
 
 CONCEPTS = [
@@ -101,23 +104,114 @@ def test_training_pictures_are_finite_and_depend_on_the_dice_alone(pool: Pool) -
     assert not torch.equal(first, other)
 
 
+def test_a_training_picture_shows_its_drawing(pool: Pool) -> None:
+    """With the same dice, only the pictures of another drawing change."""
+    pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
+    photos = pictures[media == MEDIA.index("photo")]
+    changed = pictures.clone()
+    changed[3] = pictures[3].flip(0)
+    both = [views(some, media, photos, torch.Generator().manual_seed(1)) for some in (pictures, changed)]
+    differ = (both[0] != both[1]).flatten(1).any(1)
+    assert differ.nonzero()[:, 0].tolist() == [3]
+
+
 def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=32, concepts=(2, 3), save_every=1)
     record = record_of(train(pool, tmp_path, plan))
     assert record["renders"] == 36  # one step of 2 x 2 x 2 renders after the other, then of 2 x 3 x 2
     checkpoint = train(pool, tmp_path, Plan(renders=60, concepts=(2, 3), save_every=1, processes=1))
     longer = record_of(checkpoint)
-    assert longer == {"renders": 60, "steps": record["steps"] + 4, "seconds": longer["seconds"]}
+    assert longer == record | {"renders": 60, "steps": record["steps"] + 4, "seconds": longer["seconds"]}
 
     told = export(checkpoint, pool, tmp_path / "model")
     assert told["tokens"] == len(WORDS.tokens)
-    table = load_backbone(tmp_path / "model").model.token_embedding.weight
+    held, exported = load_file(checkpoint), load_file(tmp_path / "model" / "open_clip_model.safetensors")
+    table = exported.pop("token_embedding.weight")
     assert set(table.any(1).nonzero()[:, 0].tolist()) == set(WORDS.tokens)
+    assert torch.equal(table[WORDS.tokens], held["average.token_embedding.weight"].half())
+    for name, value in exported.items():
+        assert torch.equal(value, held[f"average.{name}"].half())
+    assert not torch.equal(held["average.visual.proj"], held["model.visual.proj"])
+    assert load_backbone(tmp_path / "model").image_depth == 5
 
 
-def record_of(checkpoint: Path) -> dict[str, int]:
+def record_of(checkpoint: Path) -> dict[str, Any]:
     with safe_open(checkpoint, "pt") as file:
         return json.loads(file.metadata()["record"])
+
+
+def test_a_step_of_two_processes_is_one_with_the_mean_of_their_gradients(pool: Pool, tmp_path: Path) -> None:
+    plan = Plan(renders=8, concepts=(2, 2), rate=0.01, average=0.5)
+    held = load_file(train(pool, tmp_path, plan))
+
+    torch.manual_seed(0)
+    words = Words(pool.concepts)
+    model = build(words, plan.patch_dropout(0)).train()
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    losses = []
+    for rank in range(2):  # each draws its own renders, sentences and patches
+        torch.manual_seed(1000 * rank)
+        dice = torch.Generator().manual_seed(1000 * rank)
+        losses.append(batch_loss(model, words, Sampler(pool, 1000 * rank), dice, 2))
+    assert losses[0] != losses[1]
+    (sum(losses) / 2).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser = torch.optim.AdamW(_groups(model, plan.decay), lr=plan.rate_at(0), betas=(0.9, 0.98), eps=1e-6)
+    optimiser.step()
+    for name, value in model.named_parameters():
+        # Adam's first step is the rate times the sign of a gradient, and what is about 0 may have either
+        large = value.grad.abs() > 1e-6
+        assert large.any() or value.grad.abs().max() < 1e-5, name
+        torch.testing.assert_close(held[f"model.{name}"][large], value.detach()[large], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(held[f"mean.{name}"], 0.1 * value.grad, atol=1e-6, rtol=1e-4)
+        kept = min(plan.average, 2 / 11)
+        expected = kept * first[name] + (1 - kept) * held[f"model.{name}"]
+        torch.testing.assert_close(held[f"average.{name}"], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
+    checkpoint = train(pool, tmp_path, Plan(renders=24, concepts=(2, 2), processes=1))
+    torch.manual_seed(5)
+    model = build(WORDS, 0.5)
+    average = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    optimiser = torch.optim.AdamW(_groups(model, 0.1))
+    done, step, seconds = _resume(tmp_path, model, optimiser, average)
+    assert (done, step) == (24, 6)
+    again = tmp_path / "again"
+    again.mkdir()
+    _save(again, WORDS, model, optimiser, average, done, step, seconds)
+    held, kept = load_file(checkpoint), load_file(again / checkpoint.name)
+    assert held.keys() == kept.keys()
+    for name, value in held.items():
+        assert torch.equal(value, kept[name]), name
+    assert record_of(again / checkpoint.name) == record_of(checkpoint)
+
+
+def test_a_checkpoint_of_other_words_is_refused(pool: Pool, tmp_path: Path) -> None:
+    """Even of as many tokens: its rows would mean other words."""
+    checkpoint = train(pool, tmp_path, Plan(renders=8, concepts=(2, 2), processes=1))
+    other = [*CONCEPTS[:-1], Concept("1f697", "van", ("van", "automobile"), ("wheels",), "vehicle")]
+    assert len(Words(other).tokens) == len(WORDS.tokens)
+    before = checkpoint.read_bytes()
+    for refused in (
+        lambda: train(replace(pool, concepts=other), tmp_path, Plan(renders=16, concepts=(2, 2), processes=1)),
+        lambda: export(checkpoint, replace(pool, concepts=other), tmp_path / "model"),
+    ):
+        with pytest.raises(SystemExit, match=r"checkpoint\.safetensors was trained with words of another pool\.npz"):
+            refused()
+    assert checkpoint.read_bytes() == before
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_rate_rises_stays_and_falls_and_patches_are_whole_in_the_end() -> None:
+    plan = Plan(rate=2.0, warmup=0.1, fall=0.25, concepts=(4, 8), grow=0.5)
+    assert plan.rate_at(0) == pytest.approx(0.002)
+    assert plan.rate_at(0.05) == pytest.approx(1.0, abs=0.01)
+    assert plan.rate_at(0.1) == plan.rate_at(0.75) == 2.0
+    assert plan.rate_at(0.875) == pytest.approx(1.0)
+    assert plan.rate_at(1.0) == 0.0
+    assert [plan.patch_dropout(share) for share in (0, 0.8, 0.95, 1)] == [0.25, 0.25, 0, 0]
+    assert [plan.concepts_at(share) for share in (0, 0.49, 0.5, 1)] == [4, 4, 8, 8]
 
 
 @pytest.mark.parametrize("depth", [1, 4])
@@ -147,7 +241,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> packages.Packag
     (tmp_path / "made.tgz").write_bytes(content.getvalue())
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
-    npm.write_text(f'#!/bin/sh\ncp {tmp_path}/made.tgz "$5/icons-1.0.0.tgz" && echo icons-1.0.0.tgz\n')
+    npm.write_text(f'#!/bin/sh\ncp {tmp_path}/made.tgz "$4/icons-1.0.0.tgz" && echo icons-1.0.0.tgz\n')
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{npm.parent}{os.pathsep}{os.environ['PATH']}")
     return packages.Package("icons", "icons", "1.0.0", hashlib.sha256(content.getvalue()).hexdigest(), "", "")
@@ -165,6 +259,31 @@ def test_a_package_is_fetched_once_and_one_cut_short_again(
     (found["icons"] / ".complete").unlink()
     packages.fetch(tmp_path, said.append)
     assert len(said) == 2
+
+
+def test_a_package_of_another_version_is_not_taken_for_the_one_that_is_there(
+    registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(packages, "PACKAGES", (registry,))
+    found = packages.fetch(tmp_path, said.append)["icons"]
+    (found / "left.json").touch()
+    (found / ".complete").write_text("what another version had")
+    packages.fetch(tmp_path, said.append)
+    assert len(said) == 2
+    assert not (found / "left.json").exists()
+
+
+def test_why_npm_cannot_fetch_is_said(
+    registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "PACKAGES", (registry,))
+    (tmp_path / "bin" / "npm").write_text("#!/bin/sh\necho npm error network is down >&2; exit 1\n")
+    with pytest.raises(SystemExit, match=r"npm could not fetch icons@1.0.0:\nnpm error network is down"):
+        packages.fetch(tmp_path, str)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"npm is not there .* install Node\.js"):
+        packages.fetch(tmp_path, str)
 
 
 def test_a_package_with_other_contents_is_refused(
@@ -293,3 +412,23 @@ def test_a_text_tower_of_another_depth_learns_from_the_pictures_it_is_told_about
     torch.testing.assert_close(backbone.encode_image(pixels), pocket.encode_image(pixels))
     torch.testing.assert_close(backbone.logit_scale, pocket.logit_scale)
     assert depths.digest(pool) != depths.digest(replace(pool, pictures=pool.pictures[::-1]))
+
+
+def test_a_text_tower_that_was_trained_otherwise_is_not_taken_for_this_one(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depths, "CONCEPTS", 3)
+    monkeypatch.setattr(depths, "zero_shot", lambda *_: None)
+    pool.save(tmp_path)
+
+    def run(*more: str) -> None:
+        arguments = ["--work", tmp_path, "--out", tmp_path / "out", "--depths", "1", "--batches", "1", *more]
+        monkeypatch.setattr(sys, "argv", ["depths", *map(str, arguments)])
+        depths.main()
+
+    run("--epochs", "1")
+    weights = (tmp_path / "out" / "depth1" / "open_clip_model.safetensors").stat().st_mtime_ns
+    run("--epochs", "1")
+    with pytest.raises(SystemExit, match=r'depth1 was not trained with \{"batches": 1, "epochs": 2\}, see .*json'):
+        run("--epochs", "2")
+    assert (tmp_path / "out" / "depth1" / "open_clip_model.safetensors").stat().st_mtime_ns == weights

@@ -24,6 +24,7 @@ from calprompt.errors import CalpromptError
 from calprompt.pocket.render import Pictures, Scene, random_bits, render
 
 COLUMNS = 64
+FIELDS = ("template", "scene", "pictures", "classes", "drawings", "side", "sha256")  # that every record has
 DATA = Path(__file__).parent / "data"
 
 
@@ -37,7 +38,15 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:
-        return cls(name, json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), folder)
+        path = folder / f"{name}.json"
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise damaged(path, str(error)) from error
+        missing = [field for field in FIELDS if not isinstance(record, dict) or field not in record]
+        if missing:
+            raise damaged(path, f"it has no {missing[0]!r}")
+        return cls(name, record, folder)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -67,12 +76,13 @@ class Sheet:
             with Image.open(path) as image:
                 sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
         except OSError as error:
-            raise CalpromptError(
-                f"cannot read {path}: {error}; the package's files are damaged, install it again"
-            ) from error
+            raise damaged(path, str(error)) from error
         strokes = self.record["side"] < 32 and self.scene is not None  # grey is how much ink there is
         side, count = self.record["side"], len(self.record["drawings"])
-        rows = len(sheet) // side
+        rows = -(-count // COLUMNS)
+        if sheet.shape[:2] != (rows * side, COLUMNS * side):
+            expected = f"{COLUMNS * side} x {rows * side}"
+            raise damaged(path, f"it is {sheet.shape[1]} x {sheet.shape[0]} pixels, expected {expected}")
         tiles = sheet.reshape(rows, side, COLUMNS, side, -1).swapaxes(1, 2).reshape(rows * COLUMNS, side, side, -1)
         tiles = tiles[:count]
         if strokes:
@@ -107,6 +117,10 @@ class Sheet:
                 f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {found}, expected "
                 f"{expected}; the package's files are damaged, install it again"
             )
+
+
+def damaged(path: Path, why: str) -> CalpromptError:
+    return CalpromptError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
 
 
 def pixel_digests(sheet: Sheet) -> dict[str, str]:
