@@ -17,6 +17,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ from pretrain.icons import SETS, by_class, plain_name
 from pretrain.model import Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.sheets import _by_drawing, _different, _unlike, picture_digest, sketch_names
-from pretrain.train import EACH, Plan, Sampler, _groups, _resume, _save, batch_loss, contrast, train
+from pretrain.train import EACH, Plan, Sampler, _groups, _resume, _save, _share_gradients, batch_loss, contrast, train
 from pretrain.views import views
 
 CONCEPTS = [
@@ -167,6 +168,17 @@ def test_a_step_of_two_processes_is_one_with_the_mean_of_their_gradients(pool: P
         kept = min(plan.average, 2 / 11)
         expected = kept * first[name] + (1 - kept) * held[f"model.{name}"]
         torch.testing.assert_close(held[f"average.{name}"], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_shared_gradients_are_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are too small to be clipped."""
+    model = build(WORDS)
+    for number, value in enumerate(model.parameters()):
+        value.grad = torch.full_like(value, float(number))
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(3))  # the other has twice as much
+    _share_gradients(model, 2)
+    for number, value in enumerate(model.parameters()):
+        assert torch.equal(value.grad, torch.full_like(value, 1.5 * number))
 
 
 def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
