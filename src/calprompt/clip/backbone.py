@@ -15,6 +15,7 @@ from torch import Tensor
 
 from calprompt.clip.image import encode_image
 from calprompt.clip.preprocessing import Preprocessing
+from calprompt.clip.processor import HALF, make_half_precision_safe
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
 from calprompt.clip.text import encode_text
 from calprompt.clip.tokens import PLACEHOLDER, Tokenizer, fill, readable
@@ -109,7 +110,10 @@ class Backbone:
         finally:
             self.autocast = before
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _precision(self) -> AbstractContextManager[Any]:
+        """What the towers run in: autocast, or their own dtype."""
+        if self.device.type == "cpu" and (self.autocast or self.dtype) in HALF:
+            make_half_precision_safe()
         return torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext()
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
@@ -191,13 +195,13 @@ class Backbone:
 
     def encode_text(self, prompts: TextPrompts) -> Tensor:
         """Text features [N, C, D] of prompts, not normalised; see `calprompt.clip.text`."""
-        with self._autocast():
+        with self._precision():
             again = self.chunk is not None and torch.is_grad_enabled()
             return encode_text(self.model, prompts, chunk=self.chunk, checkpointing=again)
 
     def encode_image(self, images: Tensor, prompts: VisualPrompts | None = None) -> Tensor:
         """Image features [B, D], not normalised; see `calprompt.clip.image`."""
-        with self._autocast():
+        with self._precision():
             return encode_image(self.model.visual, images.to(self.device), prompts)
 
     @torch.no_grad()

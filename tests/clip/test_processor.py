@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from calprompt.clip import processor
+from calprompt.clip.processor import make_half_precision_safe
+from tiny import tiny_backbone
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine that says it has AMX and fails or not, as told; what is done to torch is undone."""
+
+    def make(*, lives: bool) -> list[str]:
+        asked = []
+        monkeypatch.setattr(processor, "claims_amx", lambda: True)
+        monkeypatch.setattr(processor, "survives", lambda: asked.append("once") or lives)
+        return asked
+
+    before = torch.backends.mkldnn.enabled
+    make_half_precision_safe.cache_clear()
+    yield make
+    torch.backends.mkldnn.set_flags(before)
+    make_half_precision_safe.cache_clear()
+
+
+def use(dtype: torch.dtype, autocast: torch.dtype | None = None) -> None:
+    backbone = tiny_backbone(dtype=dtype)
+    with backbone.autocasting(autocast):
+        backbone.encode_strings(["a cat", "a dog"])
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), [(torch.bfloat16, None), (torch.float32, torch.bfloat16)])
+def test_where_half_precision_kills_the_process_onednn_is_switched_off(machine, dtype, autocast):
+    asked = machine(lives=False)
+    with pytest.warns(UserWarning, match="ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        use(dtype, autocast)
+    assert not torch.backends.mkldnn.enabled
+    use(dtype, autocast)
+    assert asked == ["once"]
+
+
+def test_float32_asks_nothing(machine):
+    asked = machine(lives=False)
+    use(torch.float32)
+    assert asked == []
+
+
+def test_a_healthy_machine_keeps_onednn(machine, monkeypatch):
+    asked = machine(lives=True)
+    before = torch.backends.mkldnn.enabled
+    make_half_precision_safe()
+    assert asked == ["once"]
+    assert torch.backends.mkldnn.enabled == before
+
+
+def test_a_process_killed_by_a_signal_is_told_from_one_that_lives(monkeypatch):
+    monkeypatch.setattr(processor, "PROBE", "pass")
+    assert processor.survives()
+    monkeypatch.setattr(processor, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert not processor.survives()
+
+
+def test_half_precision_lives_on_this_machine():
+    """In a process that has multiplied in float32 before, after which oneDNN hears of no other limit."""
+    code = """
+import torch, warnings
+from calprompt.clip import load_backbone
+warnings.simplefilter("ignore")
+torch.ones(64, 64) @ torch.ones(64, 64)
+backbone = load_backbone("pocket", dtype=torch.bfloat16)
+assert backbone.encode_strings(["a cat"]).isfinite().all()
+assert backbone.encode_image(torch.zeros(2, 3, 48, 48)).isfinite().all()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
