@@ -48,7 +48,7 @@ def test_float32_asks_nothing(machine):
     assert asked == []
 
 
-def test_a_healthy_machine_keeps_onednn(machine, monkeypatch):
+def test_a_healthy_machine_keeps_onednn(machine):
     asked = machine(lives=True)
     before = torch.backends.mkldnn.enabled
     make_half_precision_safe()
@@ -57,10 +57,14 @@ def test_a_healthy_machine_keeps_onednn(machine, monkeypatch):
 
 
 def test_a_process_killed_by_a_signal_is_told_from_one_that_lives(monkeypatch):
-    monkeypatch.setattr(processor, "PROBE", "pass")
-    assert processor.survives()
-    monkeypatch.setattr(processor, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    assert not processor.survives()
+    def lives(probe: str) -> bool:
+        monkeypatch.setattr(processor, "PROBE", probe)
+        return processor.survives()
+
+    assert lives("pass")
+    assert lives("raise RuntimeError")
+    assert not lives("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert not lives("import os; os._exit(0x1D)")
 
 
 def test_half_precision_lives_on_this_machine():

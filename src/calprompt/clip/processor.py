@@ -38,5 +38,8 @@ def claims_amx() -> bool:
 
 
 def survives() -> bool:
-    """Whether a process that multiplies in half precision lives: one of its own, which takes some seconds to start."""
-    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode >= 0
+    """Whether a process that multiplies in half precision lives: one of its own, which takes some seconds to start.
+
+    An error of Python's, 1, is no death; a signal is below 0, and above 1 what Windows says instead.
+    """
+    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode in (0, 1)
