@@ -34,9 +34,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import InterpolationMode, functional
 
 from calprompt.clip import Backbone, Preprocessing
-from calprompt.data import ImageFiles, Unreadable, frozen_features
-from calprompt.data.store import FeatureStore
-from calprompt.data.tower import Levels, normalised
+from calprompt.data import ImageFiles, UnreadableImages
+from calprompt.features import FeatureStore, frozen_features
+from calprompt.features.encoding import Uint8Preprocessing, normalise
 
 SIZE = 32
 
@@ -75,7 +75,7 @@ def plain(model: Backbone, images: ImageFiles) -> torch.Tensor:
 
 
 def ours(model: Backbone, images: ImageFiles, store: FeatureStore | None = None) -> torch.Tensor:
-    return frozen_features(model, images, unreadable=Unreadable(), store=store)[0]
+    return frozen_features(model, images, unreadable=UnreadableImages(), store=store)[0]
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -154,7 +154,7 @@ def decoding() -> None:
 
 def _decoding(files: list[bytes], width: int, height: int, size: int) -> None:
     preprocessing = Preprocessing(size)
-    reference, levels = preprocessing.evaluation(), Levels(size).evaluation()
+    reference, levels = preprocessing.evaluation(), Uint8Preprocessing(size).evaluation()
     numbers = list(range(0, len(files), 16))
 
     def opened(data: bytes) -> Image.Image:
@@ -173,7 +173,7 @@ def _decoding(files: list[bytes], width: int, height: int, size: int) -> None:
         return functional.center_crop(resized, [size, size]).permute(1, 2, 0)
 
     def batch(make: Callable[[bytes], torch.Tensor], start: int) -> torch.Tensor:
-        return normalised(torch.stack([make(data) for data in files[start : start + 16]]), preprocessing)
+        return normalise(torch.stack([make(data) for data in files[start : start + 16]]), preprocessing)
 
     def in_threads(make: Callable[[int], torch.Tensor]) -> torch.Tensor:
         with ThreadPoolExecutor() as pool:

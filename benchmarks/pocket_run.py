@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from calprompt.data.store import FeatureStore
+from calprompt.features.store import FeatureStore
 from calprompt.runs import run
 from calprompt.runs.execute import _train
 from calprompt.runs.recipes import build_config, read_recipe

@@ -31,7 +31,7 @@ from open_clip.model import CLIP
 from calprompt.clip import Backbone, Preprocessing, unit
 from calprompt.clip.plain import encode_image_plain, encode_text_plain
 from calprompt.losses import Objective
-from calprompt.train import training_step
+from calprompt.training import training_step
 from calprompt.tuners import create
 
 EXTRA_PASSES = {"coop": 2, "cocoop": 2, "kgcoop": 2, "maple": 2, "promptsrc": 2}  # frozen, thrown away
@@ -91,7 +91,7 @@ def step_of(name: str, plain: bool, model: CLIP, classes: int, lean: bool) -> Ca
         for _ in range(EXTRA_PASSES.get(name, 0) if plain and not lean else 0):
             with torch.no_grad():
                 tuner.backbone.encode_image(pixels)
-        if tuner.sees_pixels:
+        if tuner.needs_pixels:
             frozen = None if plain else features
             return training_step(tuner, optimizer, objective, pixels, labels, frozen=frozen)["loss"]
         if plain:
@@ -127,7 +127,7 @@ def peak_memory(name: str, plain: bool, classes: int, *more: str) -> float:
 def measure_memory(name: str, plain: bool, classes: int, chunk: int | None) -> None:
     if name == "text":
         model = backbone(PlainBackbone if plain else Backbone, vit_b_16())
-        model.chunk = chunk
+        model = model.view(chunk=chunk)
         step = text_step(16, "end", model, classes)
     else:
         step = step_of(name, plain, vit_b_16(), classes, lean=True)

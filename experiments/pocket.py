@@ -41,15 +41,14 @@ from pocket_numbers import FAR, LOSSES, NEAR, SHIFTED, SHIFTS, TABLE, TUNERS
 from safetensors.torch import load_file, save_file
 
 from calprompt.clip import load_backbone
-from calprompt.data import base_novel, few_shot, load_dataset
-from calprompt.data.features import Unreadable, frozen_features
-from calprompt.data.store import FeatureStore
+from calprompt.data import UnreadableImages, base_novel, few_shot, load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
+from calprompt.features import FeatureStore, frozen_features
 from calprompt.files import locked, write_bytes, write_json
 from calprompt.pocket.datasets import MODEL
 from calprompt.runs import Target, evaluate_on, restore, run
-from calprompt.runs.evaluate import split_tensors
+from calprompt.runs.logits import split_tensors
 from calprompt.runs.recipes import build_config, read_recipe
 
 RATES = Path(__file__).with_name("pocket_rates.json")
@@ -184,7 +183,7 @@ def calibrated_scale(dataset: str, out: Path, store: FeatureStore) -> float:
 
 def on_shots(folder: Path, store: FeatureStore) -> dict[str, float]:
     """Accuracy of a run, and of the untuned model, on the pictures that it learned from."""
-    restored, unreadable = restore(folder), Unreadable()
+    restored, unreadable = restore(folder), UnreadableImages()
     config, backbone, tuner = restored.config, restored.backbone, restored.tuner
     shots = base_novel(few_shot(load_dataset(config.data), config.shots, config.seed))[0].train
     features = frozen_features(backbone, shots.images, unreadable=unreadable, store=store)[0]

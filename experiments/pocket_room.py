@@ -16,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 
 from calprompt import pocket
 from calprompt.clip import load_backbone, unit
-from calprompt.data import base_novel, few_shot, load_dataset
-from calprompt.data.features import Unreadable, frozen_features
+from calprompt.data import UnreadableImages, base_novel, few_shot, load_dataset
+from calprompt.features import frozen_features
 
 WHOLE = [name for name in pocket.names() if "of" not in pocket.sheet(name).record]  # all but shifts
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
@@ -36,7 +36,7 @@ def main() -> None:
         base, _ = base_novel(dataset)
 
         def features(split):
-            unreadable = Unreadable()
+            unreadable = UnreadableImages()
             found = unit(frozen_features(backbone, split.images, unreadable=unreadable)[0])
             unreadable.report()
             return found.numpy(), list(split.labels)

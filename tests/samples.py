@@ -19,10 +19,11 @@ from open_clip.model import CLIP
 from PIL import Image
 from safetensors.torch import save_file
 
-from calprompt.clip import Backbone, load_backbone
-from calprompt.data import ImageFiles, load_dataset
+from calprompt.clip import Backbone, Preprocessing, load_backbone
+from calprompt.data import ImageFiles, Images, load_dataset
 from calprompt.runs.config import RunConfig
-from calprompt.train import TrainingConfig
+from calprompt.runs.folder import write_record
+from calprompt.training import TrainingConfig
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 SIZE, EMBED = 32, 32
@@ -89,6 +90,18 @@ def picture_files() -> ImageFiles:
     images = load_dataset(pictures()).train.images
     assert isinstance(images, ImageFiles)
     return images
+
+
+def pixels(images: Images, index: int, preprocessing: Preprocessing) -> torch.Tensor:
+    """[3, size, size] of the evaluation view of an image."""
+    return images.read(index).views(preprocessing)[0]
+
+
+def edit_record(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change run.json of a run and write it as the library does, with its checksum."""
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    change(record)
+    write_record(folder, record)
 
 
 def dying(at: int, half: bool) -> Callable[[Any, Any], None]:

@@ -1,6 +1,5 @@
 """The command line: what it prints, where, and how it ends."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,12 +13,14 @@ from rich.console import Console
 
 import calprompt
 import samples
-from calprompt.cli import main, parser
-from calprompt.commands.tables import results_table
-from calprompt.commands.train import _option, run_config
+from calprompt.cli import main
+from calprompt.cli.app import create_parser
+from calprompt.cli.run_table import results_table
+from calprompt.cli.train import _option, run_settings
 from calprompt.errors import CalpromptError
-from calprompt.results import load_run
 from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import load_run
+from calprompt.runs.recipes import build_config
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -49,8 +50,8 @@ def command(*given: str) -> subprocess.CompletedProcess[str]:
     [("views", "new", None), ("views", "3", 3), ("shots", "all", None), ("shots", "5", 5)],
 )
 def test_numbers_that_a_word_stands_for(option: str, words: str, value: int | None) -> None:
-    chosen = parser().parse_args(["train", "--backbone", "b", "--data", "d", f"--{option}", words])
-    assert getattr(run_config(chosen), option) == value
+    chosen = create_parser().parse_args(["train", "--backbone", "b", "--data", "d", f"--{option}", words])
+    assert getattr(build_config(**run_settings(chosen)), option) == value
 
 
 def test_features_are_kept_for_other_runs_unless_that_is_not_wanted(
@@ -59,14 +60,14 @@ def test_features_are_kept_for_other_runs_unless_that_is_not_wanted(
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
     given = arguments(tmp_path / "runs", "--quiet", data=samples.pictures())
     assert main([*given, "--no-cache"]) == 0
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "features").exists()
     assert main([*given, "--seed", "2"]) == 0
-    assert any((tmp_path / "cache").iterdir())
+    assert any((tmp_path / "cache" / "features").iterdir())
 
 
 def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["train", "--backbone", "b", "--data", "d", "--views", "fresh"])
+        create_parser().parse_args(["train", "--backbone", "b", "--data", "d", "--views", "fresh"])
     assert "--views: expected a number of crops of an image, or 'new'; got 'fresh'" in capsys.readouterr().err
 
 
@@ -137,8 +138,8 @@ def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "runs").write_text("")
     assert main(arguments(tmp_path / "runs")) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: cannot make the folder ")
-    assert "choose another place (--out FOLDER)" in said
+    assert said.startswith("error: cannot write to the folder ")
+    assert "choose another place with --out FOLDER" in said
 
 
 def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_wrong_arguments_exit_2(given: list[str], capsys: pytest.CaptureFixture[
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert "usage: calprompt" in said
-    assert "few" not in given or "expected a number of images a class, or 'all'; got 'few'" in said
+    assert "few" not in given or "expected a number of training images per class, or 'all'; got 'few'" in said
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +177,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_and_show_need_no_torch() -> None:
-    script = "import sys, calprompt.cli, calprompt.results; calprompt.cli.parser(); sys.exit('torch' in sys.modules)"
+    script = "import sys, calprompt.cli.app; calprompt.cli.app.create_parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
@@ -218,16 +219,14 @@ def test_show_tells_what_became_of_a_run(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(["show", str(folder)]) == 0
     assert capsys.readouterr().out.startswith("failed after ")
-    record = json.loads((folder / "run.json").read_text())
-    del record["reason"]
-    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    samples.edit_record(folder, lambda record: record.pop("reason") and record.update(status="running"))
     assert main(["show", str(folder)]) == 0
     assert capsys.readouterr().out.startswith("interrupted after ")
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    chosen = parser().parse_args(["train", "--backbone", "b", "--data", "d"])
-    assert run_config(chosen) == RunConfig(backbone="b", data="d")
+    chosen = create_parser().parse_args(["train", "--backbone", "b", "--data", "d"])
+    assert build_config(**run_settings(chosen)) == RunConfig(backbone="b", data="d")
 
 
 @pytest.mark.parametrize(
@@ -273,5 +272,5 @@ def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     finally:
         status = os.waitpid(child, 0)[1]
     assert os.waitstatus_to_exitcode(status) == 130
-    assert said == "interrupted; the same command goes on after the last finished epoch\n"
+    assert said == "interrupted; the same command continues after the last finished epoch\n"
     assert load_run(next(tmp_path.iterdir())).status == "interrupted"

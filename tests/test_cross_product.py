@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from calprompt import calibrators, losses, metrics
-from calprompt.calibrators import Stored
+from calprompt.calibrators import StoredLogits
 from calprompt.clip import unit
 from calprompt.losses import NAMED, Objective
-from calprompt.train import TrainingConfig, train
+from calprompt.training import TrainingConfig, train
 from calprompt.tuners import Tuner
 from tiny import LEARNED, NOVEL, Images, build, everything, images
 
@@ -27,10 +27,10 @@ def partly_right(logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def results(tuner: Tuner, base: Tuner, data: Images) -> Stored:
+def results(tuner: Tuner, base: Tuner, data: Images) -> StoredLogits:
     """What a run stores of a model."""
     logits = tuner.predict([everything(data)])
-    return Stored(
+    return StoredLogits(
         logits,
         partly_right(logits),
         text=tuner.text_features(),

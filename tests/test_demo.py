@@ -16,12 +16,13 @@ from rich.console import Console
 
 import samples
 from calprompt.cli import main
+from calprompt.cli.comparison_table import print_results
+from calprompt.cli.flags import settings_of
+from calprompt.demo import DemoSettings, run_demo
 from calprompt.errors import CalpromptError
 from calprompt.report.comparison import Row
-from calprompt.report.demo import DemoSettings, run_demo
-from calprompt.report.results import Results, check_results
-from calprompt.report.tables import print_results
-from calprompt.results import load_run
+from calprompt.report.comparison_file import Results, check_results
+from calprompt.runs.folder import load_run
 
 RECIPE = "tuner: coop\noptions: {context: 2}\nshots: 4\nviews: 2\nbatch_size: 8\nlr: 0.01\nepochs: 2\n"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -149,7 +150,9 @@ def test_the_table_marks_what_excludes_zero_and_fits_a_narrow_terminal() -> None
 
 
 def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("calprompt.report.demo.DemoSettings", lambda **said: settings(tmp_path, **said))
+    tiny = settings(tmp_path)
+    own = {"backbone": tiny.backbone, "recipe": tiny.recipe, "resamples": tiny.resamples}
+    monkeypatch.setattr("calprompt.cli.demo.settings_of", lambda *given: {**own, **settings_of(*given)})
     data, out = samples.feature_file(), tmp_path / "out"
     command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1"]
     assert main(command) == 0

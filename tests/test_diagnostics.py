@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calprompt.losses import Objective
-from calprompt.train import TrainingConfig, train, training_step
+from calprompt.training import TrainingConfig, train, training_step
 from calprompt.tuners import CoOp, KgCoOp
 from test_train import BACKBONE, NAMES, data
 

@@ -16,19 +16,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 import samples
 from calprompt import calibrators, losses
-from calprompt.cli import main, parser
+from calprompt.cli import main
+from calprompt.cli.app import create_parser
 from calprompt.evaluation import EvaluationSettings, evaluate_run, select, tidy_rows
 from calprompt.evaluation.selection import Accepted, subset
-from calprompt.evaluation.settings import calibrator_of
+from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics import guaranteed_threshold
-from calprompt.results import load_run
 from calprompt.runs import run
+from calprompt.runs.folder import load_run
+from calprompt.tensor_files import read_tensor_file, tensor_file
 
 BASE_TO_NOVEL = {"epochs": 20, "shots": None, "lr": 0.05, "loss": "ce", "options": {"context": 8}}
 
@@ -222,9 +223,9 @@ def test_thresholds_are_recomputed_from_the_logits(
 
 def test_a_confidence_of_just_the_threshold_is_accepted() -> None:
     sure, even, unsure = [5.0, 0.0, 0.0], [0.0, 0.0, -1000.0], [0.673, 0.0, 0.0]  # 0.99, 0.5 and 0.495
-    val = calibrators.Stored(torch.tensor([sure] * 60 + [unsure] * 200), torch.tensor([0] * 60 + [1] * 200))
-    test = calibrators.Stored(torch.tensor([sure, even, even, unsure]), torch.tensor([0, 0, 1, 0]))
-    found = select(calibrator_of("none"), val, {"base": test}, target_error=0.1)
+    val = calibrators.StoredLogits(torch.tensor([sure] * 60 + [unsure] * 200), torch.tensor([0] * 60 + [1] * 200))
+    test = calibrators.StoredLogits(torch.tensor([sure, even, even, unsure]), torch.tensor([0, 0, 1, 0]))
+    found = select(create_calibrator("none"), val, {"base": test}, target_error=0.1)
     assert found.threshold == 0.5
     assert found.tests["base"] == Accepted(images=4, accepted=3, wrong=1)
 
@@ -396,13 +397,12 @@ def test_a_run_that_cannot_be_used_does_not_keep_others_from_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = Path(shutil.copytree(folder, folder.parent / "failed"))
-    record = json.loads((failed / "run.json").read_text())
-    (failed / "run.json").write_text(json.dumps(record | {"status": "failed", "reason": "the disk was full"}))
+    samples.edit_record(failed, lambda record: record.update(status="failed", reason="the disk was full"))
     (failed / "logits.safetensors").unlink()
     assert evaluated(folder, "nowhere", failed, "--out", tmp_path / "all.csv") == 2
     output = capsys.readouterr()
     assert "2 of 3 runs were left out:\n  nowhere is not a run folder" in output.err
-    assert "it has failed (the disk was full); mend that" in output.err
+    assert "it has failed (the disk was full); correct that" in output.err
     assert "temperature" in output.out
     assert (tmp_path / "all.csv").stat().st_size > 1000
 
@@ -414,13 +414,12 @@ def test_numbers_are_written_before_a_pager_is_quit(folder: Path) -> None:
 
 
 def rewritten(folder: Path, change: Any) -> None:
-    """The logits file with its tensors changed."""
+    """The logits file with its tensors changed, as a faulty version would have written it: all checksums fit."""
     path = folder / "logits.safetensors"
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    tensors = load_file(path)
+    tensors, metadata = read_tensor_file(path)
     change(tensors)
-    save_file(tensors, path, metadata)
+    path.write_bytes(tensor_file(tensors, metadata))
+    samples.edit_record(folder, lambda record: None)
 
 
 def test_damaged_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,7 +430,7 @@ def test_damaged_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         return capsys.readouterr().err
 
     path.write_bytes(whole[: len(whole) // 2])
-    assert "logits.safetensors is damaged or not of a run" in error()
+    assert "logits.safetensors is damaged or of another run" in error()
     path.write_bytes(whole)
     rewritten(folder, lambda tensors: tensors["base/logits"].fill_(float("nan")))
     assert "logits.safetensors is damaged: logits must be finite" in error()
@@ -456,7 +455,7 @@ def test_a_fit_that_fails_is_not_applicable_and_the_others_go_on(
 
 
 def test_only_some_images_of_a_record() -> None:
-    record = calibrators.Stored(
+    record = calibrators.StoredLogits(
         torch.arange(8.0).view(4, 2),
         torch.tensor([0, 1, 0, 1]),
         text=torch.randn(4, 2, 3),
@@ -489,7 +488,7 @@ def test_no_model_is_loaded_or_imported(folder: Path) -> None:
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    chosen = parser().parse_args(["evaluate", "run"])
+    chosen = create_parser().parse_args(["evaluate", "run"])
     assert set(vars(chosen)) == {"command", "runs", "out"}
     assert EvaluationSettings().specs == ("none", "temperature", "dac", "sals")
 

@@ -12,7 +12,7 @@ from calprompt import metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
 from calprompt.extensions import load_extension
-from calprompt.runs import execute, prepare, restore, run
+from calprompt.runs import execute, plan, restore, run
 
 OWN = """
 from dataclasses import dataclass
@@ -47,13 +47,13 @@ def test_own_loss_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_files_text_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     path = own(tmp_path, "second_own_loss")
-    before = prepare(samples.config(imports=(str(path),))).fingerprint
-    assert before != prepare(samples.config()).fingerprint
+    before = plan(samples.config(imports=(str(path),))).fingerprint
+    assert before != plan(samples.config()).fingerprint
     moved = tmp_path / "elsewhere.py"
     moved.write_text(path.read_text())
-    assert prepare(samples.config(imports=(str(moved),))).fingerprint == before
+    assert plan(samples.config(imports=(str(moved),))).fingerprint == before
     other = own(tmp_path, "another_second_loss")
-    assert prepare(samples.config(imports=(str(other),))).fingerprint != before
+    assert plan(samples.config(imports=(str(other),))).fingerprint != before
 
 
 def test_a_file_that_changed_after_it_was_imported_is_refused(tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ def test_list_shows_what_a_file_registers(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_file_may_change_while_a_run_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = own(tmp_path, "sixth_own_loss")
-    keep = execute.checkpoint_file
+    keep = execute.write_checkpoint
 
-    def edited(state: Any, fingerprint: str) -> bytes:
+    def edited(*given: Any) -> None:
         path.write_text("# being worked on")
-        return keep(state, fingerprint)
+        keep(*given)
 
-    monkeypatch.setattr(execute, "checkpoint_file", edited)
+    monkeypatch.setattr(execute, "write_checkpoint", edited)
     config = samples.config(imports=(str(path),), loss="ce + 0.01*sixth_own_loss")
     assert run(config, tmp_path / "runs").status == "finished"
 

@@ -14,9 +14,9 @@ import samples
 from calibrators.drawn import complete, drawn
 from calprompt import calibrators, losses, tuners
 from calprompt.losses import Objective
-from calprompt.runs import RunConfig, prepare, run
+from calprompt.runs import RunConfig, plan, prepare, run
 from calprompt.tensor_files import read_tensor_file
-from calprompt.train import TrainingConfig, train
+from calprompt.training import TrainingConfig, train
 from calprompt.tuners import create
 from calprompt.tuners.base import option_names
 from losses.test_objective import outputs
@@ -195,7 +195,7 @@ def test_settings_that_change_no_result() -> None:
     usual = samples.config(samples.pictures())
     assert prepare(usual).backbone.chunk is None
     assert prepare(replace(usual, chunk=2)).backbone.chunk == 2
-    assert not prepare(usual).base.test.images.upright
-    assert prepare(replace(usual, exif=True)).base.test.images.upright
+    assert not plan(usual).base.test.images.upright
+    assert plan(replace(usual, exif=True)).base.test.images.upright
     looking = replace(usual, training=replace(usual.training, diagnose_every=1))
     assert "grad/ce" in run(looking, samples.shared() / "options").history()[0]

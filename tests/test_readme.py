@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli import parser
+from calprompt.cli.app import create_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,7 +32,7 @@ def test_commands_parse(page: Path) -> None:
     assert bool(commands) == (page.name not in WITHOUT_COMMANDS)
     for command in commands:
         words = [word.strip("\"'") for word in re.findall(r"\"[^\"]*\"|'[^']*'|[^\s]+", command.split(" #")[0])]
-        parser().parse_args(words[1:])
+        create_parser().parse_args(words[1:])
 
 
 def prose(page: Path) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import samples
-from calprompt.cli import parser
-from calprompt.commands.train import run_config
+from calprompt.cli.app import create_parser
+from calprompt.cli.train import run_settings
 from calprompt.errors import CalpromptError
-from calprompt.runs import RunConfig, recipes, run
+from calprompt.runs import RunConfig, build_config, recipes, run
 from calprompt.tuners import available, create
 from tiny import tiny_backbone
 
@@ -31,9 +31,9 @@ def test_every_recipe_fits_its_tuner(name: str) -> None:
 def test_every_recipe_says_its_command(name: str) -> None:
     text = (files("calprompt") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     command = next(line for line in text.splitlines() if line.startswith("# calprompt "))
-    chosen = parser().parse_args(command.split()[2:])
+    chosen = create_parser().parse_args(command.split()[2:])
     assert chosen.recipe == name
-    assert run_config(chosen).tuner == name.split("-")[0]
+    assert build_config(**run_settings(chosen)).tuner == name.split("-")[0]
 
 
 def test_every_tuner_has_recipes_for_both_protocols() -> None:
@@ -51,11 +51,11 @@ def test_published_recipes_draw_a_new_crop_in_every_epoch() -> None:
 
 def test_the_command_line_goes_over_the_recipe() -> None:
     given = ["train", "--backbone", "b", "--data", "d", "--recipe", "coop-tcpt", "--epochs", "3", "--set", "context=4"]
-    config = run_config(parser().parse_args(given))
+    config = build_config(**run_settings(create_parser().parse_args(given)))
     assert (config.training.epochs, config.training.batch_size) == (3, 32)
     assert config.options == {"context": 4, "position": "middle"}
     with pytest.raises(CalpromptError, match="recipe coop-tcpt is for tuner coop, not for maple"):
-        run_config(parser().parse_args([*given, "--tuner", "maple"]))
+        build_config(**run_settings(create_parser().parse_args([*given, "--tuner", "maple"])))
 
 
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:

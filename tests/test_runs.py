@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import warnings
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +18,11 @@ from calprompt.clip import load_backbone, unit
 from calprompt.data import load_dataset, save_split
 from calprompt.errors import CalpromptError
 from calprompt.files import locked
-from calprompt.runs import RunConfig, execute, load_run, prepare, run
+from calprompt.runs import RunConfig, execute, load_run, plan, prepare, run
 from calprompt.runs.checkpoint import read_tensor_file
+from calprompt.runs.folder import FORMAT
 from calprompt.runs.recipes import build_config
-from calprompt.train import NonFiniteLossError, TrainingConfig
+from calprompt.training import NonFiniteLossError, TrainingConfig
 from data import trees
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors")
@@ -36,7 +38,10 @@ def test_a_run_leaves_its_folder_behind(tmp_path: Path) -> None:
     assert done.folder.name == f"coop-photos-4shot-seed1-{done.record['fingerprint'][:12]}"
     assert sorted(path.name for path in done.folder.iterdir()) == sorted(["run.json", *KEPT])
     record = json.loads((done.folder / "run.json").read_text())
+    assert record.pop("format") == FORMAT
+    assert len(record.pop("checksum")) == 64
     assert record == done.record
+    assert set(record["files"]) == set(KEPT)
     assert record["status"] == "finished"
     assert set(record["versions"]) == {"calprompt", "torch", "open_clip", "python"}
     assert set(record["timings"]) == {"load", "features", "train", "evaluate"}
@@ -132,7 +137,7 @@ def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
     try:
         run(samples.config(samples.pictures()), tmp_path / "small")
         assert torch.get_num_threads() == 2
-        monkeypatch.setattr(import_module("calprompt.runs.prepare"), "SMALL", 0)
+        monkeypatch.setattr(import_module("calprompt.clip.backbone"), "SMALL", 0)
         run(samples.config(samples.pictures()), tmp_path / "large")
     finally:
         torch.set_num_threads(before)
@@ -161,16 +166,16 @@ def test_a_run_that_lost_a_file_is_computed_again(tmp_path: Path) -> None:
 def test_the_fingerprint_is_of_what_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = samples.picture_folder(tmp_path / "photos")
     config = samples.config(root)
-    first = prepare(config).fingerprint
+    first = plan(config).fingerprint
     moved = root.rename(tmp_path / "moved")
-    assert prepare(replace(config, data=str(moved))).fingerprint == first
+    assert plan(replace(config, data=str(moved))).fingerprint == first
     spelled = "ce + margin(alpha=0.1, beta=0.01) + 5*moments"
-    assert prepare(replace(config, data=str(moved), loss=spelled)).fingerprint == first
+    assert plan(replace(config, data=str(moved), loss=spelled)).fingerprint == first
     samples.picture(moved / "ant" / "0.png", seed=9)
-    other = prepare(replace(config, data=str(moved), shots=None)).fingerprint
+    other = plan(replace(config, data=str(moved), shots=None)).fingerprint
     samples.picture(moved / "ant" / "0.png", seed=10)
-    assert len({first, other, prepare(replace(config, data=str(moved), shots=None)).fingerprint}) == 3
-    first = prepare(replace(config, data=str(moved))).fingerprint
+    assert len({first, other, plan(replace(config, data=str(moved), shots=None)).fingerprint}) == 3
+    first = plan(replace(config, data=str(moved))).fingerprint
     changes: list[dict[str, Any]] = [
         {"options": {"context": 3}},
         {"loss": "ce"},
@@ -185,23 +190,23 @@ def test_the_fingerprint_is_of_what_matters(tmp_path: Path, monkeypatch: pytest.
         {"training": replace(config.training, autocast="bfloat16")},
         {"dtype": "float64"},
     ]
-    found = {prepare(replace(config, data=str(moved), **change)).fingerprint for change in changes}
+    found = {plan(replace(config, data=str(moved), **change)).fingerprint for change in changes}
     assert len(found | {first}) == len(changes) + 1
-    prepared = prepare(replace(config, data=str(moved)))
-    squashed = replace(prepared.backbone.preprocessing, resize_mode="squash")
-    monkeypatch.setattr(prepared.backbone, "preprocessing", squashed)
-    assert prepared.fingerprint not in found | {first}
+    planned = plan(replace(config, data=str(moved)))
+    squashed = replace(planned.backbone.preprocessing, resize_mode="squash")
+    other = replace(planned, backbone=replace(planned.backbone, preprocessing=squashed))
+    assert other.fingerprint not in found | {first}
 
 
 @pytest.mark.parametrize(("views", "epochs", "drawn"), [(2, 5, 2), (8, 5, 5), (None, 5, 5)])
 def test_epochs_see_as_many_crops_as_asked_for(tmp_path: Path, views: int | None, epochs: int, drawn: int) -> None:
-    prepared = prepare(samples.config(samples.pictures(), views=views, epochs=epochs))
+    prepared = plan(samples.config(samples.pictures(), views=views, epochs=epochs))
     assert prepared.views == drawn
     assert RunConfig.record(prepared.config)["views"] == views
 
 
 def test_images_of_novel_classes_and_beyond_the_shots_do_not_train(tmp_path: Path) -> None:
-    prepared = prepare(samples.config(samples.pictures(), shots=2))
+    prepared = plan(samples.config(samples.pictures(), shots=2))
     assert prepared.base.train.labels == (0, 0, 1, 1, 2, 2)
     assert {prepared.base.train.images.name(index).split("/")[0] for index in range(6)} == {"ant", "bee", "cat"}
 
@@ -234,9 +239,9 @@ def test_without_val_there_is_none(tmp_path: Path) -> None:
 
 def test_the_template_is_the_runs_or_the_datasets_or_the_usual_one(tmp_path: Path) -> None:
     path = samples.tensor_file(tmp_path / "toys.safetensors", template="a toy {}.")
-    assert prepare(samples.config(path)).template == "a toy {}."
-    assert prepare(samples.config(path, template="{}!")).template == "{}!"
-    assert prepare(samples.config()).template == "a photo of a {}."
+    assert plan(samples.config(path)).template == "a toy {}."
+    assert plan(samples.config(path, template="{}!")).template == "{}!"
+    assert plan(samples.config()).template == "a photo of a {}."
 
 
 def test_of_the_published_templates_a_tuner_takes_those_of_its_table(tmp_path: Path) -> None:
@@ -244,14 +249,14 @@ def test_of_the_published_templates_a_tuner_takes_those_of_its_table(tmp_path: P
     own = {"kgcoop": "a photo of a {}, a type of texture.", "prograd": "a texture of {}."}
     config = replace(samples.config(shots=1, options={}), data="dtd", root=str(tmp_path))
     for tuner in tuners.available():
-        assert prepare(replace(config, tuner=tuner)).template == own.get(tuner, "{} texture."), tuner
-    assert prepare(replace(config, tuner="kgcoop", template="{}!")).template == "{}!"
+        assert plan(replace(config, tuner=tuner)).template == own.get(tuner, "{} texture."), tuner
+    assert plan(replace(config, tuner="kgcoop", template="{}!")).template == "{}!"
     save_split(load_dataset("dtd", root=tmp_path), tmp_path / "split.json")
     saved = replace(config, data=str(tmp_path / "split.json"), root=str(tmp_path / "dtd" / "images"))
-    assert prepare(replace(saved, tuner="prograd")).template == own["prograd"]
+    assert plan(replace(saved, tuner="prograd")).template == own["prograd"]
     trees.write(tmp_path / "classes.json", json.dumps({"template": "the texture {}."}))
     told = replace(config, tuner="kgcoop", classes=str(tmp_path / "classes.json"))
-    assert prepare(told).template == "the texture {}.", "what the user says is for all tuners"
+    assert plan(told).template == "the texture {}.", "what the user says is for all tuners"
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e38])
@@ -298,16 +303,17 @@ def test_autocast_reaches_all_of_a_run(tmp_path: Path) -> None:
     prepared, loaded = prepare(half), load_backbone(half.backbone)
     tuner = prepared.tuner
     tuner.load_state_dict(read_tensor_file(second.folder / "prompts.safetensors")[0])
-    test = prepared.base.test.images
-    pixels = torch.stack([test.pixels(index, loaded.preprocessing) for index in range(len(test))])
-    with torch.no_grad(), prepared.backbone.autocasting(torch.bfloat16):
+    test = prepared.plan.base.test.images
+    pixels = torch.stack([samples.pixels(test, index, loaded.preprocessing) for index in range(len(test))])
+    assert prepared.backbone.autocast == torch.bfloat16
+    with torch.no_grad():
         features, text = prepared.backbone.encode_image(pixels), tuner.text_features()
     torch.testing.assert_close(tensors[1]["base/text"], text, atol=1e-6, rtol=0)
     torch.testing.assert_close(tensors[1]["base/logits"], tuner.logits(unit(features.float()), text), atol=1e-4, rtol=0)
 
 
 def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
-    folder = tmp_path / prepare(samples.config()).id
+    folder = tmp_path / plan(samples.config()).id
     folder.mkdir()
     holder = os.fork()
     if holder == 0:
@@ -327,7 +333,7 @@ def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / prepare(samples.config()).id
+    folder = tmp_path / plan(samples.config()).id
     done = run(samples.config(seed=2), tmp_path)
     done.folder.rename(folder)
     with pytest.raises(CalpromptError, match="holds another run than its name says"):
@@ -421,7 +427,7 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match=r"run\.json is damaged, it has no backbone, config, data, fingerprint;"):
         load_run(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(CalpromptError, match=r"run\.json is not JSON: .*; delete it, and the run's training command"):
+    with pytest.raises(CalpromptError, match=r"run\.json is not JSON: .*; delete it, and its training command"):
         load_run(tmp_path)
 
 
@@ -437,12 +443,14 @@ def test_the_training_command_mends_a_lost_or_damaged_file(tmp_path: Path, name:
     else:
         (done.folder / name).write_text(damage)
     if name == "metrics.json":
-        with pytest.raises(CalpromptError, match=r"metrics\.json.*; the run's training command computes it again"):
+        with pytest.raises(CalpromptError, match=r"metrics\.json.* its training command computes it again"):
             load_run(done.folder)
     elif damage is not None:
-        with pytest.raises(CalpromptError, match=r"history\.jsonl is damaged: .*; the run's training command"):
+        with pytest.raises(CalpromptError, match=r"history\.jsonl is damaged .*its training command"):
             load_run(done.folder).history()
-    again = run(samples.config(), tmp_path)
+    with warnings.catch_warnings(record=True) as warned:
+        again = run(samples.config(), tmp_path)
+    assert [str(each.message).endswith("; it is computed again") for each in warned] == [True] * (damage is not None)
     assert (done.folder / name).read_bytes() == whole
     assert again.metrics == done.metrics
 
@@ -453,17 +461,17 @@ def test_a_stopped_run_whose_history_is_damaged_starts_over(
 ) -> None:
     """Going on would leave a history with epochs missing."""
     whole = run(samples.config(), tmp_path / "whole").folder / "history.jsonl"
-    stop = execute.checkpoint_file
+    stop = execute.write_checkpoint
 
-    def stopped(state: Any, fingerprint: str) -> bytes:
+    def stopped(folder: Path, state: Any, *given: Any) -> None:
         if state.epoch == 3:
             raise KeyboardInterrupt
-        return stop(state, fingerprint)
+        stop(folder, state, *given)
 
-    monkeypatch.setattr(execute, "checkpoint_file", stopped)
+    monkeypatch.setattr(execute, "write_checkpoint", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(samples.config(), tmp_path / "stopped")
-    monkeypatch.setattr(execute, "checkpoint_file", stop)
+    monkeypatch.setattr(execute, "write_checkpoint", stop)
     (history,) = (tmp_path / "stopped").glob("*/history.jsonl")
     history.write_text(left)
     assert run(samples.config(), tmp_path / "stopped").record["resumed_after_epoch"] == 0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
-from calprompt.train import NonFiniteLossError, TrainingConfig, batches, learning_rate, seeded, train
+from calprompt.training import NonFiniteLossError, TrainingConfig, batches, learning_rate, seeded, train
 from calprompt.tuners import CoOp, ZeroShot
 from tiny import tiny_backbone
 

@@ -24,9 +24,9 @@ from calprompt.data import Dataset, Split, load_dataset
 from calprompt.data.images import FeatureRows
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
-from calprompt.evaluation.stored_run import stored_models
-from calprompt.results import load_run
+from calprompt.evaluation.stored_models import stored_models
 from calprompt.runs import Target, evaluate_on, restore, run
+from calprompt.runs.folder import load_run
 from calprompt.runs.matching import matched_parts
 from calprompt.tensor_files import read_tensor_file
 from data import trees
@@ -81,7 +81,7 @@ def test_every_tuner_on_all_kinds_of_data(tuner: str, tmp_path: Path) -> None:
     assert contents(folder) == before, "nothing of the run is touched"
     own, _ = read_tensor_file(folder / "logits.safetensors")
     tensors, _ = read_tensor_file(again.folder / "logits.safetensors")
-    text = set() if tuners.get(tuner).text_sees_images else {"text"}  # which would be that of both halves' images
+    text = set() if tuners.get(tuner).text_depends_on_image else {"text"}  # which would be that of both halves' images
     for part in ("base", "novel"):  # the run's own images, evaluated once more
         for kind in {"labels", "logits", "zero_shot_logits", "frozen_text"} | text:
             torch.testing.assert_close(tensors[f"{part}/{kind}"], own[f"{part}/{kind}"], msg=f"{part}/{kind}")
@@ -133,6 +133,9 @@ def test_other_prompts_or_other_reading_is_another_result(tmp_path: Path) -> Non
     after, _ = read_tensor_file(standing.folder / "logits.safetensors")
     assert not torch.equal(after["all/logits"], before["all/logits"])
     shutil.copy(trained(seed=2) / "prompts.safetensors", folder / "prompts.safetensors")
+    with pytest.raises(CalpromptError, match=r"prompts\.safetensors is damaged or of another run"):
+        evaluate_on(folder, Target(str(root), exif=True))
+    samples.edit_record(folder, lambda record: None)
     assert not evaluate_on(folder, Target(str(root), exif=True)).reused
 
 
@@ -298,9 +301,7 @@ def test_bad_images_are_told_or_skipped(tmp_path: Path, folder: Path, capsys: py
 
 
 def damage(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    record = json.loads((folder / "run.json").read_text())
-    change(record)
-    (folder / "run.json").write_text(json.dumps(record))
+    samples.edit_record(folder, change)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def damage(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (["--data", "imagenet_skech"], "did you mean 'imagenet_sketch'"),
         (["--data", "imagenet_sketch"], "say where datasets are"),
         (["--data", "DRAWINGS", "ROOMS", "--name", "both"], "--name is for one dataset, and --data has 2"),
-        (["--data", "DRAWINGS", "--name", ".."], "a name has letters or digits"),
+        (["--data", "DRAWINGS", "--name", ".."], "name must have letters or digits"),
         (["--data", "DRAWINGS", "--template", "a photo"], "exactly once"),
         (["--data", "DRAWINGS", "--backbone", "nothing.pt"], "nothing.pt"),
         (["--data", "DRAWINGS", "--device", "warp"], "cannot use device 'warp'"),
@@ -333,7 +334,7 @@ def test_only_finished_runs_with_their_own_weights(tmp_path: Path, folder: Path)
     with pytest.raises(CalpromptError, match=r"has other weights than .* was tuned on"):
         restore(folder)
     damage(folder, lambda record: record.update(status="failed"))
-    with pytest.raises(CalpromptError, match="has failed; mend that and run its training command again"):
+    with pytest.raises(CalpromptError, match="has failed; correct that and run its training command again"):
         restore(folder)
     with pytest.raises(CalpromptError, match="not a run folder"):
         restore(tmp_path)

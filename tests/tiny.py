@@ -76,7 +76,7 @@ def images(tuner: Tuner, n: int = 12) -> Images:
     pixels = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(5))
     labels = torch.arange(n) % len(BASE)
     with torch.no_grad():
-        return Images(pixels, tuner.backbone.encode_image(pixels), labels, tuner.sees_pixels)
+        return Images(pixels, tuner.backbone.encode_image(pixels), labels, tuner.needs_pixels)
 
 
 def everything(data: Images) -> Tensor:

@@ -1,3 +1,135 @@
-"""calprompt: prompt tuning of CLIP with confidences that can be trusted, on base and on novel classes."""
+"""calprompt: prompt tuning of CLIP with confidences that can be trusted, on base and on novel classes.
+
+    backbone = calprompt.load_backbone("pocket")                      a frozen CLIP
+    tuner = calprompt.create_tuner("coop", backbone, ["cat", "dog"])  prompts to learn
+    run = calprompt.run(calprompt.RunConfig("pocket", "photos/"))     trained and evaluated into a folder
+    calprompt.Predictor.from_run(run.folder).predict("cat.jpg")       calibrated probabilities
+
+Names are imported when they are first used: importing the package takes milliseconds and no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calprompt.lazy import lazy_exports
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from calprompt.clip import Backbone, load_backbone
+    from calprompt.data import Dataset, load_dataset
+    from calprompt.errors import (
+        BackboneError,
+        BusyError,
+        CalpromptError,
+        DamagedFileError,
+        DataError,
+        ImageError,
+        NewerFormatError,
+        NonFiniteLossError,
+        NotFoundError,
+        SettingError,
+        UnknownNameError,
+    )
+    from calprompt.evaluation import EvaluationSettings, evaluate_run
+    from calprompt.features import FeatureStore
+    from calprompt.losses import Objective, mean_variance_margin, text_moment_matching
+    from calprompt.metrics import (
+        accuracy,
+        adaptive_calibration_error,
+        evaluate,
+        expected_calibration_error,
+        maximum_calibration_error,
+        negative_log_likelihood,
+        reliability_table,
+        weighted_maximum_calibration_error,
+    )
+    from calprompt.predictor import Prediction, Predictor
+    from calprompt.runs import Resources, Run, RunConfig, load_run, plan, run
+    from calprompt.training import train
+    from calprompt.training_config import TrainingConfig
+    from calprompt.tuners import Tuner, create_tuner
+
+__all__ = [
+    "Backbone",
+    "BackboneError",
+    "BusyError",
+    "CalpromptError",
+    "DamagedFileError",
+    "DataError",
+    "Dataset",
+    "EvaluationSettings",
+    "FeatureStore",
+    "ImageError",
+    "NewerFormatError",
+    "NonFiniteLossError",
+    "NotFoundError",
+    "Objective",
+    "Prediction",
+    "Predictor",
+    "Resources",
+    "Run",
+    "RunConfig",
+    "SettingError",
+    "TrainingConfig",
+    "Tuner",
+    "UnknownNameError",
+    "__version__",
+    "accuracy",
+    "adaptive_calibration_error",
+    "create_tuner",
+    "evaluate",
+    "evaluate_run",
+    "expected_calibration_error",
+    "load_backbone",
+    "load_dataset",
+    "load_run",
+    "maximum_calibration_error",
+    "mean_variance_margin",
+    "negative_log_likelihood",
+    "plan",
+    "reliability_table",
+    "run",
+    "text_moment_matching",
+    "train",
+    "weighted_maximum_calibration_error",
+]
+
+_EXPORTS = {
+    "clip": ("Backbone", "load_backbone"),
+    "data": ("Dataset", "load_dataset"),
+    "errors": (
+        "BackboneError",
+        "BusyError",
+        "CalpromptError",
+        "DamagedFileError",
+        "DataError",
+        "ImageError",
+        "NewerFormatError",
+        "NonFiniteLossError",
+        "NotFoundError",
+        "SettingError",
+        "UnknownNameError",
+    ),
+    "evaluation": ("EvaluationSettings", "evaluate_run"),
+    "features": ("FeatureStore",),
+    "losses": ("Objective", "mean_variance_margin", "text_moment_matching"),
+    "metrics": (
+        "accuracy",
+        "adaptive_calibration_error",
+        "evaluate",
+        "expected_calibration_error",
+        "maximum_calibration_error",
+        "negative_log_likelihood",
+        "reliability_table",
+        "weighted_maximum_calibration_error",
+    ),
+    "predictor": ("Prediction", "Predictor"),
+    "runs": ("Resources", "Run", "RunConfig", "load_run", "plan", "run"),
+    "training": ("train",),
+    "training_config": ("TrainingConfig",),
+    "tuners": ("Tuner", "create_tuner"),
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

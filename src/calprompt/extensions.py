@@ -18,7 +18,7 @@ def load_extension(path: str | Path) -> str:
     The file is code and is run: import only what you trust. One that has changed since it was imported is an error,
     because what it registered then would go on to be used under the digest of what it says now.
     """
-    path, digest = Path(path).expanduser().resolve(), file_digest(path)
+    path, digest = Path(path).expanduser().resolve(), extension_digest(path)
     if _imported.get(path, digest) != digest:
         raise CalpromptError(f"{path} has changed since this process imported it; start a new process to use it")
     name = f"calprompt_extension_{digest[:16]}"
@@ -38,7 +38,7 @@ def load_extension(path: str | Path) -> str:
     return digest
 
 
-def file_digest(path: str | Path) -> str:
+def extension_digest(path: str | Path) -> str:
     """sha256 of a Python file, which is not run."""
     path = Path(path).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():

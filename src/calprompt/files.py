@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows: atomic writes all the same, but nothing keeps a second process away
-    fcntl = None  # type: ignore[assignment]
+from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError
 
 LOCK = ".lock"
 _LEFTOVER = ".tmp"
+_PATIENCE = 0.2  # seconds: somebody may only be looking whether the folder is locked
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -31,6 +29,10 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error  # not the temporary name
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
@@ -53,12 +55,21 @@ def canonical_json(value: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"cannot read {path}: {error.strerror or error}") from error
     except OSError as error:
         raise CalpromptError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CalpromptError(f"{path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is not JSON: {error}") from error
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, read a piece at a time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -69,58 +80,67 @@ def clear_leftovers(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone; it is free again when the process ends, in whatever way."""
+    """Hold a folder for this process alone; it is free again when the process ends, in whatever way.
+
+    Raises:
+        BusyError: if another process, or another part of this one, holds it.
+    """
     path = folder / LOCK
-    file = _lock(path)
+    lock = FileLock(path, timeout=_PATIENCE, poll_interval=0.02, thread_local=False)
     try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"process {_holder(path)} is working in {folder}; wait until it ends, or use another folder"
+        ) from error
+    try:
+        with suppress(OSError):
+            path.write_text(str(os.getpid()))  # for the message above
         yield
     finally:
-        if file >= 0:
+        with suppress(OSError):  # Windows does not remove a file that is open
             path.unlink(missing_ok=True)
-            os.close(file)
+        lock.release()
+
+
+def clear_stale_lock(folder: Path) -> None:
+    """Remove the lock file that a killed process left in a folder, if nobody holds it."""
+    if (folder / LOCK).exists():
+        with suppress(BusyError, OSError), locked(folder):
+            pass
 
 
 def is_locked(folder: Path) -> bool:
     """Whether some process holds the folder now."""
-    if fcntl is None:
+    path = folder / LOCK
+    if not path.exists():
         return False
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
-        file = os.open(folder / LOCK, os.O_RDONLY)  # a colleague's folder can be read, not written
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        lock.acquire()
+    except Timeout:
         return True
-    finally:
-        os.close(file)
+    except OSError:  # a colleague's folder, which can be read but not written: ask whether the process is there
+        return _is_alive(_holder(path))
+    lock.release()
     return False
 
 
-def _lock(path: Path) -> int:
-    if fcntl is None:
-        return -1
-    patience = 5  # `is_locked` in another process holds the lock for an instant
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(file, 64).decode(errors="replace") or "of unknown number"
-            os.close(file)
-            if patience == 0:
-                raise CalpromptError(
-                    f"process {holder} is working in {path.parent}; wait until it ends, or use another folder"
-                ) from error
-            patience -= 1
-            time.sleep(0.02)
-            continue
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file), os.stat(path)):
-                os.ftruncate(file, 0)
-                os.write(file, str(os.getpid()).encode())
-                return file
-        os.close(file)  # its holder removed it between our opening and locking it: that is not the lock any more
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip() or "of unknown number"
+    except OSError:
+        return "of unknown number"
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

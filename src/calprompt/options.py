@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 
 _WORDS = {
     int: "a whole number",
@@ -25,14 +25,14 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
     >>> def bake(*, minutes: int, name: str | None = None): ...
     >>> check_types("option", bake, {"minutes": "ten"})
     Traceback (most recent call last):
-    calprompt.errors.CalpromptError: option minutes must be a whole number, got 'ten'
+    calprompt.errors.SettingError: option minutes must be a whole number, got 'ten'
     """
     hints = get_type_hints(function)
     for name, value in values.items():
         allowed = _alternatives(hints.get(name, Any))
         if not any(_fits(value, each) for each in allowed):
             words = " or ".join(_WORDS.get(get_origin(each) or each, str(each)) for each in allowed)
-            raise CalpromptError(f"{what} {name} must be {words}, got {value!r}")
+            raise SettingError(f"{what} {name} must be {words}, got {value!r}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError, UnknownNameError
+from calprompt.options import check_types
 
 T = TypeVar("T")
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> CalpromptError:
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the known ones: the nearest match first, then the whole list."""
     known = sorted(known)
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
-    hint = f" Did you mean {spelled[near[0]]!r}?" if near else ""
-    return CalpromptError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known) if known else '(none)'}.")
+    hint = f" Did you mean {spelled[near[0]]!r}?" if near and spelled[near[0]] != name else ""
+    return UnknownNameError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known) if known else '(none)'}.")
 
 
 class Registry(Generic[T]):
@@ -25,12 +31,13 @@ class Registry(Generic[T]):
 
     >>> shapes = Registry("shape")
     >>> @shapes.register("square")
-    ... class Square: ...
+    ... class Square:
+    ...     def __init__(self, side: float = 1.0): ...
     >>> shapes.available()
     ['square']
     >>> shapes.get("squares")
     Traceback (most recent call last):
-    calprompt.errors.CalpromptError: unknown shape 'squares'. Did you mean 'square'? Known: square.
+    calprompt.errors.UnknownNameError: unknown shape 'squares'. Did you mean 'square'? Known: square.
     """
 
     def __init__(self, kind: str) -> None:
@@ -42,7 +49,7 @@ class Registry(Generic[T]):
 
         def add(thing: T) -> T:
             if name in self._things and self._things[name] is not thing:
-                raise CalpromptError(f"{self.kind} {name!r} is registered already; choose another name")
+                raise SettingError(f"{self.kind} {name!r} is registered already; choose another name")
             self._things[name] = thing
             return thing
 
@@ -53,6 +60,84 @@ class Registry(Generic[T]):
         return sorted(self._things)
 
     def get(self, name: str) -> T:
+        """The thing of that name.
+
+        Raises:
+            UnknownNameError: with the nearest known name, if there is none.
+        """
         if name not in self._things:
             raise unknown(self.kind, name, self._things)
         return self._things[name]
+
+    def create(self, spec: str | Call) -> Any:
+        """Build a thing from its name and options, checked against its signature.
+
+        Args:
+            spec: `name` or `name(option=value, ...)`, as text or parsed.
+
+        >>> shapes = Registry("shape")
+        >>> @shapes.register("square")
+        ... class Square:
+        ...     def __init__(self, side: float = 1.0): self.side = side
+        >>> shapes.create("square(side=2)").side
+        2
+        >>> shapes.create("square(height=2)")
+        Traceback (most recent call last):
+        calprompt.errors.UnknownNameError: unknown option of shape 'square': 'height'. Known: side.
+        """
+        call = parse_call(spec, self.kind) if isinstance(spec, str) else spec
+        make: Any = self.get(call.name)
+        known = signature(make).parameters
+        for option in call.options:
+            if option not in known:
+                raise unknown(f"option of {self.kind} {call.name!r}:", option, known)
+        check_types(f"option of {self.kind} {call.name!r}:", make, call.options)
+        return make(**call.options)
+
+
+class Call:
+    """A name and its options, as in `margin(alpha=0.1)`."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self.name, self.options = name, dict(options)
+
+
+def parse_call(text: str | ast.expr, kind: str) -> Call:
+    """Read `name` or `name(option=value, ...)`; values are plain Python values.
+
+    >>> call = parse_call("dac(k=3)", "calibrator")
+    >>> call.name, call.options
+    ('dac', {'k': 3})
+    """
+    shown = text if isinstance(text, str) else ast.unparse(text)
+    try:
+        node = ast.parse(text.strip(), mode="eval").body if isinstance(text, str) else text
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError("not a name with options")
+        options = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SettingError(
+            f"cannot read the {kind} {shown.strip()!r}; write a name, or a name with options in parentheses such as "
+            "name(option=value)"
+        ) from error
+    for option, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(f"option {option} in {shown.strip()!r} is not a finite number")
+    return Call(call.func.id, options)
+
+
+def registered_names(package: str, registry: str) -> Iterator[tuple[str, str]]:
+    """Names that a package's files register, and the first line of each docstring, without importing any of them.
+
+    >>> dict(registered_names("calprompt.losses", "losses"))["ce"]
+    '-mean_i log softmax(z_i)[y_i], in float32 or better.'
+    """
+    spec = find_spec(package)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(place).glob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                for call in getattr(node, "decorator_list", []):
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == f"{registry}.register":
+                        about = ast.get_docstring(node) or ""  # type: ignore[arg-type]
+                        yield ast.literal_eval(call.args[0]), about.partition("\n")[0]

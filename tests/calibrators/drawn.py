@@ -1,4 +1,4 @@
-"""Stored results drawn at random, with everything any calibrator may need."""
+"""StoredLogits results drawn at random, with everything any calibrator may need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.calibrators import Stored
+from calprompt.calibrators import StoredLogits
 
 
 def drawn(seed: int, n: int = 60, classes: int = 5, scale: float = 6.0) -> tuple[Tensor, Tensor]:
@@ -17,7 +17,7 @@ def drawn(seed: int, n: int = 60, classes: int = 5, scale: float = 6.0) -> tuple
     return scale * logits, labels
 
 
-def complete(logits: Tensor, labels: Tensor | None, seed: int = 0, base: int = 7) -> Stored:
+def complete(logits: Tensor, labels: Tensor | None, seed: int = 0, base: int = 7) -> StoredLogits:
     """A record with every field."""
     generator = torch.Generator().manual_seed(seed + 1)
     n, classes = logits.shape
@@ -25,7 +25,7 @@ def complete(logits: Tensor, labels: Tensor | None, seed: int = 0, base: int = 7
     def text(count: int) -> Tensor:
         return F.normalize(torch.randn(count, 8, generator=generator), dim=-1)
 
-    return Stored(
+    return StoredLogits(
         logits,
         labels,
         text=text(classes),

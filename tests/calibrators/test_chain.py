@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calibrators.drawn import complete, drawn
-from calprompt.calibrators import Chain, DistanceAware, Isotonic, Stored, Temperature, parse
+from calprompt.calibrators import Chain, DistanceAware, Isotonic, StoredLogits, Temperature, parse
 from calprompt.errors import CalpromptError
 
 
@@ -48,7 +48,7 @@ def test_the_fit_needs_nothing_for_what_comes_after_the_last_fitted_one() -> Non
         chain(complete(logits, None)), parse("temperature -> dac").fit(complete(logits, labels))(complete(logits, None))
     )
     with pytest.raises(CalpromptError, match="fitting the calibrator 'dac -> temperature' needs text"):
-        parse("dac -> temperature").fit(Stored(logits, labels))
+        parse("dac -> temperature").fit(StoredLogits(logits, labels))
 
 
 @pytest.mark.parametrize(

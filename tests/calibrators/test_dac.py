@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from calibrators.drawn import complete, drawn
-from calprompt.calibrators import DistanceAware, Stored
+from calprompt.calibrators import DistanceAware, StoredLogits
 from calprompt.errors import CalpromptError
 
 
@@ -70,7 +70,7 @@ def test_factors_above_one_are_kept() -> None:
 def test_each_image_is_scaled_from_its_own_features() -> None:
     logits = drawn(0, n=6, classes=4)[0]
     text, base = features(1, 6, 4, 8), features(2, 6, 5, 8)
-    record = Stored(
+    record = StoredLogits(
         logits, text=text, frozen_text=features(3, 4, 8), base_text=base, base_frozen_text=features(4, 5, 8)
     )
     factors = DistanceAware().factors(record)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calibrators.drawn import complete, drawn
 from calprompt import calibrators
-from calprompt.calibrators import Calibrator, Stored
+from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.errors import CalpromptError
 
 PROMISES = {  # keeps_argmax, novel
@@ -110,9 +110,9 @@ class TestEvery:
     def test_missing_fields_are_named(self, spec: str) -> None:
         calibrator, record = calibrators.parse(spec).fit(complete(*drawn(0))), complete(*drawn(1))
         for name in calibrator.needs:
-            with pytest.raises(CalpromptError, match=rf"needs {name} \(.*Stored\(\.\.\., {name}=\.\.\.\)"):
+            with pytest.raises(CalpromptError, match=rf"needs {name} \(.*StoredLogits\(\.\.\., {name}=\.\.\.\)"):
                 calibrator(replace(record, **{name: None}))  # type: ignore[arg-type]
-        others = {field.name: None for field in fields(Stored) if field.name not in ("logits", *calibrator.needs)}
+        others = {field.name: None for field in fields(StoredLogits) if field.name not in ("logits", *calibrator.needs)}
         assert torch.equal(calibrator(replace(record, **others)), calibrator(record))  # type: ignore[arg-type]
         if calibrator.learns:
             with pytest.raises(CalpromptError, match="needs labels"):
@@ -131,7 +131,7 @@ class TestEvery:
 RIGHT, WRONG = "all 60 validation images are classified right", "all 60 validation images are classified wrong"
 FLAT = "same logit for all classes"
 CLOSED = {"dac": "", "temperature_fixed": ""}  # nothing is fitted, and any logits will do
-DEGENERATE: dict[str, tuple[Callable[[Stored], Stored], dict[str, str]]] = {
+DEGENERATE: dict[str, tuple[Callable[[StoredLogits], StoredLogits], dict[str, str]]] = {
     "one class": (
         lambda r: complete(r.logits[:, :1], torch.zeros_like(r.labels)),
         dict.fromkeys(PROMISES, "two classes") | CLOSED | {"sals": "are the same for every class"},
@@ -189,12 +189,12 @@ def test_degenerate_input_is_refused_or_harmless(name: str, trouble: str) -> Non
         assert torch.equal(given.argmax(dim=1), record.logits.argmax(dim=1))
 
 
-def apply_to_spoiled(name: str, spoil: Callable[[Stored], Stored]) -> tuple[Stored, Tensor]:
+def apply_to_spoiled(name: str, spoil: Callable[[StoredLogits], StoredLogits]) -> tuple[StoredLogits, Tensor]:
     record = spoil(complete(*drawn(0)))
     return record, calibrators.parse(name).fit(record)(record)
 
 
-def cut(record: Stored, n: int) -> Stored:
+def cut(record: StoredLogits, n: int) -> StoredLogits:
     """The first n images."""
     assert record.labels is not None
     assert record.zero_shot_logits is not None
@@ -203,7 +203,7 @@ def cut(record: Stored, n: int) -> Stored:
     )
 
 
-def fitted_or_none(spec: str, record: Stored) -> Calibrator | None:
+def fitted_or_none(spec: str, record: StoredLogits) -> Calibrator | None:
     """Fitted, unless the draw is one of those that are refused."""
     try:
         return calibrators.parse(spec).fit(record)
@@ -218,14 +218,14 @@ class Reversed(Calibrator):
     keeps_argmax = True
     novel = True
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         return -record.logits.double()
 
 
 class Flattened(Reversed):
     """Keeps the order, up to rounding."""
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double().clamp(max=1.0)
 
 
@@ -241,7 +241,7 @@ def test_a_broken_promise_is_noticed_and_a_tie_is_given_back() -> None:
 class Cut(Calibrator):
     """Promises nothing, and forgets a class."""
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double()[:, 1:]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from calibrators.drawn import complete, drawn
-from calprompt.calibrators import Histogram, Isotonic, SampleLogitScaling, Stored, Vector
+from calprompt.calibrators import Histogram, Isotonic, SampleLogitScaling, StoredLogits, Vector
 from calprompt.calibrators.isotonic import isotonic_regression
 from calprompt.errors import CalpromptError
 
@@ -30,7 +30,7 @@ class TestSals:
         assert torch.equal(given.amax(dim=1), zero_shot.amax(dim=1))
         assert torch.equal(given.amin(dim=1), zero_shot.amin(dim=1))
         assert torch.equal(given.argsort(dim=1), record.logits.argsort(dim=1))
-        moved = Stored(a * record.logits.double() + b, zero_shot_logits=record.zero_shot_logits)
+        moved = StoredLogits(a * record.logits.double() + b, zero_shot_logits=record.zero_shot_logits)
         torch.testing.assert_close(SampleLogitScaling()(moved), given, rtol=1e-9, atol=1e-9)
 
 

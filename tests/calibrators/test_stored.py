@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from calprompt.calibrators import Stored, Temperature
+from calprompt.calibrators import StoredLogits, Temperature
 from calprompt.errors import CalpromptError
 
 LOGITS = torch.zeros(4, 3)
@@ -30,13 +30,13 @@ LOGITS = torch.zeros(4, 3)
 )
 def test_what_does_not_fit_is_refused(fields: dict, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
-        Stored(**{"logits": LOGITS, **fields})
+        StoredLogits(**{"logits": LOGITS, **fields})
 
 
 def test_labels_are_given_once() -> None:
     with pytest.raises(CalpromptError, match="has a field for labels"):
-        Temperature().fit(Stored(LOGITS), torch.zeros(4, dtype=torch.long))
+        Temperature().fit(StoredLogits(LOGITS), torch.zeros(4, dtype=torch.long))
 
 
 def test_labels_of_any_whole_kind_are_taken() -> None:
-    assert Stored(LOGITS, torch.zeros(len(LOGITS), dtype=torch.int32)).given("labels").dtype == torch.long
+    assert StoredLogits(LOGITS, torch.zeros(len(LOGITS), dtype=torch.int32)).given("labels").dtype == torch.long

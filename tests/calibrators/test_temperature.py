@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from calibrators.drawn import drawn
-from calprompt.calibrators import Stored, Temperature, TemperatureSGD
+from calprompt.calibrators import StoredLogits, Temperature, TemperatureSGD
 from calprompt.errors import CalpromptError
 
 
@@ -68,7 +68,7 @@ def test_degenerate_data_is_refused(logits: Tensor, labels: Tensor, says: str) -
 
 def test_the_descent_arrives_at_the_optimum_if_it_goes_on() -> None:
     logits, labels = drawn(2)
-    record = Stored(logits, labels, logit_scale=100.0)
+    record = StoredLogits(logits, labels, logit_scale=100.0)
     patient = TemperatureSGD(epochs=300, batch_size=60, weight_decay=0.0).fit(record)
     assert patient.log_scale is not None
     assert 100 / math.exp(patient.log_scale) == pytest.approx(Temperature().fit(record).temperature, rel=1e-3)
@@ -76,21 +76,24 @@ def test_the_descent_arrives_at_the_optimum_if_it_goes_on() -> None:
 
 def test_the_descent_works_on_cosines_whatever_scale_they_were_stored_with() -> None:
     logits, labels = drawn(2)
-    one = TemperatureSGD().fit(Stored(logits, labels, logit_scale=100.0))
-    two = TemperatureSGD().fit(Stored(logits / 2, labels, logit_scale=50.0))
+    one = TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0))
+    two = TemperatureSGD().fit(StoredLogits(logits / 2, labels, logit_scale=50.0))
     assert one.log_scale == pytest.approx(two.log_scale, rel=1e-9)
     torch.testing.assert_close(
-        one(Stored(logits, logit_scale=100.0)), two(Stored(logits / 2, logit_scale=50.0)), rtol=1e-6, atol=1e-6
+        one(StoredLogits(logits, logit_scale=100.0)),
+        two(StoredLogits(logits / 2, logit_scale=50.0)),
+        rtol=1e-6,
+        atol=1e-6,
     )
 
 
 @torch.no_grad()
 def test_the_descent_does_not_mind_no_grad() -> None:
     logits, labels = drawn(2)
-    assert TemperatureSGD().fit(Stored(logits, labels, logit_scale=100.0)).log_scale != 4.6052
+    assert TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0)).log_scale != 4.6052
 
 
 def test_a_descent_that_diverges_is_refused() -> None:
     logits, labels = drawn(2)
     with pytest.raises(CalpromptError, match=r"diverged at lr=1000000"):
-        TemperatureSGD(lr=1e6).fit(Stored(logits, labels, logit_scale=1.0))
+        TemperatureSGD(lr=1e6).fit(StoredLogits(logits, labels, logit_scale=1.0))

@@ -27,9 +27,7 @@ def machine(monkeypatch):
 
 
 def use(dtype: torch.dtype, autocast: torch.dtype | None = None) -> None:
-    backbone = tiny_backbone(dtype=dtype)
-    with backbone.autocasting(autocast):
-        backbone.encode_strings(["a cat", "a dog"])
+    tiny_backbone(dtype=dtype).view(autocast=autocast).encode_strings(["a cat", "a dog"])
 
 
 @pytest.mark.parametrize(("dtype", "autocast"), [(torch.bfloat16, None), (torch.float32, torch.bfloat16)])

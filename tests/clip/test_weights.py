@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from calprompt.clip.weights import listing, read_weights
+from calprompt.clip.weights import read_weights
 from calprompt.errors import CalpromptError
 
 pytestmark = [  # of torch.jit, which makes the archives under test, and of torch.load about odd pickles
@@ -364,8 +364,3 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(CalpromptError, match=r"cannot read .*w\.pt: Permission denied.*permission"):
         read_weights(path)
-
-
-def test_listing() -> None:
-    assert listing(["a", "b"]) == "a, b"
-    assert listing(list("abcdefg")) == "a, b, c, d, e and 2 more"

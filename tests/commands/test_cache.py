@@ -6,29 +6,30 @@ from pathlib import Path
 import pytest
 
 import samples
+from calprompt.cli.cache import add_command, seconds, size, written_size, written_span
 from calprompt.clip import load_backbone
-from calprompt.commands.cache import add_commands, seconds, size, written_size, written_span
-from calprompt.data import Unreadable, frozen_features, load_dataset
-from calprompt.data.store import FeatureStore
+from calprompt.data import UnreadableImages, load_dataset
 from calprompt.errors import CalpromptError
+from calprompt.features import FeatureStore, frozen_features
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "store"
-    monkeypatch.setenv("CALPROMPT_CACHE", str(folder))
-    return folder
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "features"
 
 
 def fill() -> None:
     images = load_dataset(samples.pictures()).test.images
     for _ in range(3):
-        frozen_features(load_backbone(samples.backbone()), images, 2, unreadable=Unreadable(), store=FeatureStore())
+        frozen_features(
+            load_backbone(samples.backbone()), images, 2, unreadable=UnreadableImages(), store=FeatureStore()
+        )
 
 
 def cache(*arguments: str) -> None:
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers())
+    add_command(parser.add_subparsers())
     chosen = parser.parse_args(["cache", *arguments])
     chosen.command(chosen)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.commands.data import add_commands
+from calprompt.cli.data import add_command
 from calprompt.data import catalogue
 from calprompt.errors import CalpromptError
-from calprompt.runs import prepare
+from calprompt.runs import plan
 from data import trees
 
 
 def run(*arguments: str) -> None:
     """As the command line does, without its handling of errors."""
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(required=True))
+    add_command(parser.add_subparsers(required=True))
     chosen = parser.parse_args(["data", *arguments])
     chosen.command(chosen)
 
@@ -37,8 +37,8 @@ def test_info_says_everything(key: str, capsys) -> None:
     run("info", key)
     shown = capsys.readouterr().out
     entry = catalogue.get(key)
-    assert all(words in shown for words in (entry.title, entry.templates.a, entry.source[:40], entry.licence))
-    assert ("ProGrad" in shown) == (entry.templates.c != entry.templates.a)
+    assert all(words in shown for words in (entry.title, entry.templates.coop, entry.source[:40], entry.licence))
+    assert ("ProGrad" in shown) == (entry.templates.prograd != entry.templates.coop)
 
 
 def test_check_of_a_damaged_dataset(tmp_path: Path, capsys) -> None:
@@ -116,18 +116,18 @@ def test_mistakes(arguments: list[str], says: str) -> None:
 
 
 def test_the_catalogue_needs_no_torch() -> None:
-    code = "import sys; import calprompt.commands.data, calprompt.data.catalogue; sys.exit('torch' in sys.modules)"
+    code = "import sys; import calprompt.cli.data, calprompt.data.catalogue; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_run_on_a_dataset_of_the_catalogue(tmp_path: Path) -> None:
     trees.make(tmp_path, "dtd")
     config = replace(samples.config(tuner="zero-shot", shots=2), data="dtd", root=str(tmp_path))
-    ready = prepare(config)
+    ready = plan(config)
     assert (ready.dataset, ready.template) == ("dtd", "{} texture.")
-    assert prepare(replace(config, data=str(tmp_path / "dtd"), root=None)).fingerprint == ready.fingerprint
+    assert plan(replace(config, data=str(tmp_path / "dtd"), root=None)).fingerprint == ready.fingerprint
     trees.make(tmp_path, "imagenet_a")
     test_only = replace(config, data="imagenet_a")
-    assert prepare(test_only).base.class_names == ("shark", "hen")
+    assert plan(test_only).base.class_names == ("shark", "hen")
     with pytest.raises(CalpromptError, match="imagenet_a is there to test on, and has no images to train tuner 'coop'"):
-        prepare(replace(test_only, tuner="coop"))
+        plan(replace(test_only, tuner="coop"))

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 import samples
-from calprompt.data import ImageFiles, Unreadable, extraction, frozen_features, tower
-from calprompt.data.store import FeatureStore, Space
-from calprompt.data.store import spaces as store_file
-from calprompt.data.store.housekeeping import spaces, verify
+from calprompt.data import ImageFiles, UnreadableImages
+from calprompt.features import encoding, extraction, frozen_features
+from calprompt.features.store import FeatureStore, Space
+from calprompt.features.store import spaces as store_file
+from calprompt.features.store.housekeeping import spaces, verify
 
 backbone = samples.loaded
 
@@ -33,13 +34,13 @@ def files() -> ImageFiles:
 
 def features(store: Path | None) -> torch.Tensor:
     kept = None if store is None else FeatureStore(store)
-    return frozen_features(backbone(), files(), VIEWS, unreadable=Unreadable(), store=kept)
+    return frozen_features(backbone(), files(), VIEWS, unreadable=UnreadableImages(), store=kept)
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16, looked up and written one by one."""
-    monkeypatch.setattr(tower, "LARGE", 0)
+    monkeypatch.setattr(encoding, "LARGE", 0)
     monkeypatch.setattr(extraction, "AT_ONCE", 16)
     monkeypatch.setattr(store_file, "SECONDS", 0.0)
 
@@ -172,7 +173,7 @@ def test_interrupted_by_the_user(tmp_path: Path, computed: list[int]) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        frozen_features(backbone(), files(), VIEWS, unreadable=Unreadable(), store=store, progress=stop)
+        frozen_features(backbone(), files(), VIEWS, unreadable=UnreadableImages(), store=store, progress=stop)
     before = finished(tmp_path)
     assert before >= 50
     computed.clear()

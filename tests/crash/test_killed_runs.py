@@ -14,10 +14,10 @@ import pytest
 
 import samples
 from calprompt import files
-from calprompt.results import load_run
 from calprompt.runs import run
 from calprompt.runs.checkpoint import read_tensor_file
 from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import load_run
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors")
 WRITES = 11  # of a run of three epochs: its record, 3 times (history, checkpoint), prompts, logits, metrics, its record

@@ -9,13 +9,14 @@ import torch
 from PIL import Image
 
 import samples
-from calprompt.data import FeatureBank, ImageFiles, PixelBank, Unreadable, frozen_features, load_dataset
-from calprompt.data.features import batched, content, evaluation_batches, in_order
+from calprompt.data import ImageFiles, UnreadableImages, image_digests, load_dataset
 from calprompt.data.images import ImageRows
-from calprompt.data.store import FeatureStore
-from calprompt.data.tower import Levels, normalised, view_generator
 from calprompt.errors import CalpromptError
-from calprompt.train import seeded
+from calprompt.features import FeatureBank, PixelBank, frozen_features
+from calprompt.features.encoding import Uint8Preprocessing, normalise, view_generator
+from calprompt.features.store import FeatureStore
+from calprompt.parallel import batched, map_in_threads
+from calprompt.training import seeded
 
 backbone, files = samples.loaded, samples.picture_files
 
@@ -23,7 +24,7 @@ VIEWS = 3
 
 
 def features(images, views=0) -> torch.Tensor:
-    return frozen_features(backbone(), images, views, unreadable=Unreadable())
+    return frozen_features(backbone(), images, views, unreadable=UnreadableImages())
 
 
 def test_every_view_is_the_crop_drawn_for_the_image_and_the_view() -> None:
@@ -74,21 +75,21 @@ def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) ->
 def test_levels_are_the_pixels_of_the_public_transforms(options, mode: str, size: tuple[int, int]) -> None:
     noise = torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=seeded(*size))
     image, plain = Image.fromarray(noise.numpy()).convert(mode), replace(backbone().preprocessing, **options)
-    levels = Levels.from_dict(plain.to_dict())
+    levels = Uint8Preprocessing.from_dict(plain.to_dict())
     both = torch.stack([levels.evaluation()(image), levels.training(seeded(1))(image)])
     expected = torch.stack([plain.evaluation()(image), plain.training(seeded(1))(image)])
-    assert torch.equal(normalised(both, plain), expected)
+    assert torch.equal(normalise(both, plain), expected)
 
 
 def test_digest_and_pixels_are_of_the_same_content_if_a_file_changes(tmp_path: Path) -> None:
     samples.picture(tmp_path / "a.png", seed=1)
     images, plain = ImageFiles.of(tmp_path, ["a.png"]), backbone().preprocessing
-    before, pixels = images.digest(0), images.pixels(0, plain)
+    before, pixels = images.digest(0), samples.pixels(images, 0, plain)
     picture = images.read(0)
     samples.picture(tmp_path / "a.png", seed=2)
     assert picture.digest == before != images.digest(0)
     assert torch.equal(picture.views(plain)[0], pixels)
-    assert not torch.equal(images.pixels(0, plain), pixels)
+    assert not torch.equal(samples.pixels(images, 0, plain), pixels)
 
 
 def test_progress_tells_how_fast_and_what_came_from_the_store(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_progress_tells_how_fast_and_what_came_from_the_store(tmp_path: Path) ->
             backbone(),
             files(),
             VIEWS,
-            unreadable=Unreadable(),
+            unreadable=UnreadableImages(),
             store=FeatureStore(tmp_path),
             progress=lambda *told_now: told.append(told_now),
             what="views",
@@ -113,7 +114,9 @@ def test_evaluation_view_without_generators() -> None:
     with Image.open(files().root / files().paths[4]) as image:
         pixels = backbone().preprocessing.evaluation()(image)
     torch.testing.assert_close(found, backbone().encode_image(pixels[None])[None])
-    assert torch.equal(next(evaluation_batches(files().take([4]), backbone().preprocessing)), pixels[None])
+    as_uint8 = Uint8Preprocessing.from_dict(backbone().preprocessing.to_dict())
+    levels = samples.pixels(files(), 4, as_uint8)
+    assert torch.equal(normalise(levels[None], backbone().preprocessing), pixels[None])
 
 
 def test_epochs_take_the_views_in_turn() -> None:
@@ -146,7 +149,7 @@ def test_unreadable_images_are_reported_together(tmp_path: Path) -> None:
     (root / "ant" / "1.png").write_bytes(b"")
     (root / "bee" / "3.png").write_bytes(whole[: len(whole) // 2])
     (root / "cat" / "0.png").write_text("this is no picture")
-    unreadable = Unreadable()
+    unreadable = UnreadableImages()
     for split in (load_dataset(root).train, load_dataset(root).val, load_dataset(root).test):
         frozen_features(backbone(), split.images, unreadable=unreadable)
         frozen_features(backbone(), split.images, VIEWS, unreadable=unreadable)
@@ -158,25 +161,25 @@ def test_unreadable_images_are_reported_together(tmp_path: Path) -> None:
 
 def test_a_long_list_of_unreadable_images_is_cut() -> None:
     with pytest.raises(CalpromptError, match="and 10 more"):
-        Unreadable({f"{number}.png" for number in range(30)}).report()
+        UnreadableImages({f"{number}.png": "empty" for number in range(110)}).report()
 
 
 def test_a_file_that_vanished_is_unreadable(tmp_path: Path) -> None:
     split = load_dataset(samples.picture_folder(tmp_path)).train
     (tmp_path / split.images.name(2)).unlink()
     with pytest.raises(CalpromptError, match=r"one image cannot be read.*\n.*No such file"):
-        content({"train": split})
+        image_digests({"train": split})
 
 
 def test_content_changes_with_a_pixel_a_label_and_a_name(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path)
-    before = content({"train": load_dataset(root).train})
-    assert before == content({"train": load_dataset(root).train})
+    before = image_digests({"train": load_dataset(root).train})
+    assert before == image_digests({"train": load_dataset(root).train})
     samples.picture(root / before["train"][0][0], seed=12345)
-    assert before != content({"train": load_dataset(root).train})
+    assert before != image_digests({"train": load_dataset(root).train})
 
 
 def test_order_survives_threads_and_batches() -> None:
-    assert list(batched(in_order(lambda n: n * n, range(1000)), 64)) == [
+    assert list(batched(map_in_threads(lambda n: n * n, range(1000)), 64)) == [
         [n * n for n in range(start, min(start + 64, 1000))] for start in range(0, 1000, 64)
     ]

@@ -11,7 +11,7 @@ from calprompt.data import load_dataset, read_folder
 from calprompt.data.listing import split_counts
 from calprompt.data.overview import warn_left_out
 from calprompt.errors import CalpromptError
-from calprompt.runs.prepare import prepare
+from calprompt.runs.preparation import prepare
 
 
 def test_class_folders_become_classes_in_sorted_order(tmp_path: Path) -> None:

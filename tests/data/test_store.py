@@ -23,17 +23,15 @@ from calprompt.data import (
     FeatureRows,
     ImageFiles,
     ImageRows,
-    Unreadable,
-    extraction,
-    frozen_features,
-    tower,
+    UnreadableImages,
 )
-from calprompt.data.store import FeatureStore, Space, usage
-from calprompt.data.store import spaces as store_file
-from calprompt.data.store.housekeeping import remove, spaces, to_prune, verify
-from calprompt.data.store.shards import key
-from calprompt.data.work import Meter, silent
 from calprompt.errors import CalpromptError
+from calprompt.features import encoding, extraction, frozen_features
+from calprompt.features.store import FeatureStore, Space, usage
+from calprompt.features.store import spaces as store_file
+from calprompt.features.store.housekeeping import remove, spaces, to_prune, verify
+from calprompt.features.store.shards import key
+from calprompt.progress import FeatureProgress, silent
 from calprompt.runs import run
 
 backbone, files = samples.loaded, samples.picture_files
@@ -42,7 +40,7 @@ backbone, files = samples.loaded, samples.picture_files
 def features(store: FeatureStore | Path | None, images=None, views: int = 0, using: Backbone | None = None):
     store = FeatureStore(store) if isinstance(store, Path) else store
     images = files() if images is None else images
-    return frozen_features(using or backbone(), images, views, unreadable=Unreadable(), store=store)
+    return frozen_features(using or backbone(), images, views, unreadable=UnreadableImages(), store=store)
 
 
 @pytest.fixture
@@ -60,7 +58,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is written."""
     monkeypatch.setattr(store_file, "SECONDS", 0.0)
-    monkeypatch.setattr(tower, "LARGE", 0)  # batches of 16
+    monkeypatch.setattr(encoding, "LARGE", 0)  # batches of 16
 
 
 def test_what_was_computed_once_is_read(tmp_path: Path, computed: list[int]) -> None:
@@ -140,11 +138,10 @@ def test_a_stale_hit_is_impossible(tmp_path: Path, computed: list[int], monkeypa
         assert [missed(again), missed(again)] == [6, 0]
     assert missed(load_backbone(samples.backbone(), dtype=torch.bfloat16)) == 6
     assert missed(load_backbone(samples.backbone(), dtype=torch.float64)) == 6
-    with plain.autocasting(torch.bfloat16):
-        assert missed() == 6
-    monkeypatch.setattr(tower, "EXTRACTION", tower.EXTRACTION + 1)
+    assert missed(plain.view(autocast=torch.bfloat16)) == 6
+    monkeypatch.setattr(encoding, "EXTRACTION", encoding.EXTRACTION + 1)
     assert [missed(), missed()] == [6, 0]
-    monkeypatch.setattr(tower, "version", lambda name: "another")
+    monkeypatch.setattr(encoding, "version", lambda name: "another")
     assert missed() == 6
 
 
@@ -178,8 +175,7 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(tmp_path: Path, h
         data[places[harm]] ^= 4
     other = {"cut": data[:-9], "empty": b"", "text": b"this is no shard"}
     if harm == "another space's":
-        with backbone().autocasting(torch.bfloat16):
-            features(tmp_path / "other")
+        features(tmp_path / "other", using=backbone().view(autocast=torch.bfloat16))
         other[harm] = only_shard(tmp_path / "other").read_bytes()
     path.write_bytes(other.get(harm, data))
     computed.clear()
@@ -270,12 +266,12 @@ def test_what_another_process_wrote_meanwhile_is_seen(tmp_path: Path, computed: 
 
 def test_a_tower_on_another_device_is_run_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, callers = features(None, views=3), set()
-    store = FeatureStore(tmp_path).space(tower.description(backbone(), files()), "tiny")
-    work = extraction.Extraction(backbone(), files(), range(1, 4), store, Unreadable())
+    store = FeatureStore(tmp_path).space(encoding.description(backbone(), files()), "tiny")
+    work = extraction.Extraction(backbone(), files(), range(1, 4), store, UnreadableImages())
     work.on_cpu = False
     encode = extraction.encode
     monkeypatch.setattr(extraction, "encode", lambda *both: (callers.add(threading.current_thread()), encode(*both))[1])
-    assert torch.equal(work.run(Meter("features", 90, silent, stored=True)), expected)
+    assert torch.equal(work.run(FeatureProgress("features", 90, silent, stored=True)), expected)
     assert callers == {threading.current_thread()}
 
 
@@ -478,7 +474,7 @@ def test_a_store_goes_to_another_process_as_its_folder(tmp_path: Path, monkeypat
     features(store)
     assert pickle.loads(pickle.dumps(store)).folder == tmp_path
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "there"))
-    assert FeatureStore().folder == tmp_path / "there"
+    assert FeatureStore().folder == tmp_path / "there" / "features"
     monkeypatch.delenv("CALPROMPT_CACHE")
     assert FeatureStore().folder == Path.home() / ".cache" / "calprompt" / "features"
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.clip import Backbone, unit
+from calprompt.clip import Backbone, TextPrompts, unit
 from calprompt.losses import Objective, mean_variance_margin, text_moment_matching
 from calprompt.outputs import Outputs
-from calprompt.train import training_step
+from calprompt.training import training_step
 from calprompt.tuners import ProDA, ProGrad, PromptSRC, Tuner
 from calprompt.tuners.promptsrc import gaussian_weights
 from golden.harness import Golden, backbone, inputs, manifest
@@ -36,14 +38,14 @@ def check_case(golden: Golden, directory: Path) -> None:
     images = inputs(directory)[f"train_images_{kind}"].flatten(0, 1)
     labels = inputs(directory)["train_labels"].flatten()
     chosen = [torch.tensor(case["batch_image_indices"][b]) for b in case["batch_order"]]
-    seen = images if tuner.sees_pixels else model.encode_image(images)
+    seen = images if tuner.needs_pixels else model.encode_image(images)
     steps = [(seen[i], labels[i]) for i in chosen]
 
     check_before(golden, tuner, model, images[chosen[0]], *steps[0])
     check_training(golden, tuner, names, steps)
 
     test = inputs(directory)[f"test_images_{kind}"]
-    test = test if tuner.sees_pixels else model.encode_image(test)
+    test = test if tuner.needs_pixels else model.encode_image(test)
     parts = {"base": tuner}
     if case["novel_evaluated"]:
         parts["novel"] = method.build(case, model, world["novel_class_names"])
@@ -76,16 +78,18 @@ def text_features(tuner: Tuner, image: Tensor | None = None) -> Tensor:
 def raw_text_features(tuner: Tuner, image: Tensor) -> Tensor:
     """The same before normalisation: what the encoder gave, listened to while the features are made."""
     heard: list[Tensor] = []
-    encode = tuner.backbone.encode_text
-    try:
-        tuner.backbone.encode_text = lambda prompts: heard.append(encode(prompts)) or heard[-1]  # type: ignore
+    encode = Backbone.encode_text
+
+    def listen(backbone: Backbone, prompts: TextPrompts) -> Tensor:
+        heard.append(encode(backbone, prompts))
+        return heard[-1]
+
+    with patch.object(Backbone, "encode_text", listen):
         text_features(tuner, image)
-    finally:
-        del tuner.backbone.encode_text
     raw = torch.cat(heard)  # [N, C, D]
     if isinstance(tuner, ProDA):
         return raw.transpose(0, 1)
-    return raw if tuner.text_sees_images else raw[0]
+    return raw if tuner.text_depends_on_image else raw[0]
 
 
 def replay_draws(golden: Golden, tuner: ProDA) -> None:
@@ -123,7 +127,7 @@ def check_before(golden: Golden, tuner: Tuner, model: Backbone, pixels: Tensor, 
     outputs = tuner(seen, labels)
     golden.check_if_present("zs_logits_batch0", outputs.zero_shot_logits)
     golden.check_if_present("train_logits_batch0", outputs.logits)
-    if tuner.text_sees_images:
+    if tuner.text_depends_on_image:
         golden.check_if_present("train_text_features_batch0", tuner.text_features(image))
     elif isinstance(tuner, ProDA):
         drawn = golden.tensors["drawn_prompt_indices"][0].tolist()
@@ -139,14 +143,16 @@ def check_before(golden: Golden, tuner: Tuner, model: Backbone, pixels: Tensor, 
 
 def check_raw_image(golden: Golden, tuner: Tuner, model: Backbone, pixels: Tensor) -> None:
     heard: list[Tensor] = []
-    encode = model.encode_image
-    if tuner.sees_pixels:
-        try:
-            model.encode_image = lambda *given: heard.append(encode(*given)) or heard[-1]  # type: ignore
+    encode = Backbone.encode_image
+
+    def listen(backbone: Backbone, *given: Any) -> Tensor:
+        heard.append(encode(backbone, *given))
+        return heard[-1]
+
+    if tuner.needs_pixels:
+        with patch.object(Backbone, "encode_image", listen):
             tuner.image_features(pixels)
-        finally:
-            del model.encode_image
-    golden.check_if_present("image_features_raw_init", heard[0] if heard else encode(pixels))
+    golden.check_if_present("image_features_raw_init", heard[0] if heard else model.encode_image(pixels))
 
 
 def check_other_reading(golden: Golden, tuner: ProDA, outputs: Outputs) -> None:

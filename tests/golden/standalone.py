@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.calibrators import DistanceAware, Stored, TemperatureSGD
+from calprompt.calibrators import DistanceAware, StoredLogits, TemperatureSGD
+from calprompt.class_names import fill_template
 from calprompt.clip import Backbone, unit
-from calprompt.clip.tokens import Tokenizer, fill
+from calprompt.clip.tokens import Tokenizer
 from calprompt.errors import CalpromptError
 from calprompt.losses import (
     margin_label_smoothing,
@@ -26,7 +27,7 @@ from calprompt.losses import (
     text_moment_matching,
     zero_shot_normalised_cross_entropy,
 )
-from calprompt.train import TrainingConfig, learning_rate
+from calprompt.training import TrainingConfig, learning_rate
 from calprompt.tuners import ProGrad
 from calprompt.tuners.promptsrc import gaussian_weights
 from golden import metrics_case, preprocess_case
@@ -78,7 +79,9 @@ def raw_mean(golden: Golden, directory: Path, templates: list[str]) -> Tensor:
     """PromptSRC's teacher: the mean over templates of features that are not normalised."""
     kind = "rn" if golden.entry["name"].endswith("_rn") else "vit"
     model, names = model_of(directory, kind), manifest(directory)["base_class_names"]
-    return torch.stack([model.encode_strings([fill(t, name) for name in names]) for t in templates]).mean(dim=0)
+    return torch.stack([model.encode_strings([fill_template(t, name) for name in names]) for t in templates]).mean(
+        dim=0
+    )
 
 
 def check_activations(golden: Golden, directory: Path, kind: str) -> None:
@@ -205,7 +208,7 @@ def dac(golden: Golden, directory: Path) -> None:
         text, frozen, base, base_frozen = (golden.take(f"{case}/{name}") for name in features)
         ours = DistanceAware(k=settings["k"], divisor="k")
         golden.check(f"{case}/class_scale", ours.class_factors(text, frozen, base, base_frozen), tolerance=1e-6)
-        record = Stored(
+        record = StoredLogits(
             golden.take(f"{case}/logits"),
             text=text,
             frozen_text=frozen,
@@ -229,7 +232,7 @@ def temperature_scaling(golden: Golden, directory: Path) -> None:
         golden.check(f"{case}/loss_per_step", torch.tensor(path.losses), tolerance=5e-6)
         golden.check(f"{case}/lr_per_epoch", torch.tensor(path.rates, dtype=torch.float64), tolerance=1e-12)
         scale = math.exp(ours.initial)  # the same from stored logits, in float64
-        fitted = ours.fit(Stored(scale * cosines, labels, logit_scale=scale))
+        fitted = ours.fit(StoredLogits(scale * cosines, labels, logit_scale=scale))
         golden.check(f"{case}/logit_scale_after_epoch", torch.tensor([*path.log_scales[:-1], fitted.log_scale]))
 
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 import samples
 from calprompt import pocket as embedded
 from calprompt.errors import CalpromptError
-from calprompt.results import load_run
 from calprompt.runs import Target
+from calprompt.runs.folder import load_run
 
 ROOT = Path(__file__).parents[2]
 

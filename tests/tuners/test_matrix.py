@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from calprompt import tuners
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
-from calprompt.train import TrainingConfig, TrainingState, train, training_step
+from calprompt.training import TrainingConfig, TrainingState, train, training_step
 from calprompt.tuners import Tuner, create
 from tiny import BACKBONES, BASE, LEARNED, NOVEL, build, everything, images, tiny_backbone
 
@@ -133,7 +133,7 @@ def test_resumed_training_gives_the_same_bits(tuner: Tuner, stop: int) -> None:
 
 def test_residual_network(tuner: Tuner) -> None:
     name = tuners_name(tuner)
-    if tuner.sees_pixels:
+    if tuner.needs_pixels:
         with pytest.raises(CalpromptError, match=rf"{type(tuner).__name__} needs a vision transformer"):
             build(name, BACKBONES["resnet"])
     else:

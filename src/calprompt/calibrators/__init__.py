@@ -1,6 +1,6 @@
 """Post-hoc calibrators, one file each: fitted on stored validation results, applied to stored results.
 
-val, test = Stored(val_logits, val_labels), Stored(test_logits)
+val, test = StoredLogits(val_logits, val_labels), StoredLogits(test_logits)
 calibrators.parse("temperature").fit(val)(test)        calibrated logits of the test images
 calibrators.parse("temperature -> dac")                one after another
 """
@@ -11,7 +11,7 @@ from calprompt.calibrators.dac import DistanceAware
 from calprompt.calibrators.histogram import Histogram
 from calprompt.calibrators.isotonic import Isotonic
 from calprompt.calibrators.sals import SampleLogitScaling
-from calprompt.calibrators.stored import Stored
+from calprompt.calibrators.stored_logits import StoredLogits
 from calprompt.calibrators.temperature import Temperature
 from calprompt.calibrators.temperature_sgd import TemperatureSGD
 from calprompt.calibrators.vector import Vector
@@ -27,7 +27,7 @@ __all__ = [
     "Histogram",
     "Isotonic",
     "SampleLogitScaling",
-    "Stored",
+    "StoredLogits",
     "Temperature",
     "TemperatureSGD",
     "Vector",

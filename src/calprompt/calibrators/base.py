@@ -1,6 +1,6 @@
 """What a calibrator is: a map of logits, fitted on held-out ones and applied to stored ones, without the model.
 
-    Stored(val)  ── fit ──▶  calibrator          Stored(test)  ── calibrator ──▶  logits [n, C], float64
+    StoredLogits(val)  ── fit ──▶  calibrator          StoredLogits(test)  ── calibrator ──▶  logits [n, C], float64
 
 A subclass says what it promises, what it needs and what it learns, and writes `learn` and `apply`. The checks are here.
 """
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calprompt.calibrators.stored import Stored, stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits, as_stored_logits
+from calprompt.errors import SettingError
 from calprompt.registry import Registry
 
 calibrators: Registry[type[Calibrator]] = Registry("calibrator")
@@ -29,7 +29,7 @@ class Calibrator(ABC):
 
     keeps_argmax  predictions, and so accuracy, stay as they are
     novel         it may be applied to classes it was not fitted on
-    needs         fields of `Stored` that it uses beside the logits (and, to fit, the labels)
+    needs         fields of `StoredLogits` that it uses beside the logits (and, to fit, the labels)
     learns        attributes that `learn` sets, plain numbers or lists of them; none: closed form, nothing to fit
     """
 
@@ -39,21 +39,21 @@ class Calibrator(ABC):
     learns: tuple[str, ...] = ()
 
     @torch.no_grad()
-    def fit(self: Own, record: Stored | Tensor, labels: Tensor | None = None) -> Own:
+    def fit(self: Own, record: StoredLogits | Tensor, labels: Tensor | None = None) -> Own:
         """Learn from a record with labels, or from logits [n, C] and labels [n]; returns itself."""
-        record = stored(record, labels)
+        record = as_stored_logits(record, labels)
         if not self.learns:
             return self
         self.forget()
         record.require(f"fitting the calibrator {self.name!r}", ("labels", *self.fit_needs))
         n, C = record.logits.shape
         if n == 0 or C < 2:
-            raise CalpromptError(
+            raise SettingError(
                 f"the calibrator {self.name!r} needs validation logits [images, classes] with at least one image and "
                 f"two classes, got {(n, C)}"
             )
         if torch.equal(record.logits.amin(dim=1), record.logits.amax(dim=1)):
-            raise CalpromptError(
+            raise SettingError(
                 f"the calibrator {self.name!r} has nothing to fit: every validation image has the same logit for all "
                 "classes"
             )
@@ -61,35 +61,35 @@ class Calibrator(ABC):
         return self
 
     @torch.no_grad()
-    def __call__(self, record: Stored | Tensor) -> Tensor:
+    def __call__(self, record: StoredLogits | Tensor) -> Tensor:
         """Calibrated logits [n, C] in float64. Those of calibrators of probabilities are log-probabilities."""
-        record = stored(record)
+        record = as_stored_logits(record)
         if any(getattr(self, name) is None for name in self.learns):
-            raise CalpromptError(f"fit the {self.name} calibrator on validation logits before applying it")
+            raise SettingError(f"fit the {self.name} calibrator on validation logits before applying it")
         record.require(f"the calibrator {self.name!r}", self.needs)
         calibrated = self.apply(record)
         if not isinstance(calibrated, Tensor) or calibrated.shape != record.logits.shape:
             got = tuple(calibrated.shape) if isinstance(calibrated, Tensor) else repr(calibrated)
-            raise CalpromptError(
+            raise SettingError(
                 f"the calibrator {self.name!r} must give logits {tuple(record.logits.shape)} as it was given, got {got}"
             )
         if not bool(torch.isfinite(calibrated).all()):
-            raise CalpromptError(
+            raise SettingError(
                 f"the calibrator {self.name!r} gave values that are not finite; its fit is of no use here"
             )
         return self._keeping_argmax(calibrated, record.logits) if self.keeps_argmax else calibrated
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         """Set what `learns` names, from logits of two classes or more and their labels."""
         raise TypeError(f"{type(self).__name__} learns {', '.join(self.learns)} and has to say how")
 
     @abstractmethod
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         """Calibrated logits [n, C] in float64."""
 
     @property
     def fit_needs(self) -> tuple[str, ...]:
-        """Fields of `Stored` that `fit` uses beside logits and labels."""
+        """Fields of `StoredLogits` that `fit` uses beside logits and labels."""
         return self.needs
 
     def forget(self) -> None:
@@ -110,7 +110,7 @@ class Calibrator(ABC):
     def restore(self: Own, state: Mapping[str, Any]) -> Own:
         """Take what another one of the same kind learned; returns itself."""
         if set(state) != set(self.learns):
-            raise CalpromptError(f"the calibrator {self.name!r} learns {list(self.learns)}, got {sorted(state)}")
+            raise SettingError(f"the calibrator {self.name!r} learns {list(self.learns)}, got {sorted(state)}")
         for name, value in state.items():
             setattr(self, name, value)
         return self
@@ -123,7 +123,7 @@ class Calibrator(ABC):
         if not bool(moved.any()):
             return calibrated
         if bool((highest - calibrated.gather(1, top) > ROUNDING * highest.abs().clamp(min=1))[moved].any()):
-            raise CalpromptError(
+            raise SettingError(
                 f"the calibrator {self.name!r} declares that it keeps predictions but changed some: "
                 "it has to say keeps_argmax = False"
             )
@@ -131,14 +131,14 @@ class Calibrator(ABC):
         return torch.where(moved, calibrated.scatter(1, top, above), calibrated)
 
 
-def refuse_one_outcome(record: Stored, name: str) -> None:
+def refuse_one_outcome(record: StoredLogits, name: str) -> None:
     """Raise if all predictions are right, or all wrong: frequencies of such data would be certainties."""
     right = record.logits.argmax(dim=1) == record.given("labels").to(record.logits.device)
     if bool(right.all()) or not bool(right.any()):
         outcome, advice = (
             ("right", "Use more validation images.") if bool(right.all()) else ("wrong", "Check the labels.")
         )
-        raise CalpromptError(
+        raise SettingError(
             f"the calibrator {name!r} cannot be fitted: all {len(right)} validation images are classified {outcome}, "
             f"which says nothing about how often to be unsure. {advice}"
         )

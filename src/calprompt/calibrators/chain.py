@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
-from calprompt.options import check_types
-from calprompt.registry import unknown
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 
 ARROW = "->"
 
@@ -29,7 +25,7 @@ class Chain(Calibrator):
 
     def __init__(self, steps: Sequence[Calibrator]) -> None:
         if not steps:
-            raise CalpromptError("a chain needs at least one calibrator")
+            raise SettingError("a chain needs at least one calibrator")
         self.steps = tuple(steps)
         self.keeps_argmax = all(step.keeps_argmax for step in steps)
         self.novel = all(step.novel for step in steps)
@@ -56,13 +52,13 @@ class Chain(Calibrator):
         for step in self.steps:
             step.forget()
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         *before, last = self.steps[: self.fitted]
         for step in before:
             record = replace(record, logits=step.fit(record)(record))
         last.fit(record)
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         for step in self.steps:
             record = replace(record, logits=step(record))
         return record.logits
@@ -71,9 +67,7 @@ class Chain(Calibrator):
         self.forget()
         learned = state.get("states") or []
         if learned and len(learned) != len(self.steps):
-            raise CalpromptError(
-                f"the chain {self.name!r} has {len(self.steps)} steps, got the states of {len(learned)}"
-            )
+            raise SettingError(f"the chain {self.name!r} has {len(self.steps)} steps, got the states of {len(learned)}")
         for step, each in zip(self.steps, learned, strict=False):
             step.restore(each)
         return self
@@ -89,27 +83,5 @@ def parse(spec: str | Calibrator | Sequence[str | Calibrator]) -> Calibrator:
         return spec
     if isinstance(spec, str):
         parts = spec.split(ARROW)
-        return _read(spec) if len(parts) == 1 else Chain([_read(part) for part in parts])
+        return calibrators.create(spec) if len(parts) == 1 else Chain([calibrators.create(part) for part in parts])
     return Chain([parse(each) for each in spec])
-
-
-def _read(text: str) -> Calibrator:
-    """`name` or `name(option=value, ...)`."""
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError("not a name with options")
-        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise CalpromptError(
-            f"cannot read the calibrator {text.strip()!r}; write a name, with options in parentheses if need be, and "
-            f"arrows between several: 'temperature {ARROW} dac(k=3)'"
-        ) from error
-    make = calibrators.get(call.func.id)
-    known = signature(make).parameters
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of calibrator {call.func.id!r}:", option, known)
-    check_types(f"option of calibrator {call.func.id!r}:", make, options)
-    return make(**options)

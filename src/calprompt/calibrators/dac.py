@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 from calprompt.registry import unknown
 
 DIVISORS = ("neighbours", "k")
@@ -40,7 +40,7 @@ class DistanceAware(Calibrator):
     mean shift of the images of each split (the public code takes those of one image).
 
     >>> base, near, far = torch.eye(3)[:1], torch.tensor([[0.6, 0.8, 0.0]]), torch.eye(3)[1:2]
-    >>> moved = Stored(torch.ones(1, 1), text=far, frozen_text=near, base_text=base, base_frozen_text=base)
+    >>> moved = StoredLogits(torch.ones(1, 1), text=far, frozen_text=near, base_text=base, base_frozen_text=base)
     >>> DistanceAware()(moved)  # from 0.894 to 1.414: exp(0.894 - 1.414)
     tensor([[0.5946]], dtype=torch.float64)
     """
@@ -55,18 +55,18 @@ class DistanceAware(Calibrator):
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise CalpromptError(f"k of dac is 1 or more, got {self.k}")
+            raise SettingError(f"k of dac is 1 or more, got {self.k}")
         if self.divisor not in DIVISORS:
             raise unknown("divisor of dac", self.divisor, DIVISORS)
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() * self.factors(record)[:, None]
 
-    def factors(self, record: Stored) -> Tensor:
+    def factors(self, record: StoredLogits) -> Tensor:
         """What each image's logits are multiplied by, [n]."""
         text, frozen, base, base_frozen = (record.given(name) for name in self.needs)
         if text.ndim != base.ndim:
-            raise CalpromptError(
+            raise SettingError(
                 f"dac compares text features with base_text: give both for each image or neither, "
                 f"got {list(text.shape)} and {list(base.shape)}"
             )
@@ -85,7 +85,7 @@ class DistanceAware(Calibrator):
     def distance(self, features: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
         """Mean distance to the k nearest base features, and the distance to the nearest, both [..., C]."""
         if features.shape[-1] != base.shape[-1] or base.shape[-2] == 0:
-            raise CalpromptError(
+            raise SettingError(
                 f"dac needs text features of one dimension and at least one base class, "
                 f"got {list(features.shape)} and base features {list(base.shape)}"
             )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators, refuse_one_outcome
-from calprompt.calibrators.stored import Stored
-from calprompt.metrics.binning import check_n_bins, equal_width_table, width_edges, width_index
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.metrics.binning import EqualWidth, check_n_bins, equal_width_table, width_index
 
 TINY = torch.finfo(torch.float64).tiny  # a probability of 0 is written as the logarithm of this
 
@@ -41,7 +41,7 @@ class Histogram(Calibrator):
     def __post_init__(self) -> None:
         check_n_bins(self.n_bins)
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         refuse_one_outcome(record, self.name)
         confidence, predicted = top_confidence(record.logits.double())
         table = equal_width_table(
@@ -51,12 +51,12 @@ class Histogram(Calibrator):
             float(share) if count else None for share, count in zip(table.accuracy, table.count, strict=True)
         ]
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         assert self.accuracy is not None
         logits = record.logits.double()
         confidence, predicted = top_confidence(logits)
         top = predicted[:, None]
-        bins = torch.from_numpy(width_index(confidence.cpu().numpy(), width_edges(self.n_bins))).to(logits.device)
+        bins = torch.from_numpy(width_index(confidence.cpu().numpy(), self.n_bins, EqualWidth())).to(logits.device)
         known = logits.new_tensor([float("nan") if share is None else share for share in self.accuracy])
         q = known[bins][:, None]
         others = logits.scatter(1, top, float("-inf")).log_softmax(dim=1)  # proportions among the rest

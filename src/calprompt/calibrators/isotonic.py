@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators, refuse_one_outcome
-from calprompt.calibrators.stored import Stored
+from calprompt.calibrators.stored_logits import StoredLogits
 from calprompt.metrics.inputs import Floats
 
 TIE_BREAK = 1e-9
@@ -40,14 +40,14 @@ class Isotonic(Calibrator):
     scores: list[float] | None = field(default=None, init=False)
     frequencies: list[float] | None = field(default=None, init=False)
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         refuse_one_outcome(record, self.name)
         p = record.logits.double().softmax(dim=1).cpu()
         hit = torch.nn.functional.one_hot(record.given("labels").long().cpu(), p.shape[1])
         x, y = isotonic_regression(p.flatten().numpy(), hit.double().flatten().numpy())
         self.scores, self.frequencies = x.tolist(), y.tolist()
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         p = record.logits.double().softmax(dim=1)
         q = torch.from_numpy(self.frequency(p.cpu().numpy())).to(p) + TIE_BREAK * p
         return (q / q.sum(dim=1, keepdim=True)).clamp(min=TINY).log()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 from calprompt.losses.zs_norm import rescale_to_range
 
 
@@ -26,7 +26,8 @@ class SampleLogitScaling(Calibrator):
     An image with equal logits for all classes, tuned or zero-shot, is refused: no range, or no prediction left.
 
     >>> import torch
-    >>> SampleLogitScaling()(Stored(torch.tensor([[0.0, 5.0, 10.0]]), zero_shot_logits=torch.tensor([[2.0, 4.0, 3.0]])))
+    >>> tuned, zero_shot = torch.tensor([[0.0, 5.0, 10.0]]), torch.tensor([[2.0, 4.0, 3.0]])
+    >>> SampleLogitScaling()(StoredLogits(tuned, zero_shot_logits=zero_shot))
     tensor([[2., 3., 4.]], dtype=torch.float64)
     """
 
@@ -34,11 +35,11 @@ class SampleLogitScaling(Calibrator):
     novel = True
     needs = ("zero_shot_logits",)
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         zero_shot = record.given("zero_shot_logits").double()
         flat = (zero_shot.amin(dim=1) == zero_shot.amax(dim=1)).nonzero().flatten().tolist()
         if flat:
-            raise CalpromptError(
+            raise SettingError(
                 f"sals: the zero-shot logits of image {flat[0]} are the same for every class, so its prediction would "
                 f"be lost ({len(flat)} such of {len(zero_shot)} images)"
             )

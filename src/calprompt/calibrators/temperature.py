@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 
 SMALLEST, LARGEST = 1e-6, 1e12  # of s, for logits that differ by 1 at most
 
@@ -37,23 +37,23 @@ class Temperature(Calibrator):
 
     temperature: float | None = field(default=None, init=False)
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         logits = record.logits.double()
         spread = float((logits.amax(dim=1) - logits.amin(dim=1)).max())
         logits = (logits - logits.amax(dim=1, keepdim=True)) / spread  # so that the scale of logits does not matter
         own = logits.gather(1, record.given("labels")[:, None].to(logits.device))[:, 0]
         if slope(SMALLEST, logits, own) >= 0:
-            raise CalpromptError(
+            raise SettingError(
                 "no temperature fits: on the validation data the true class does not even have an above-average logit, "
                 "so the likelihood is best when every class is equally probable. Check the labels."
             )
         if bool((own >= logits.max(dim=1).values).all()):
-            raise CalpromptError(
+            raise SettingError(
                 f"no temperature fits: all {len(logits)} validation images are classified right, "
                 "so the likelihood grows for ever as confidence goes to 1. Use more validation images."
             )
         if slope(LARGEST, logits, own) < 0:
-            raise CalpromptError(
+            raise SettingError(
                 f"no temperature fits: of the {len(logits)} validation images all are classified right, or wrong by "
                 "almost nothing, so the likelihood grows as confidence goes to 1. Use more validation images."
             )
@@ -62,7 +62,7 @@ class Temperature(Calibrator):
             low, high = (middle, high) if slope(middle, logits, own) < 0 else (low, middle)
         self.temperature = spread / high
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         assert self.temperature is not None
         return record.logits.double() / self.temperature
 
@@ -84,9 +84,9 @@ class FixedTemperature(Calibrator):
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise CalpromptError(f"a temperature is above 0, got {self.temperature}")
+            raise SettingError(f"a temperature is above 0, got {self.temperature}")
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() / self.temperature
 
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 
 
 @calibrators.register("temperature_sgd")
@@ -28,8 +28,8 @@ class TemperatureSGD(Calibrator):
     """One scale for all cosines, fitted by stochastic gradient descent as published.
 
     >>> logits, labels = torch.tensor([[4.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
-    >>> scaled = TemperatureSGD().fit(Stored(logits, labels, logit_scale=100.0))
-    >>> scaled(Stored(logits, logit_scale=100.0)).softmax(dim=1)[0, 0].round(decimals=2).item()  # 75 % are right
+    >>> scaled = TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0))
+    >>> scaled(StoredLogits(logits, logit_scale=100.0)).softmax(dim=1)[0, 0].round(decimals=2).item()  # 75 % are right
     0.74
     """
 
@@ -49,20 +49,20 @@ class TemperatureSGD(Calibrator):
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise CalpromptError(f"epochs and batch_size are 1 or more, got {self.epochs} and {self.batch_size}")
+            raise SettingError(f"epochs and batch_size are 1 or more, got {self.epochs} and {self.batch_size}")
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         assert record.logit_scale is not None
         self.log_scale = self.descend(record.logits.double() / record.logit_scale, record.given("labels")).log_scales[
             -1
         ]
         if not math.isfinite(self.log_scale):
             self.log_scale = None
-            raise CalpromptError(
+            raise SettingError(
                 f"temperature_sgd diverged at lr={self.lr}; lower it, or use the calibrator 'temperature'"
             )
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         assert record.logit_scale is not None
         assert self.log_scale is not None
         return record.logits.double() * (math.exp(self.log_scale) / record.logit_scale)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, calibrators, refuse_one_outcome
-from calprompt.calibrators.stored import Stored
-from calprompt.errors import CalpromptError
+from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.errors import SettingError
 
 SETTLED = 1e-12  # what is left to gain when one more step is the last: its error is squared
 MAX_STEPS = 500
@@ -44,9 +44,9 @@ class Vector(Calibrator):
 
     def __post_init__(self) -> None:
         if not self.ridge > 0:
-            raise CalpromptError(f"ridge of vector scaling must be above 0, or no optimum may exist; got {self.ridge}")
+            raise SettingError(f"ridge of vector scaling must be above 0, or no optimum may exist; got {self.ridge}")
 
-    def learn(self, record: Stored) -> None:
+    def learn(self, record: StoredLogits) -> None:
         refuse_one_outcome(record, self.name)
         z, labels = record.logits.double(), record.given("labels").long().to(record.logits.device)
         C = z.shape[1]
@@ -65,7 +65,7 @@ class Vector(Calibrator):
             while self.objective(z, labels, w - length * step[:C], b - length * step[C:]) > now - 0.5 * length * gain:
                 length /= 2
             w, b = w - length * step[:C], b - length * step[C:]
-        raise CalpromptError(
+        raise SettingError(
             f"vector scaling did not converge: the optimum is too far away or too flat for ridge={self.ridge}; "
             "use a larger one"
         )
@@ -89,11 +89,11 @@ class Vector(Calibrator):
         pull = torch.cat([w - 1, b]) * (2 * self.ridge / C)
         return torch.cat([(off * z).mean(dim=0), off.mean(dim=0)]) + pull, hessian
 
-    def apply(self, record: Stored) -> Tensor:
+    def apply(self, record: StoredLogits) -> Tensor:
         z = record.logits.double()
         w, b = z.new_tensor(self.scale), z.new_tensor(self.bias)
         if z.shape[1] != len(w):
-            raise CalpromptError(
+            raise SettingError(
                 f"vector scaling was fitted on {len(w)} classes and cannot be applied to {z.shape[1]}; "
                 "for other classes use temperature or dac"
             )

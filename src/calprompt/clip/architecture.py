@@ -19,9 +19,10 @@ import torch
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
 from calprompt.clip.tokens import VOCABULARY
-from calprompt.clip.weights import State, listing
-from calprompt.errors import CalpromptError
+from calprompt.clip.weights import State
+from calprompt.errors import BackboneError, CalpromptError
 from calprompt.registry import unknown
+from calprompt.text import shorten
 
 _EPSILON = 1e-5  # of every LayerNorm in CLIP
 
@@ -78,7 +79,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if self.vocab_size != VOCABULARY:
-            raise CalpromptError(
+            raise BackboneError(
                 f"a vocabulary of {self.vocab_size} is not supported; expected CLIP's byte-pair vocabulary "
                 f"of {VOCABULARY} (token_embedding.weight)"
             )
@@ -88,7 +89,7 @@ class Architecture:
         }
         for tower, (width, heads) in towers.items():
             if heads < 1 or width % heads:
-                raise CalpromptError(f"{tower} width {width} cannot be shared by {heads} attention heads")
+                raise BackboneError(f"{tower} width {width} cannot be shared by {heads} attention heads")
 
     @property
     def grid(self) -> int:
@@ -205,12 +206,12 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
 
     def size(name: str, axis: int) -> tuple[int, str]:
         if name not in state:
-            raise CalpromptError(
-                f"no tensor {name!r}, which every CLIP of this kind has; found {listing(sorted(state))}. "
+            raise BackboneError(
+                f"no tensor {name!r}, which every CLIP of this kind has; found {shorten(sorted(state))}. "
                 "Is this a whole CLIP model?"
             )
         if state[name].ndim <= axis:
-            raise CalpromptError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected more axes")
+            raise BackboneError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected more axes")
         return state[name].shape[axis], name
 
     def count(prefix: str) -> tuple[int, str]:
@@ -228,7 +229,7 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
     positions, where = size(f"visual.{'' if vit else 'attnpool.'}positional_embedding", 0)
     grid = round(max(positions - 1, 0) ** 0.5)
     if grid**2 + 1 != positions:
-        raise CalpromptError(f"tensor {where!r} has {positions} positions, expected a square number and one")
+        raise BackboneError(f"tensor {where!r} has {positions} positions, expected a square number and one")
     if vit:
         found |= {
             "patch_size": size("visual.conv1.weight", 3),
@@ -255,7 +256,7 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
         wanted = getattr(architecture, field)
         if wanted != value:
             told = "grid (image_size / patch_size)" if field == "grid" else field
-            raise CalpromptError(
+            raise BackboneError(
                 f"the config does not fit the weights: {told} is {wanted} in the config, but {value} in the weights "
                 f"(tensor {tensor!r}). {fitting_advice(state)}"
             )
@@ -263,7 +264,7 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
         own = Architecture.from_openai(state)
         for field in ("quick_gelu", "vision_heads", "text_heads"):
             if getattr(architecture, field) != getattr(own, field):
-                raise CalpromptError(
+                raise BackboneError(
                     f"the config does not fit the weights: {field} is {getattr(architecture, field)} in the config, "
                     f"but {getattr(own, field)} in all weights of OpenAI"
                 )
@@ -273,13 +274,13 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
     unexpected = [name for name in state if name not in shapes]
     if missing or unexpected:
         parts = {"missing": missing, "unexpected": unexpected}
-        told = "; ".join(f"{len(names)} {kind}: {listing(names)}" for kind, names in parts.items() if names)
-        raise CalpromptError(f"the tensors are not those of this CLIP: {told}")
+        told = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in parts.items() if names)
+        raise BackboneError(f"the tensors are not those of this CLIP: {told}")
     for name in needed:
         if tuple(state[name].shape) != shapes[name]:
-            raise CalpromptError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
+            raise BackboneError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
         if not state[name].is_floating_point():
-            raise CalpromptError(f"tensor {name!r} holds {state[name].dtype}, expected floating-point weights")
+            raise BackboneError(f"tensor {name!r} holds {state[name].dtype}, expected floating-point weights")
 
 
 def fitting_names(state: State) -> list[str]:
@@ -311,7 +312,7 @@ def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[st
     """A tower's config with defaults, if it asks for nothing beyond CLIP's own towers."""
     given = config.get(section)
     if not isinstance(given, Mapping):
-        raise CalpromptError(f"the config has no {section!r}; expected an open_clip model config")
+        raise BackboneError(f"the config has no {section!r}; expected an open_clip model config")
     standard = asdict(defaults)
     for name, value in given.items():
         if name not in standard:
@@ -333,7 +334,7 @@ def _whole(field: str, value: Any) -> int:
     if isinstance(value, (list, tuple)) and len(set(value)) == 1:  # [224, 224]
         value = value[0]
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CalpromptError(f"{field} = {value!r} in the config, expected a positive whole number")
+        raise BackboneError(f"{field} = {value!r} in the config, expected a positive whole number")
     return value
 
 
@@ -343,5 +344,5 @@ def _ratio(hidden: int, width: int) -> float:
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
-def _unsupported(field: str, value: Any, supported: str) -> CalpromptError:
-    return CalpromptError(f"{field} = {textwrap.shorten(repr(value), 60)} is not supported; supported: {supported}")
+def _unsupported(field: str, value: Any, supported: str) -> BackboneError:
+    return BackboneError(f"{field} = {textwrap.shorten(repr(value), 60)} is not supported; supported: {supported}")

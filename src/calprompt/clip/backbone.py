@@ -2,54 +2,100 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from open_clip.model import CLIP
-from open_clip.transformer import VisionTransformer
 from torch import Tensor
 
+from calprompt.class_names import fill_template, readable
 from calprompt.clip.image import encode_image
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.processor import HALF, make_half_precision_safe
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
 from calprompt.clip.text import encode_text
-from calprompt.clip.tokens import PLACEHOLDER, Tokenizer, fill, readable
-from calprompt.errors import CalpromptError
+from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
+from calprompt.errors import SettingError
+
+if TYPE_CHECKING:
+    from open_clip.model import CLIP
+
+SMALL = 10_000_000  # weights of two towers that one thread is enough for
+_KEEP: Any = object()
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Backbone:
-    """Encodes texts and images, under prompts or not; never trained.
+    """Encodes texts and images, under prompts or not; never trained, and never changed after loading.
 
-    name         what it was loaded from
-    fingerprint  digest of its weights and architecture: equal weights, equal fingerprint
-    chunk        classes whose text is encoded at a time, with activations computed again for the gradient instead of
-                 kept: less memory, more time; `None`: all at once, kept
+    What a run wants different is a `view` of the same weights, so that a server, or several runs, may share one.
+
+    Attributes:
+        model: open_clip's model, frozen.
+        preprocessing: How an image becomes its input.
+        name: What it was loaded from.
+        fingerprint: Digest of its weights and architecture: equal weights, equal fingerprint.
+        autocast: What the towers run in; `None`: the dtype of their weights.
+        chunk: Classes whose text is encoded at a time, with activations computed again for the gradient instead of
+            kept: less memory, more time; `None`: all at once, kept.
     """
 
-    def __init__(self, model: CLIP, *, preprocessing: Preprocessing, name: str, fingerprint: str) -> None:
-        self.model = model.eval().requires_grad_(False)
-        self.preprocessing = preprocessing
-        self.name = name
-        self.fingerprint = fingerprint
-        self.tokenizer = Tokenizer(model.positional_embedding.shape[0])
-        self.autocast: torch.dtype | None = None
-        self.chunk: int | None = None
-        self._warned_of: set[str] = set()
+    model: CLIP
+    preprocessing: Preprocessing
+    name: str
+    fingerprint: str
+    autocast: torch.dtype | None = None
+    chunk: int | None = None
+    _warned_of: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.model.eval().requires_grad_(False)
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, {self.dtype}, {self.device})"
 
+    def view(
+        self,
+        *,
+        autocast: torch.dtype | str | None = _KEEP,
+        chunk: int | None = _KEEP,
+        crop: float = _KEEP,
+    ) -> Backbone:
+        """The same weights, used in another way; this backbone stays as it is.
+
+        Args:
+            autocast: What the towers run in, such as `torch.bfloat16`; prompts, features and logits stay as they are.
+            chunk: Classes encoded at a time.
+            crop: The smallest share of an image's area in a training view.
+        """
+        changes: dict[str, Any] = {}
+        if autocast is not _KEEP:
+            changes["autocast"] = getattr(torch, autocast) if isinstance(autocast, str) else autocast
+        if chunk is not _KEEP:
+            changes["chunk"] = chunk
+        if crop is not _KEEP:
+            changes["preprocessing"] = replace(self.preprocessing, crop=crop)
+        return replace(self, **changes)
+
     def to(self, device: str | torch.device) -> Backbone:
-        self.model.to(device)
-        return self
+        """A copy on another device, or this one if it is there already."""
+        device = torch.device(device)
+        return self if device == self.device else replace(self, model=copy.deepcopy(self.model).to(device))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, with the context length of this model."""
+        return Tokenizer(self.model.positional_embedding.shape[0])
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return self.model.positional_embedding.device
 
     @property
@@ -69,46 +115,65 @@ class Backbone:
 
     @property
     def embed_dim(self) -> int:
+        """Dimensions of a feature."""
         return int(self.model.text_projection.shape[1])
 
     @property
     def text_width(self) -> int:
+        """Dimensions of a token vector of the text tower."""
         return int(self.model.positional_embedding.shape[1])
 
     @property
     def text_depth(self) -> int:
+        """Blocks of the text tower."""
         return len(self.model.transformer.resblocks)
 
     @property
     def is_vit(self) -> bool:
         """Whether the image tower is a vision transformer, which visual prompts need."""
+        from open_clip.transformer import VisionTransformer
+
         return isinstance(self.model.visual, VisionTransformer)
 
     @property
     def image_width(self) -> int:
+        """Dimensions of a token vector of the image tower."""
         self.require_vit("the width of its tokens")
         return int(self.model.visual.conv1.out_channels)
 
     @property
     def image_depth(self) -> int:
+        """Blocks of the image tower."""
         self.require_vit("the number of its blocks")
         return len(self.model.visual.transformer.resblocks)
 
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether both towers are so small that one thread is enough for them."""
+        towers = (self.model.visual, self.model.transformer)
+        return sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL
+
     def require_vit(self, what: str) -> None:
+        """Raise unless the image tower is a vision transformer."""
         if not self.is_vit:
-            raise CalpromptError(
+            raise SettingError(
                 f"{what} needs a vision transformer, and backbone {self.name!r} has a residual network; "
                 "choose a ViT backbone or a tuner that learns text prompts only"
             )
 
     @contextmanager
-    def autocasting(self, dtype: torch.dtype | None) -> Iterator[None]:
-        """Within it, the towers run in this dtype; prompts, features and logits stay as they are."""
-        before, self.autocast = self.autocast, dtype
+    def limited_threads(self) -> Iterator[None]:
+        """Within it, torch has one thread if this is a small CLIP on a CPU.
+
+        Its products are so short that a second thread saves a sixth of the time at best, and on a busy machine, where
+        the two wait for each other, takes ten times as long. The result is then the same with any number of threads.
+        """
+        before = torch.get_num_threads()
+        torch.set_num_threads(1 if self.is_small and self.device.type == "cpu" else before)
         try:
             yield
         finally:
-            self.autocast = before
+            torch.set_num_threads(before)
 
     def _precision(self) -> AbstractContextManager[Any]:
         """What the towers run in: autocast, or their own dtype."""
@@ -138,13 +203,13 @@ class Backbone:
         keep_underscores  read names as they are, but count their tokens as if underscores were blanks
         """
         if not names:
-            raise CalpromptError("no class names were given; at least one is needed")
+            raise SettingError("no class names were given; at least one is needed")
         if isinstance(phrase, int):
             phrase = " ".join([PLACEHOLDER] * phrase)
         head = self.tokenizer.sequence(phrase)[:-1]
         context = len(head) - 1 if context is None else context
         if context > len(head) - 1:
-            raise CalpromptError(f"{context} context vectors do not fit the {len(head) - 1} tokens of {phrase!r}")
+            raise SettingError(f"{context} context vectors do not fit the {len(head) - 1} tokens of {phrase!r}")
         read = [name if keep_underscores else readable(name) for name in names]
         texts = [f"{phrase} {name}." for name in read]
         sequences = [self.tokenizer.sequence(text, of=name) for text, name in zip(texts, names, strict=True)]
@@ -230,7 +295,7 @@ class Backbone:
         With several templates, each class's unit features are averaged and normalised again.
         """
         templates = [template] if isinstance(template, str) else list(template)
-        features = [unit(self.encode_strings([fill(each, name) for name in names])) for each in templates]
+        features = [unit(self.encode_strings([fill_template(each, name) for name in names])) for each in templates]
         return features[0] if len(features) == 1 else unit(torch.stack(features).mean(dim=0))
 
 

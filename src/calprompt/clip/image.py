@@ -9,26 +9,32 @@ before its first normalisation, and others may overwrite them before the next bl
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from open_clip.modified_resnet import ModifiedResNet
-from open_clip.transformer import VisionTransformer
 from torch import Tensor
 
 from calprompt.clip.prompts import VisualPrompts
 from calprompt.clip.transformer import layer_norm, run_block
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
+
+if TYPE_CHECKING:
+    from open_clip.modified_resnet import ModifiedResNet
+    from open_clip.transformer import VisionTransformer
 
 
 def encode_image(
     visual: VisionTransformer | ModifiedResNet, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
     """Image features [B, D], not normalised, in at least float32; images [B, 3, height, width], already normalised."""
+    from open_clip.transformer import VisionTransformer
+
     if isinstance(visual, VisionTransformer):
         features = _encode_vit(visual, images, prompts)
     elif prompts is None:
         features = visual(images.to(visual.conv1.weight.dtype))
     else:
-        raise CalpromptError(
+        raise SettingError(
             "visual prompts need a vision transformer, and this backbone has a residual network; "
             "choose a ViT backbone or a tuner that learns text prompts only"
         )

@@ -15,9 +15,10 @@ import re
 
 import torch
 
-from calprompt.clip.weights import State, listing
-from calprompt.errors import CalpromptError
+from calprompt.clip.weights import State
+from calprompt.errors import BackboneError
 from calprompt.registry import unknown
+from calprompt.text import shorten
 
 LAYOUTS = ("openai", "open_clip", "huggingface")
 
@@ -74,7 +75,7 @@ def convert(state: State, layout: str) -> State:
         state = {name.removeprefix("text."): tensor for name, tensor in state.items()}
     for start, model in _FOREIGN.items():
         if any(name.startswith(start) for name in state):
-            raise CalpromptError(f"these are weights of {model}")
+            raise BackboneError(f"these are weights of {model}")
     ignored = _MARKERS if layout == "openai" else ()
     state = {name: each for name, each in state.items() if name not in ignored and not name.endswith("attn_mask")}
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
@@ -100,7 +101,7 @@ def _from_huggingface(state: State) -> State:
             rows = [name.replace(".q_proj.", f".{each}_proj.") for each in "qkv"]
             missing = [row for row in rows if row not in state]
             if missing:
-                raise CalpromptError(f"missing tensors: {listing(missing)}")
+                raise BackboneError(f"missing tensors: {shorten(missing)}")
             converted[f"{prefix}attn.in_proj_{kind}"] = torch.cat([state[row] for row in rows])  # [3 width, ...]
         elif part not in ("self_attn.k_proj", "self_attn.v_proj"):
             converted[f"{prefix}{_HF_BLOCK.get(part, part)}.{kind}"] = tensor

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,13 @@ import torch
 
 from calprompt.clip.architecture import Architecture, check, fitting_advice, known_architectures
 from calprompt.clip.backbone import Backbone
+from calprompt.clip.identity import BackboneIdentity, Config, remember_backbone
 from calprompt.clip.layouts import convert, recognise
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
-from calprompt.clip.weights import State, read_json, read_weights
-from calprompt.errors import CalpromptError
+from calprompt.clip.weights import INDEX_SUFFIX, State, read_json, read_weights
+from calprompt.errors import BackboneError
 from calprompt.registry import unknown
-
-Config = str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class LoadedClip:
     preprocessing: Preprocessing
     name: str
     fingerprint: str
+    path: Path = Path()  # of the weights, if they were read from a file
 
 
 def load_backbone(
@@ -52,9 +52,50 @@ def load_backbone(
     dtype: torch.dtype = torch.float32,
     cache_dir: str | Path | None = None,
 ) -> Backbone:
-    """The backbone that `spec` names; see `load_clip` for the arguments."""
+    """Load the backbone that `spec` names.
+
+    Args:
+        spec: A name, a repository, a file or a folder, see above.
+        config: For a file that does not say its own architecture (or says it wrongly): an open_clip model name, or
+            name/tag, which also says how images are prepared; the path of a JSON config, or its content.
+        device: Where to put the weights.
+        dtype: Of all weights but the logit scale, however they are stored.
+        cache_dir: Where open_clip and Hugging Face keep downloads; theirs, unless given.
+
+    Returns:
+        The frozen backbone.
+
+    Raises:
+        BackboneError: if the weights cannot be used; `NotFoundError` if they are not there.
+    """
     loaded = load_clip(spec, config=config, device=device, dtype=dtype, cache_dir=cache_dir)
-    return Backbone(loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint)
+    backbone = Backbone(
+        loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint
+    )
+    beside = [loaded.path.parent / name for name in (*CONFIGS.values(), PREPROCESSOR)]
+    own = [Path(config)] if isinstance(config, str | Path) and Path(config).is_file() else []
+    shards = sorted(loaded.path.parent.glob("*.safetensors")) if loaded.path.name.endswith(INDEX_SUFFIX) else []
+    remember_backbone(
+        identity_of(backbone),
+        [path.absolute() for path in (loaded.path, *beside, *own, *shards)],
+        spec,
+        config=config,
+        dtype=str(dtype).removeprefix("torch."),
+        cache_dir=cache_dir,
+    )
+    return backbone
+
+
+def identity_of(backbone: Backbone) -> BackboneIdentity:
+    """What remains of a backbone without its weights."""
+    return BackboneIdentity(
+        backbone.name,
+        backbone.fingerprint,
+        backbone.preprocessing,
+        backbone.embed_dim,
+        backbone.text_depth,
+        backbone.image_depth if backbone.is_vit else None,
+    )
 
 
 def load_clip(
@@ -65,19 +106,13 @@ def load_clip(
     dtype: torch.dtype = torch.float32,
     cache_dir: str | Path | None = None,
 ) -> LoadedClip:
-    """The frozen CLIP that `spec` names.
-
-    config     for a file that does not say its own architecture (or says it wrongly): an open_clip model name, or
-               name/tag, which also says how images are prepared; the path of a JSON config, or its content
-    dtype      of all weights but the logit scale, however they are stored
-    cache_dir  where open_clip and Hugging Face keep downloads; theirs, unless said
-    """
+    """The frozen open_clip model that `spec` names; the arguments are those of `load_backbone`."""
     try:
         source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
     except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
-        raise CalpromptError(f"cannot look for backbone {str(spec)!r}: {error}") from error
+        raise BackboneError(f"cannot look for backbone {str(spec)!r}: {error}") from error
     if config is not None and source.architecture is not None:
-        raise CalpromptError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
+        raise BackboneError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
     state = read_weights(source.path)
     with about(source.path):
         layout = recognise(state)
@@ -85,7 +120,8 @@ def load_clip(
         architecture, preprocessing = source.architecture, source.preprocessing
         if architecture is None:
             architecture, preprocessing = _configured(state, layout, config, source.path.parent)
-        return _assemble(architecture, state, layout, preprocessing, source.name, device, dtype)
+        loaded = _assemble(architecture, state, layout, preprocessing, source.name, device, dtype)
+    return replace(loaded, path=source.path)
 
 
 def clip_from_state_dict(
@@ -129,7 +165,7 @@ def _assemble(
     model = architecture.build()
     device = _device(device)
     if not dtype.is_floating_point:
-        raise CalpromptError(f"weights cannot be {dtype}, expected torch.float32, float16, bfloat16 or float64")
+        raise BackboneError(f"weights cannot be {dtype}, expected torch.float32, float16, bfloat16 or float64")
     values = {}
     for key, slot in model.state_dict().items():
         tensor = state.get(key, torch.zeros(slot.shape, dtype=slot.dtype))  # only a counter can be missing here
@@ -160,7 +196,7 @@ def _configured(
     else:
         beside = _config_beside(folder, layout) if folder else None
         if beside is None:
-            raise CalpromptError(
+            raise BackboneError(
                 "the activation and the attention heads cannot be seen in weights of this layout, and there is no "
                 f"{' or '.join(CONFIGS.values())} beside them. Pass config= with an open_clip model name, the path "
                 f"of a JSON config, or its content. {fitting_advice(state)}"
@@ -215,5 +251,5 @@ def _device(device: str | torch.device) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise CalpromptError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error
+        raise BackboneError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error
     return found

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-from PIL import Image
-from torchvision.transforms import InterpolationMode, functional
-
-from calprompt.errors import CalpromptError
+from calprompt.errors import BackboneError, SettingError
 from calprompt.registry import unknown
 
-_INTERPOLATIONS = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+_INTERPOLATIONS = ("bicubic", "bilinear")
 _RESIZE_MODES = ("shortest", "squash")
 _RGB = ("first", "last")
 _RATIO = (3 / 4, 4 / 3)
@@ -37,25 +38,25 @@ class Preprocessing:
     """
 
     size: int
-    mean: tuple[float, float, float] = OPENAI_DATASET_MEAN
-    std: tuple[float, float, float] = OPENAI_DATASET_STD
+    mean: tuple[float, float, float] = OPENAI_MEAN
+    std: tuple[float, float, float] = OPENAI_STD
     interpolation: str = "bicubic"
     resize_mode: str = "shortest"
     crop: float = 0.08
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise CalpromptError(f"preprocessing size must be a positive whole number of pixels, got {self.size!r}")
+            raise BackboneError(f"preprocessing size must be a positive whole number of pixels, got {self.size!r}")
         for field in ("mean", "std"):
             object.__setattr__(self, field, _three_numbers(field, getattr(self, field)))
         if min(self.std) <= 0:
-            raise CalpromptError(f"preprocessing std must be positive, got {self.std}")
+            raise BackboneError(f"preprocessing std must be positive, got {self.std}")
         if self.interpolation not in _INTERPOLATIONS:
             raise unknown("interpolation", str(self.interpolation), _INTERPOLATIONS)
         if self.resize_mode not in _RESIZE_MODES:
             raise unknown("resize mode", str(self.resize_mode), _RESIZE_MODES)
         if not 0 < self.crop <= 1:
-            raise CalpromptError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
+            raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
 
     def evaluation(self, rgb: str = "first") -> Evaluation:
         """PIL image -> [3, size, size], always the same.
@@ -78,7 +79,7 @@ class Preprocessing:
             if name not in {field.name for field in fields(cls)}:
                 raise unknown("preprocessing field", str(name), [field.name for field in fields(cls)])
         if "size" not in values:
-            raise CalpromptError(f"preprocessing needs 'size', got only {sorted(values)}")
+            raise BackboneError(f"preprocessing needs 'size', got only {sorted(values)}")
         return cls(**values)
 
     @classmethod
@@ -89,7 +90,7 @@ class Preprocessing:
             wanted["interpolation"] = "bicubic"
         found = _square("preprocess_cfg.size", config.get("size") or size)
         if found != size:
-            raise CalpromptError(f"preprocess_cfg.size is {found}, but the image tower takes {size} pixels")
+            raise BackboneError(f"preprocess_cfg.size is {found}, but the image tower takes {size} pixels")
         return cls(size=size, **wanted)
 
     @classmethod
@@ -97,30 +98,32 @@ class Preprocessing:
         """From a `preprocessor_config.json` beside Hugging Face weights."""
         for step in ("do_resize", "do_rescale", "do_normalize"):
             if config.get(step, True) is not True:
-                raise CalpromptError(f"preprocessor_config.json: {step} = {config[step]!r} is not supported, only true")
+                raise BackboneError(f"preprocessor_config.json: {step} = {config[step]!r} is not supported, only true")
         if not math.isclose(config.get("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
-            raise CalpromptError(f"preprocessor_config.json: rescale_factor = {config['rescale_factor']!r}, not 1/255")
+            raise BackboneError(f"preprocessor_config.json: rescale_factor = {config['rescale_factor']!r}, not 1/255")
         resample = config.get("resample", 3)
         if resample not in (2, 3):
-            raise CalpromptError(
+            raise BackboneError(
                 f"preprocessor_config.json: resample = {resample!r}, expected 3 (bicubic) or 2 (bilinear)"
             )
         crops = config.get("do_center_crop", True)
         sizes = {"size": config.get("size", size)} | ({"crop_size": config.get("crop_size", size)} if crops else {})
         for name, value in sizes.items():
             if _square(f"preprocessor_config.json: {name}", value) != size:
-                raise CalpromptError(
+                raise BackboneError(
                     f"preprocessor_config.json: {name} = {value!r}, but the image tower takes {size} pixels"
                 )
         return cls(
             size=size,
-            mean=config.get("image_mean") or OPENAI_DATASET_MEAN,
-            std=config.get("image_std") or OPENAI_DATASET_STD,
+            mean=config.get("image_mean") or OPENAI_MEAN,
+            std=config.get("image_std") or OPENAI_STD,
             interpolation="bicubic" if resample == 3 else "bilinear",
             resize_mode="shortest" if crops else "squash",
         )
 
     def _tensor(self, image: Image.Image) -> torch.Tensor:
+        from torchvision.transforms import functional
+
         return functional.normalize(functional.to_tensor(image), list(self.mean), list(self.std))  # [3, size, size]
 
 
@@ -136,6 +139,8 @@ class Evaluation:
             raise unknown("value of rgb", str(self.rgb), _RGB)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
+        from torchvision.transforms import InterpolationMode, functional
+
         wanted = self.preprocessing
         if self.rgb == "first":
             image = _picture(image).convert("RGB")
@@ -143,7 +148,7 @@ class Evaluation:
         resized = functional.resize(
             _picture(image),
             [wanted.size] if wanted.resize_mode == "shortest" else square,
-            _INTERPOLATIONS[wanted.interpolation],
+            InterpolationMode(wanted.interpolation),
             antialias=True,
         )
         return wanted._tensor(functional.center_crop(resized, square).convert("RGB"))
@@ -157,6 +162,9 @@ class Training:
     generator: torch.Generator
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
+        import torch
+        from torchvision.transforms import InterpolationMode, functional
+
         wanted = self.preprocessing
         image = _picture(image).convert("RGB")
         top, left, height, width = random_crop(image.height, image.width, self.generator, wanted.crop)
@@ -167,7 +175,7 @@ class Training:
             height,
             width,
             [wanted.size, wanted.size],
-            _INTERPOLATIONS[wanted.interpolation],
+            InterpolationMode(wanted.interpolation),
             antialias=True,
         )
         if torch.rand(1, generator=self.generator) < 0.5:
@@ -183,6 +191,8 @@ def random_crop(
     Ten tries to fit inside the image, then the largest centred part whose ratio is allowed: the draws of torchvision's
     `RandomResizedCrop`, one for one, but from `generator`.
     """
+    import torch
+
     for _ in range(10):
         area = height * width * torch.empty(1).uniform_(smallest, 1.0, generator=generator).item()
         low, high = torch.log(torch.tensor(_RATIO)).tolist()
@@ -198,15 +208,17 @@ def random_crop(
 
 
 def _picture(image: Image.Image) -> Image.Image:
+    from PIL import Image
+
     if not isinstance(image, Image.Image):
-        raise CalpromptError(f"expected a PIL image, got {type(image).__name__}; open a file with PIL.Image.open")
+        raise SettingError(f"expected a PIL image, got {type(image).__name__}; open a file with PIL.Image.open")
     return image
 
 
 def _three_numbers(field: str, values: Any) -> tuple[float, ...]:
     numbers = isinstance(values, (list, tuple)) and all(isinstance(value, (int, float)) for value in values)
     if not numbers or len(values) != 3:
-        raise CalpromptError(f"preprocessing {field} must be three numbers (red, green, blue), got {values!r}")
+        raise BackboneError(f"preprocessing {field} must be three numbers (red, green, blue), got {values!r}")
     return tuple(float(value) for value in values)
 
 
@@ -215,5 +227,5 @@ def _square(field: str, value: Any) -> int:
     listed = list(value.values()) if isinstance(value, Mapping) else value
     sides = set(listed) if isinstance(listed, (list, tuple)) else {listed}
     if len(sides) != 1 or not isinstance(side := sides.pop(), int):
-        raise CalpromptError(f"{field} = {value!r} is not supported, expected one whole number (square images)")
+        raise BackboneError(f"{field} = {value!r} is not supported, expected one whole number (square images)")
     return side

@@ -27,10 +27,11 @@ from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
 from calprompt.clip.architecture import Architecture, known_architectures
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES, listing
-from calprompt.errors import CalpromptError
+from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
+from calprompt.errors import BackboneError, CalpromptError, NotFoundError
 from calprompt.pocket import MODEL
 from calprompt.registry import unknown
+from calprompt.text import shorten
 
 _HUB = "hf-hub:"
 EMBEDDED = "pocket"  # the spec of the model in the package
@@ -75,21 +76,21 @@ def find(spec: str | Path, cache_dir: Path | None) -> Source:
     raise _unknown_name(name, tag, spec)
 
 
-def _unknown_name(name: str, tag: str, spec: str) -> CalpromptError:
+def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
     tags = pretrained.list_pretrained_tags_by_model(name)
     if tags and not tag:
-        return CalpromptError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")
+        return BackboneError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")
     if tags:
         twin = name.removesuffix("-quickgelu") if name.endswith("-quickgelu") else f"{name}-quickgelu"
         error = unknown(f"pretrained tag of {name}", tag, tags)
         hint = f" {twin}/{tag} exists: it has the other activation." if pretrained.is_pretrained_cfg(twin, tag) else ""
-        return CalpromptError(f"{error}{hint}")
+        return BackboneError(f"{error}{hint}")
     dashed = f"{spec.replace('/', '-').replace('@', '-').removesuffix('px')}-quickgelu"
     if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
-        return CalpromptError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
+        return BackboneError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
     known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | {EMBEDDED}
     repository = f"; a Hugging Face repository as '{_HUB}{spec}'" if tag else ""
-    return CalpromptError(
+    return BackboneError(
         f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "
         "a file or folder by its path (there is none of that name)."
     )
@@ -101,16 +102,16 @@ def _local(path: Path) -> Source:
         files = sorted(each.name for each in path.iterdir() if each.is_file())
         weights = _choose(files, path)
         if weights is None:
-            raise CalpromptError(
+            raise BackboneError(
                 f"no weights in folder {path}: expected {', '.join(_WEIGHTS[:4])}, … or one file ending in "
-                f"{', '.join(SUFFIXES)}; found {listing(files) or 'nothing'}"
+                f"{', '.join(SUFFIXES)}; found {shorten(files) or 'nothing'}"
             )
         return Source(path / weights, name=path.resolve().name)
     if not path.exists():
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         near = difflib.get_close_matches(path.name, [each.name for each in folder.iterdir()], n=1, cutoff=0.5)
         hint = f" Did you mean {folder / near[0]}?" if near and folder == path.absolute().parent else ""
-        raise CalpromptError(f"no file or folder {path}.{hint}")
+        raise NotFoundError(f"no file or folder {path}.{hint}")
     return Source(path, name=path.stem)
 
 
@@ -122,7 +123,7 @@ def _choose(files: Iterable[str], where: Any) -> str | None:
             return name
     others = [name for name in files if name.endswith(SUFFIXES) and "/" not in name]
     if len(others) > 1:
-        raise CalpromptError(f"several weights files in {where}: {listing(others)}. Pass the path of one of them.")
+        raise BackboneError(f"several weights files in {where}: {shorten(others)}. Pass the path of one of them.")
     return others[0] if others else None
 
 
@@ -134,7 +135,7 @@ def _named(name: str, tag: str, cache_dir: Path | None) -> Source:
         quick = bool(row.get("quick_gelu", False))
         if quick != architecture.quick_gelu:
             twin = f"{name}-quickgelu" if quick else name.removesuffix("-quickgelu")
-            raise CalpromptError(
+            raise BackboneError(
                 f"these weights were trained with {'QuickGELU' if quick else 'GELU'} and the model {name} has "
                 f"{'GELU' if quick else 'QuickGELU'}. Use '{twin}/{tag}'."
             )
@@ -174,7 +175,7 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Pa
         if path is not None:
             return Path(path)
         reasons.append(reason)
-    raise CalpromptError(
+    raise NotFoundError(
         f"cannot fetch the weights of {spec}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
         f"looked in {' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}. "
         f"Download it by hand on a machine with a network and pass its path, with config={spec!r}."
@@ -196,7 +197,7 @@ def _has_digest_of(url: str, path: Path) -> bool:
 def _hub(spec: str, cache_dir: Path | None) -> Source:
     repository, _, revision = spec.removeprefix(_HUB).partition("@")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
-        raise CalpromptError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
+        raise BackboneError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
     options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": _caches(cache_dir)[0]}
     with contextlib.suppress(FileNotFoundError, huggingface_hub.errors.HFValidationError):
         folder = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
@@ -207,7 +208,7 @@ def _hub(spec: str, cache_dir: Path | None) -> Source:
     page = f"{huggingface_hub.constants.ENDPOINT}/{repository}"
     path, reason = _try(page, lambda: _download(repository, options))
     if path is None:
-        raise CalpromptError(
+        raise NotFoundError(
             f"cannot fetch {spec!r}: {reason}. Wanted {' or '.join(CONFIGS.values())} and its weights "
             f"({', '.join(_WEIGHTS[:4])}, …) from {page}; looked in {options['cache_dir']}. Download the repository by "
             f"hand on a machine with a network ('hf download {repository} --local-dir FOLDER') and pass that folder."
@@ -219,7 +220,7 @@ def _download(repository: str, options: dict[str, Any]) -> str:
     files = huggingface_hub.HfApi().list_repo_files(repository, revision=options["revision"])
     weights = _choose(files, repository)
     if weights is None:
-        raise CalpromptError(f"no weights in repository {repository}: found {listing(sorted(files))}")
+        raise BackboneError(f"no weights in repository {repository}: found {shorten(sorted(files))}")
     wanted = [name for name in (*CONFIGS.values(), PREPROCESSOR) if name in files]
     if weights.endswith(INDEX_SUFFIX):
         stem, suffix = os.path.splitext(weights.removesuffix(INDEX_SUFFIX))
@@ -264,4 +265,4 @@ def about(subject: Any) -> Iterator[None]:
     try:
         yield
     except CalpromptError as error:
-        raise CalpromptError(f"{subject}: {error}") from error
+        raise type(error)(f"{subject}: {error}") from error

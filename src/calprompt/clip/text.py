@@ -15,14 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from open_clip.model import CLIP
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from calprompt.clip.prompts import TextPrompts
 from calprompt.clip.transformer import layer_norm, run_block
+
+if TYPE_CHECKING:
+    from open_clip.model import CLIP
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-import regex
-import torch
-from open_clip.tokenizer import SimpleTokenizer
-from torch import Tensor
+from calprompt.errors import SettingError
 
-from calprompt.errors import CalpromptError
+if TYPE_CHECKING:
+    from open_clip.tokenizer import SimpleTokenizer
+    from torch import Tensor
 
 START = 49406
 END = 49407
@@ -23,6 +23,9 @@ PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 @cache
 def byte_pairs() -> SimpleTokenizer:
     """open_clip's tokenizer, with the special tokens spelled as in the original one."""
+    import regex
+    from open_clip.tokenizer import SimpleTokenizer
+
     bpe = SimpleTokenizer()
     specials = "|".join(regex.escape(special) for special in SPECIALS)
     bpe.pat = regex.compile(f"{specials}|{PATTERN}", regex.IGNORECASE)
@@ -58,7 +61,7 @@ class Tokenizer:
         sequence = sequence[: sequence.index(END) + 1]
         if len(sequence) > self.context_length:
             what = f"the prompt of class {of!r}" if of is not None else "the text"
-            raise CalpromptError(
+            raise SettingError(
                 f"{what} takes {len(sequence)} tokens with its start and end, and this model reads "
                 f"{self.context_length}: {text!r}. Shorten the name, the template or the context."
             )
@@ -66,6 +69,8 @@ class Tokenizer:
 
     def __call__(self, texts: str | Sequence[str], *, truncate: bool = False) -> Tensor:
         """Ids padded with zeros, [texts, context_length]; too long a text is an error unless `truncate`."""
+        import torch
+
         texts = [texts] if isinstance(texts, str) else list(texts)
         rows = torch.zeros(len(texts), self.context_length, dtype=torch.long)
         for row, text in zip(rows, texts, strict=True):
@@ -80,32 +85,3 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a list of ids, words separated by blanks."""
         return str(byte_pairs().decode(list(ids)))
-
-
-def readable(name: str) -> str:
-    """A class name as it is read out in a prompt: underscores become blanks.
-
-    >>> readable("american_pit_bull_terrier")
-    'american pit bull terrier'
-    """
-    return name.replace("_", " ")
-
-
-def as_read(name: str) -> str:
-    """A class name as the tokenizer takes it, to which case and blanks make no difference.
-
-    >>> as_read("Pit_Bull ") == as_read("pit bull")
-    True
-    """
-    return " ".join(readable(name).lower().split())
-
-
-def fill(template: str, name: str) -> str:
-    """A template with the class name in its slot.
-
-    >>> fill("a photo of a {}, a type of pet.", "maine_coon")
-    'a photo of a maine coon, a type of pet.'
-    """
-    if template.count("{}") != 1:
-        raise CalpromptError(f"template {template!r} needs the class name's slot '{{}}' exactly once")
-    return template.replace("{}", readable(name))

@@ -6,12 +6,14 @@ any attention mask for each row of the batch, and, for the last block, only the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from open_clip.transformer import QuickGELU, ResidualAttentionBlock
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from open_clip.transformer import ResidualAttentionBlock
 
 
 def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
@@ -49,6 +51,8 @@ def run_block(
 
 def run_mlp(mlp: Any, x: Tensor) -> Tensor:
     """The block's two matrices; QuickGELU x σ(1.702 x) as SiLU(1.702 x) / 1.702, which is one kernel and keeps less."""
+    from open_clip.transformer import QuickGELU
+
     if not isinstance(mlp.gelu, QuickGELU):
         return mlp(x)
     hidden = F.silu(mlp.c_fc(x).mul_(1.702))

@@ -25,7 +25,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import BackboneError, CalpromptError
+from calprompt.text import shorten
 
 State = dict[str, torch.Tensor]
 
@@ -57,7 +58,7 @@ def read_weights(path: Path) -> State:
         return _read_shards(path)
     head = _first_bytes(path)
     if head.startswith(b"version https://git-lfs"):
-        raise CalpromptError(
+        raise BackboneError(
             f"{path} is a Git LFS pointer, not the weights themselves. Fetch them with "
             f"'git lfs pull --include {path.name}' in its repository, or download the file again."
         )
@@ -67,7 +68,7 @@ def read_weights(path: Path) -> State:
         return _unwrap(_read_zip(path), path)
     if head.startswith(b"\x80"):
         return _unwrap(_read_checkpoint(path), path)
-    raise CalpromptError(
+    raise BackboneError(
         f"{path} is not a weights file: it begins with {head[:16]!r}. "
         "Expected safetensors, a PyTorch checkpoint or a TorchScript archive; download it again."
     )
@@ -80,9 +81,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:
-        raise CalpromptError(f"{path} is not valid JSON: {error}") from error
+        raise BackboneError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise CalpromptError(f"{path} holds a JSON {type(values).__name__}, expected an object")
+        raise BackboneError(f"{path} holds a JSON {type(values).__name__}, expected an object")
     return values
 
 
@@ -93,18 +94,18 @@ def _first_bytes(path: Path) -> bytes:
     except OSError as error:
         raise _unreadable(path, error) from error
     if not head:
-        raise CalpromptError(f"{path} is empty (0 bytes), expected weights; download it again")
+        raise BackboneError(f"{path} is empty (0 bytes), expected weights; download it again")
     return head
 
 
 def _read_shards(index: Path) -> State:
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise CalpromptError(f"{index} has no 'weight_map' from tensor names to files")
+        raise BackboneError(f"{index} has no 'weight_map' from tensor names to files")
     state: State = {}
     for name in sorted(set(files.values())):
         if Path(name).name != name:
-            raise CalpromptError(f"{index} points outside its folder, to {name!r}; shards must lie beside it")
+            raise BackboneError(f"{index} points outside its folder, to {name!r}; shards must lie beside it")
         state.update(read_weights(index.parent / name))
     return state
 
@@ -205,15 +206,15 @@ def _unwrap(checkpoint: Any, path: Path) -> State:
         if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(key), Mapping):
             checkpoint = checkpoint[key]
     if not isinstance(checkpoint, Mapping) or not checkpoint:
-        raise CalpromptError(
+        raise BackboneError(
             f"{path} holds {'nothing' if isinstance(checkpoint, Mapping) else type(checkpoint).__name__}, expected "
             "tensors by name or a training checkpoint with 'state_dict'"
         )
     state = {str(name): torch.tensor(value) if type(value) is int else value for name, value in checkpoint.items()}
     others = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if others:
-        raise CalpromptError(
-            f"{path} holds things that are not tensors ({listing(others)}), expected tensors by name or a training "
+        raise BackboneError(
+            f"{path} holds things that are not tensors ({shorten(others)}), expected tensors by name or a training "
             "checkpoint with 'state_dict'"
         )
     for prefix in ("module.", "_orig_mod.", "module."):  # data-parallel wrappers, torch.compile
@@ -222,27 +223,21 @@ def _unwrap(checkpoint: Any, path: Path) -> State:
     return state
 
 
-def listing(names: list[str], first: int = 5) -> str:
-    """'a, b, c and 12 more', for messages."""
-    shown = ", ".join(names[:first])
-    return f"{shown} and {len(names) - first} more" if len(names) > first else shown
-
-
-def _unreadable(path: Path, error: OSError) -> CalpromptError:
-    return CalpromptError(
+def _unreadable(path: Path, error: OSError) -> BackboneError:
+    return BackboneError(
         f"cannot read {path}: {error.strerror or error}. Check the path and your permission to read it."
     )
 
 
-def _damaged(path: Path, kind: str, reason: Exception | str) -> CalpromptError:
+def _damaged(path: Path, kind: str, reason: Exception | str) -> BackboneError:
     reason = (str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip(".")
-    return CalpromptError(
+    return BackboneError(
         f"{path} is a damaged or truncated {kind} ({path.stat().st_size} bytes): {reason}. Download it again."
     )
 
 
-def _refused(path: Path, name: str) -> CalpromptError:
-    return CalpromptError(
+def _refused(path: Path, name: str) -> BackboneError:
+    return BackboneError(
         f"{path} refers to {name!r}, which is not part of weights; nothing in it was run. Loading such a file can run "
         "whatever its author wrote. If you trust it, load it with its own library and save its tensors as .safetensors."
     )

@@ -1,70 +1,64 @@
-"""Labelled images: where they come from, which of them a run sees, and what towers and tuners take of them.
-
-Names are looked up when they are first used: the catalogue and its commands need no torch.
-"""
+"""Labelled images: where they come from, and which of them a run sees. Reading and splitting them needs no torch."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from calprompt.data.bad_images import bad_images_error, find_bad, without
     from calprompt.data.dataset import Dataset, Split
-    from calprompt.data.features import FeatureBank, PixelBank, Progress, Unreadable, frozen_features
+    from calprompt.data.digests import image_digests
     from calprompt.data.folders import read_folder
     from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
     from calprompt.data.load import load_dataset
+    from calprompt.data.memory import ImageMemory
     from calprompt.data.saved_splits import load_split, save_split
     from calprompt.data.split_files import read_split_file, write_split_file
     from calprompt.data.splits import Part, all_classes, base_novel, draw, few_shot
     from calprompt.data.tensors import read_tensors
-
-_FILES = {
-    "bad_images": ("bad_images_error", "find_bad", "without"),
-    "dataset": ("Dataset", "Split"),
-    "features": ("FeatureBank", "PixelBank", "Progress", "Unreadable", "frozen_features"),
-    "folders": ("read_folder",),
-    "images": ("FeatureRows", "ImageFiles", "ImageRows", "Images"),
-    "load": ("load_dataset",),
-    "saved_splits": ("load_split", "save_split"),
-    "split_files": ("read_split_file", "write_split_file"),
-    "splits": ("Part", "all_classes", "base_novel", "draw", "few_shot"),
-    "tensors": ("read_tensors",),
-}
-_HOME = {name: file for file, names in _FILES.items() for name in names}
+    from calprompt.data.unreadable import UnreadableImages, drop_images, find_unreadable, unreadable_error
 
 __all__ = [
     "Dataset",
-    "FeatureBank",
     "FeatureRows",
     "ImageFiles",
+    "ImageMemory",
     "ImageRows",
     "Images",
     "Part",
-    "PixelBank",
-    "Progress",
     "Split",
-    "Unreadable",
+    "UnreadableImages",
     "all_classes",
-    "bad_images_error",
     "base_novel",
     "draw",
+    "drop_images",
     "few_shot",
-    "find_bad",
-    "frozen_features",
+    "find_unreadable",
+    "image_digests",
     "load_dataset",
     "load_split",
     "read_folder",
     "read_split_file",
     "read_tensors",
     "save_split",
-    "without",
+    "unreadable_error",
     "write_split_file",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "dataset": ("Dataset", "Split"),
+        "digests": ("image_digests",),
+        "folders": ("read_folder",),
+        "images": ("FeatureRows", "ImageFiles", "ImageRows", "Images"),
+        "load": ("load_dataset",),
+        "memory": ("ImageMemory",),
+        "saved_splits": ("load_split", "save_split"),
+        "split_files": ("read_split_file", "write_split_file"),
+        "splits": ("Part", "all_classes", "base_novel", "draw", "few_shot"),
+        "tensors": ("read_tensors",),
+        "unreadable": ("UnreadableImages", "drop_images", "find_unreadable", "unreadable_error"),
+    },
+)

@@ -20,7 +20,7 @@ import yaml
 
 from calprompt.data.listing import Listing
 from calprompt.data.text_files import read_lines, read_text
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
@@ -54,12 +54,10 @@ class Classes:
         wanted = self._folders(own)
         lacking = [folder for folder in wanted if folder not in own]
         if lacking:
-            raise CalpromptError(
-                f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {_few(own)}"
-            )
+            raise DataError(f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {_few(own)}")
         left = [folder for folder in own if folder not in wanted]
         if left:
-            raise CalpromptError(f"{self.where} does not list {_few(left)}; add a line for it, or remove its images")
+            raise DataError(f"{self.where} does not list {_few(left)}; add a line for it, or remove its images")
         new = {own.index(folder): label for label, folder in enumerate(wanted)}
         rows = {kind: [(path, new[label]) for path, label in rows] for kind, rows in listing.rows.items()}
         base = None if listing.base is None else tuple(sorted(new[label] for label in listing.base))
@@ -70,7 +68,7 @@ class Classes:
         plain = [name for folder, name in self.entries if folder is None]
         if plain and not set(plain) & set(own) and len(plain) == len(self.entries):
             if len(plain) != len(own):
-                raise CalpromptError(f"{self.where} has {len(plain)} names for {len(own)} classes: {_few(own)}")
+                raise DataError(f"{self.where} has {len(plain)} names for {len(own)} classes: {_few(own)}")
             return list(own)
         return [name if folder is None else folder for folder, name in self.entries]
 
@@ -79,7 +77,7 @@ def find_classes(folder: Path) -> Path | None:
     """The classes file in a folder, if there is one; two are an error."""
     found = [folder / name for name in FILES if (folder / name).is_file()]
     if len(found) > 1:
-        raise CalpromptError(f"{folder} has {found[0].name} and {found[1].name}; keep one")
+        raise DataError(f"{folder} has {found[0].name} and {found[1].name}; keep one")
     return found[0] if found else None
 
 
@@ -91,20 +89,20 @@ def read_classes(path: Path) -> Classes:
     try:
         held = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise CalpromptError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if isinstance(held, list):
         held = {"classes": held}
     if not isinstance(held, dict):
-        raise CalpromptError(f"{path} must have some of {', '.join(KEYS)}, got {type(held).__name__}")
+        raise DataError(f"{path} must have some of {', '.join(KEYS)}, got {type(held).__name__}")
     for key in held:
         if key not in KEYS:
             raise unknown(f"key in {path.name}", str(key), KEYS)
     template = held.get("template")
     if template is not None and (not isinstance(template, str) or template.count("{}") != 1):
-        raise CalpromptError(f"template in {path.name} must be a sentence with one {{}}, got {template!r}")
+        raise DataError(f"template in {path.name} must be a sentence with one {{}}, got {template!r}")
     base = held.get("base")
     if base is not None and not _are_names(base):
-        raise CalpromptError(f"base in {path.name} must be a list of class names")
+        raise DataError(f"base in {path.name} must be a list of class names")
     return _unique(
         Classes(path.name, _entries(path, held.get("classes", [])), template, base and tuple(map(str, base)))
     )
@@ -114,7 +112,7 @@ def read_base(path: Path) -> tuple[str, ...]:
     """A list of base classes: one name a line."""
     names = tuple(read_lines(path))
     if not names:
-        raise CalpromptError(f"{path} is empty; expected the name of a base class on every line")
+        raise DataError(f"{path} is empty; expected the name of a base class on every line")
     return names
 
 
@@ -126,12 +124,10 @@ def with_base(listing: T, names: tuple[str, ...], where: str) -> T:
             raise unknown(f"base class in {where}:", name, labels)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise CalpromptError(f"{where} lists base class {twice[0]!r} twice")
+        raise DataError(f"{where} lists base class {twice[0]!r} twice")
     several = next((name for name in names if listing.class_names.count(name) > 1), None)
     if several is not None:
-        raise CalpromptError(
-            f"{where} lists base class {several!r}, and {listing.name} has several classes of that name"
-        )
+        raise DataError(f"{where} lists base class {several!r}, and {listing.name} has several classes of that name")
     return replace(listing, base=tuple(sorted(labels[name] for name in names)))
 
 
@@ -142,7 +138,7 @@ def _unique(classes: Classes) -> Classes:
     ):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            raise CalpromptError(f"{classes.where} has the {what} {twice[0]!r} twice")
+            raise DataError(f"{classes.where} has the {what} {twice[0]!r} twice")
     return classes
 
 
@@ -159,7 +155,7 @@ def _entries(path: Path, told: Any) -> tuple[tuple[str | None, str], ...]:
         return tuple((str(folder), str(name)) for folder, name in told.items())
     if isinstance(told, list) and _are_names(told, some=False):
         return tuple((None, str(name)) for name in told)
-    raise CalpromptError(f"classes in {path.name} must be a list of names, or {{folder: name}}")
+    raise DataError(f"classes in {path.name} must be a list of names, or {{folder: name}}")
 
 
 def _are_names(values: Any, *, some: bool = True) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calprompt.clip.tokens import as_read
+from calprompt.class_names import normalized_name
 from calprompt.data.images import Images
 from calprompt.data.listing import SPLITS
 from calprompt.data.templates import Templates
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Split:
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
-            raise CalpromptError(f"{len(self.images)} images have {len(self.labels)} labels; expected one each")
+            raise DataError(f"{len(self.images)} images have {len(self.labels)} labels; expected one each")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,29 +57,29 @@ class Dataset:
         names = self.class_names
         alike: dict[str, list[str]] = {}
         for name in names:
-            alike.setdefault(as_read(name), []).append(name)
+            alike.setdefault(normalized_name(name), []).append(name)
         repeated = [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]
         if repeated and not self.repeated_names:
-            raise CalpromptError(
+            raise DataError(
                 f"{self.name}: class names must differ, and the model reads these alike: {', '.join(repeated)}. "
                 "Rename all but one (a classes file can), or put their images together"
             )
         for kind in SPLITS:
             outside = sorted({label for label in getattr(self, kind).labels if not 0 <= label < len(names)})
             if outside:
-                raise CalpromptError(
+                raise DataError(
                     f"{self.name}: {kind} label {outside[0]} is out of range; {len(names)} class names allow "
                     f"0 to {len(names) - 1}"
                 )
         trained = set(self.train.labels)
         untrained = [name for label, name in enumerate(names) if label not in trained]
         if untrained and not self.test_only:
-            raise CalpromptError(
+            raise DataError(
                 f"{self.name}: no training image of {', '.join(untrained[:5])}{', …' if len(untrained) > 5 else ''}; "
                 "every class needs at least one"
             )
         if not len(self.test):
-            raise CalpromptError(f"{self.name}: there are no test images")
+            raise DataError(f"{self.name}: there are no test images")
 
     def template_of(self, table: str) -> str | None:
         """The sentence in one of the published tables, or the one for all."""

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import ImageError
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # fmt: off
@@ -57,10 +57,6 @@ _SIGNATURES = (
 _MARKUP = ((b"<svg", "an SVG drawing"), (b"<html", "an HTML page, as a failed download leaves"), (b"<?xml", "XML"))
 
 
-class BadImageError(CalpromptError):
-    """Why a file cannot be used as an image."""
-
-
 def read(path: str | Path) -> bytes:
     """What is in the file."""
     _require_contents(path)
@@ -68,48 +64,40 @@ def read(path: str | Path) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError as error:
-        raise BadImageError(error.strerror or str(error)) from error
+        raise ImageError(error.strerror or str(error)) from error
 
 
 def decode(data: bytes, *, upright: bool = False) -> Image.Image:
     """The picture in a file's bytes, in RGB; `upright` turns it as its EXIF tag says."""
     with _opened(io.BytesIO(data)) as image:
         image.load()
-        return _rgb(ImageOps.exif_transpose(image) if upright else image)
+        return as_rgb(ImageOps.exif_transpose(image) if upright else image)
 
 
-def glance(path: Path) -> None:
-    """Raise for what the first bytes tell already: not there, empty, no image; a good file is opened for an instant."""
-    _require_contents(path)
-    try:
-        with path.open("rb") as file:
-            if not file.read(8).startswith(_STARTS):
-                file.seek(0)
-                with _opened(file):
-                    pass
-    except OSError as error:
-        raise BadImageError(error.strerror or str(error)) from error
+def check_start(data: bytes) -> None:
+    """Raise for what the beginning of a file shows already: no image, or one of a format that is not read."""
+    if not data[:8].startswith(_STARTS):
+        with _opened(io.BytesIO(data)):
+            pass
 
 
 @contextmanager
 def _opened(file: BinaryIO) -> Iterator[Image.Image]:
-    """The file as Pillow opens it; whatever goes wrong, here or with it, is a `BadImageError`."""
+    """The file as Pillow opens it; whatever goes wrong, here or with it, is a `ImageError`."""
     try:
         with Image.open(file, formats=FORMATS) as image:
-            width, height = image.size
-            if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
-                raise BadImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
+            check_shape(image)
             yield image
-    except BadImageError:
+    except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise BadImageError(_what_it_is(file)) from error
+        raise ImageError(_what_it_is(file)) from error
     except Image.DecompressionBombError as error:
         limit = round(2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6)
-        raise BadImageError(f"more than {limit} million pixels; make it smaller") from error
+        raise ImageError(f"more than {limit} million pixels; make it smaller") from error
     except Exception as error:  # a damaged file makes decoders raise nearly anything
         said = str(error).splitlines()
-        raise BadImageError(f"damaged: {said[0] if said else type(error).__name__}") from error
+        raise ImageError(f"damaged: {said[0] if said else type(error).__name__}") from error
 
 
 def _require_contents(path: str | Path) -> None:
@@ -118,27 +106,36 @@ def _require_contents(path: str | Path) -> None:
     except OSError as error:
         dangling = os.path.islink(path) and isinstance(error, FileNotFoundError)
         said = "a link to a file that is not there" if dangling else error.strerror or str(error)
-        raise BadImageError(said) from error
+        raise ImageError(said) from error
     if stat.S_ISDIR(found.st_mode):
-        raise BadImageError("a folder, not a file")
+        raise ImageError("a folder, not a file")
     if not stat.S_ISREG(found.st_mode):
-        raise BadImageError("not an ordinary file")
+        raise ImageError("not an ordinary file")
     if found.st_size == 0:
-        raise BadImageError("an empty file")
+        raise ImageError("an empty file")
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def check_shape(image: Image.Image) -> None:
+    """Raise for an image so long and thin that resizing its short side makes it too large to hold."""
+    width, height = image.size
+    if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
+        raise ImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A decoded picture in RGB, if its shape and colours allow that."""
+    check_shape(image)
     if image.mode.startswith("I"):
         pixels = np.asarray(image).astype(np.int64)
         if pixels.min() < 0 or pixels.max() > 0xFFFF:
-            raise BadImageError("more than 16 bits a pixel; save it with 8")
+            raise ImageError("more than 16 bits a pixel; save it with 8")
         image = Image.fromarray((pixels >> 8).astype(np.uint8))
     if image.mode == "F":
-        raise BadImageError("floating-point pixels; save it with 8 bits")
+        raise ImageError("floating-point pixels; save it with 8 bits")
     try:
         return image if image.mode == "RGB" else image.convert("RGB")
     except ValueError as error:
-        raise BadImageError(f"its colours ({image.mode}) cannot be converted to RGB") from error
+        raise ImageError(f"its colours ({image.mode}) cannot be converted to RGB") from error
 
 
 def _what_it_is(file: BinaryIO) -> str:

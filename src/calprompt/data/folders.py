@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -39,14 +39,14 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     """The class names and images in a folder, see above."""
     inside = [folder.name for folder in subfolders(root)]
     if not inside:
-        raise CalpromptError(f"{root} has no subfolders; expected one folder of images a class")
+        raise DataError(f"{root} has no subfolders; expected one folder of images a class")
     looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
         inside == ["test"] and bool(subfolders(root / "test"))
     )
     if not looks_split:
         class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
-        raise CalpromptError(f"{root} has train/ but no test/; put the images to test on there, a folder a class")
+        raise DataError(f"{root} has train/ but no test/; put the images to test on there, a folder a class")
     else:
         class_names, rows = _split_already(root, inside)
     return Listing(root.resolve().name, root, tuple(class_names), rows)
@@ -61,7 +61,7 @@ def image_names(folder: Path) -> list[str]:
     """Names of the visible image files in a folder, sorted; a folder without any is an error."""
     found = [name for name in os.listdir(folder) if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
     if not found:
-        raise CalpromptError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
+        raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
     return sorted(found)
 
 
@@ -77,7 +77,7 @@ def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str
     for label, name in enumerate(class_names):
         try:
             files = [path for path, _ in class_rows(root, root / name, label)]
-        except CalpromptError as error:
+        except DataError as error:
             wrong.append(str(error))
             continue
         if len(files) < 2:
@@ -91,7 +91,7 @@ def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str
 def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
     strange = [name for name in inside if name not in SPLITS]
     if strange:
-        raise CalpromptError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
+        raise DataError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
     class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
@@ -103,7 +103,7 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
                 continue
             try:
                 rows[kind] += class_rows(root, folder, labels[folder.name])
-            except CalpromptError as error:
+            except DataError as error:
                 wrong.append(str(error))
     _refuse(wrong)
     return class_names, rows
@@ -113,7 +113,7 @@ def _refuse(wrong: list[str]) -> None:
     """Raise for all that is wrong at once, so that it can be mended at once."""
     if wrong:
         more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise CalpromptError("\n".join(wrong[:SHOWN]) + more)
+        raise DataError("\n".join(wrong[:SHOWN]) + more)
 
 
 def _by_name(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Images by number, of three kinds: files on disk, rows of pixels, rows of features.
 
-Each tells its names and digests, and gives what a tower or a tuner takes; none knows labels.
+Each knows its names and digests and gives what a tower or a tuner takes; none knows labels. torch is imported only
+where pixels or features are asked for.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
-from torch import Tensor
+from calprompt.data.decoding import as_rgb, check_start, decode, read
+from calprompt.data.memory import ImageMemory
+from calprompt.errors import DataError, ImageError
 
-from calprompt.clip import Backbone, Preprocessing
-from calprompt.data.decoding import BadImageError, decode, read
-from calprompt.errors import CalpromptError
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from PIL import Image
+    from torch import Tensor
 
-
-class UnreadableImageError(CalpromptError):
-    """An image that cannot be read; `calprompt.data.features` collects them and reports all at once."""
+    from calprompt.clip import Backbone, BackboneIdentity, Preprocessing
 
 
 class Picture(Protocol):
@@ -38,9 +40,12 @@ class Picture(Protocol):
         """sha256 of all that its pixels depend on."""
         ...
 
+    def check(self) -> None:
+        """Raise an `ImageError` for what the first bytes show already: no image, or a format that is not read."""
+
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        """Pixels [3, size, size] of views, each drawn from its generator; of the evaluation view alone if none is
-        wanted or there is no other."""
+        """Pixels of views, as `preprocessing` makes them: each drawn from its generator, or the evaluation view alone
+        if none is wanted or there is no other."""
         ...
 
 
@@ -63,25 +68,26 @@ class Images(Protocol):
     def digest(self, index: int) -> str:
         return self.read(index).digest
 
-    def check(self, backbone: Backbone) -> None:
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
         """Raise if these images do not suit the backbone."""
         ...
-
-    def pixels(self, index: int, preprocessing: Preprocessing) -> Tensor:
-        """[3, size, size] of the evaluation view."""
-        return self.read(index).views(preprocessing)[0]
 
 
 @dataclass(frozen=True)
 class ImageFiles(Images):
     """Image files under a folder, by their paths relative to it.
 
-    upright  turn images as their EXIF tags say
+    Attributes:
+        root: The folder.
+        paths: With "/", so that they are the same on every system.
+        upright: Turn images as their EXIF tags say.
+        memory: Keeps the bytes of files that are read, so that they are opened once; `None`: keeps nothing.
     """
 
     root: Path
-    paths: tuple[str, ...]  # with "/", so that they are the same on every system
+    paths: tuple[str, ...]
     upright: bool = False
+    memory: ImageMemory | None = field(default=None, compare=False, repr=False)
     has_pixels: ClassVar[bool] = True
     augmented: ClassVar[bool] = True
 
@@ -99,13 +105,28 @@ class ImageFiles(Images):
         return self.paths[index]
 
     def read(self, index: int) -> Picture:
+        path = os.path.join(self.root, self.paths[index])
         try:
-            return FileContent(self.paths[index], read(os.path.join(self.root, self.paths[index])), self.upright)
-        except BadImageError as error:
-            raise UnreadableImageError(f"{self.paths[index]} ({error})") from error
+            data = read(path) if self.memory is None else self.memory.read(path)
+        except ImageError as error:
+            raise ImageError(error.reason, self.paths[index]) from error
+        return FileContent(self.paths[index], data, self.upright)
 
-    def check(self, backbone: Backbone) -> None:
+    def digest(self, index: int) -> str:
+        """sha256 of the file's bytes; of one that has not changed since, as it was computed before."""
+        if self.memory is None:
+            return checked_digest(self.read(index))
+        path = os.path.join(self.root, self.paths[index])
+        return self.memory.digest(path, self.upright, lambda: checked_digest(self.read(index)))
+
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
         """Files suit every backbone: its preprocessing sees to that."""
+
+
+def checked_digest(picture: Picture) -> str:
+    """The digest of an image whose first bytes are those of one."""
+    picture.check()
+    return picture.digest
 
 
 class Digested(ABC):
@@ -138,11 +159,64 @@ class FileContent(Digested):
         """Of the file's bytes and of how it is read, if not as usual."""
         return hashlib.sha256(self.data + b"upright" if self.upright else self.data).hexdigest()
 
+    def check(self) -> None:
+        try:
+            check_start(self.data)
+        except ImageError as error:
+            raise ImageError(error.reason, self.name) from error
+
+    def decode(self) -> Image.Image:
+        """The picture, in RGB."""
+        try:
+            return decode(self.data, upright=self.upright)
+        except ImageError as error:
+            raise ImageError(error.reason, self.name) from error
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        image = self.decode()
+        if not drawn:
+            return [preprocessing.evaluation()(image)]
+        return [preprocessing.training(generator)(image) for generator in drawn]
+
+
+@dataclass(eq=False)
+class PillowPicture(Digested):
+    """A picture that is decoded already."""
+
+    name: str
+    image: Image.Image
+    held: ClassVar[int] = 0
+
+    @classmethod
+    def from_array(cls, name: str, array: NDArray[Any]) -> PillowPicture:
+        """From an array of 8-bit levels [height, width] or [height, width, 1, 3 or 4 channels]."""
+        from PIL import Image
+
+        if array.dtype.name != "uint8":
+            raise ImageError(
+                f"an array of {array.dtype.name}; expected uint8 levels 0 to 255 (for floats in [0, 1]: "
+                "(255 * x).round().astype('uint8'))",
+                name,
+            )
+        if array.ndim == 3 and array.shape[-1] == 1:
+            array = array[..., 0]
+        if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
+            shape = list(array.shape)
+            raise ImageError(f"an array of shape {shape}; expected [height, width] or [height, width, 3]", name)
+        return cls(name, Image.fromarray(array))
+
+    def _sha256(self) -> str:
+        """Of its mode, size and pixels."""
+        return hashlib.sha256(f"{self.image.mode} {self.image.size}".encode() + self.image.tobytes()).hexdigest()
+
+    def check(self) -> None:
+        """It is decoded already."""
+
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
         try:
-            image = decode(self.data, upright=self.upright)
-        except BadImageError as error:
-            raise UnreadableImageError(f"{self.name} ({error})") from error
+            image = as_rgb(self.image)
+        except ImageError as error:
+            raise ImageError(error.reason, self.name) from error
         if not drawn:
             return [preprocessing.evaluation()(image)]
         return [preprocessing.training(generator)(image) for generator in drawn]
@@ -168,10 +242,10 @@ class ImageRows(Images):
     def read(self, index: int) -> Picture:
         return Row(self.rows[index])
 
-    def check(self, backbone: Backbone) -> None:
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
         size = backbone.preprocessing.size
         if tuple(self.rows.shape[1:]) != (3, size, size):
-            raise CalpromptError(
+            raise DataError(
                 f"the images are {list(self.rows.shape[1:])}, but backbone {backbone.name!r} takes [3, {size}, {size}]"
             )
 
@@ -196,9 +270,9 @@ class FeatureRows(Images):
     def read(self, index: int) -> Picture:
         return FeatureRow(self.rows[index])
 
-    def check(self, backbone: Backbone) -> None:
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
         if self.rows.shape[1] != backbone.embed_dim:
-            raise CalpromptError(
+            raise DataError(
                 f"the image features have {self.rows.shape[1]} dimensions, but backbone {backbone.name!r} has "
                 f"{backbone.embed_dim}; were they made with another backbone?"
             )
@@ -211,8 +285,13 @@ class Row(Digested):
     row: Tensor
     held: ClassVar[int] = 0  # no more than all of them do
 
+    def check(self) -> None:
+        """Tensors are checked when they are read from their file."""
+
     def _sha256(self) -> str:
         """Of its dtype, shape and bytes."""
+        import torch
+
         digest = hashlib.sha256(f"{self.row.dtype} {tuple(self.row.shape)}".encode())
         digest.update(self.row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
@@ -225,4 +304,4 @@ class FeatureRow(Row):
     """A tensor of features, of which there are no pixels."""
 
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        raise CalpromptError("pixels are needed, and this dataset holds image features only")
+        raise DataError("pixels are needed, and this dataset holds image features only")

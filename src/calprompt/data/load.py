@@ -25,7 +25,7 @@ from calprompt.data.split_files import list_split_file
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table
 from calprompt.data.tensors import read_tensors
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import read_json
 
 EXPECTED = (
@@ -58,7 +58,7 @@ def load_dataset(
         listing = list_dataset(data, root=root, classes=classes)
         dataset = listing.dataset()
     elif classes is not None:
-        raise CalpromptError(f"{data} names its classes itself; a classes file goes with a folder or a table")
+        raise DataError(f"{data} names its classes itself; a classes file goes with a folder or a table")
     if base is not None:
         path = Path(base).expanduser()
         dataset = with_base(dataset, read_base(path), path.name)
@@ -77,7 +77,7 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
         listing = _folder(path)
         told = told or find_classes(path)
     elif not path.exists():
-        raise CalpromptError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
+        raise DataError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
     elif path.suffix.lower() in TABLES:
         listing = list_table(path, place)
         told = told or find_classes(path.parent)
@@ -85,11 +85,11 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
     elif path.suffix.lower() == ".json":
         listing = list_split_file(path, place)
     else:
-        raise CalpromptError(f"{path} is not data; expected {EXPECTED}")
+        raise DataError(f"{path} is not data; expected {EXPECTED}")
     if told is not None:
         listing = read_classes(told).apply(listing)
     if numbered and all(name.isdecimal() for name in listing.class_names):
-        raise CalpromptError(
+        raise DataError(
             f"{path.name}: the labels are numbers; write the names of the {len(listing.class_names)} classes, in "
             "order, to classes.txt beside it"
         )
@@ -117,7 +117,7 @@ def _folder(path: Path) -> Listing:
         return entry.listing_in(path)
     files = _split_files(path)
     if len(files) > 1:
-        raise CalpromptError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
+        raise DataError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
     return list_split_file(files[0]) if files else list_folder(path)
 
 

@@ -22,7 +22,7 @@ from calprompt.data.images import ImageFiles
 from calprompt.data.listing import SPLITS
 from calprompt.data.split_files import find_images
 from calprompt.data.templates import Templates
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.registry import unknown
 
@@ -51,10 +51,10 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     for kind, split in dataset.splits.items():
         images = split.images
         if not isinstance(images, ImageFiles):
-            raise CalpromptError(f"{dataset.name} is held in memory; only image files can be listed in a split")
+            raise DataError(f"{dataset.name} is held in memory; only image files can be listed in a split")
         outside = next((place for place in images.paths if not _is_inside(place)), None)
         if outside is not None:
-            raise CalpromptError(
+            raise DataError(
                 f"{dataset.name} has {outside}, which is outside of its image folder {images.root}; a split to share "
                 "lists images in one folder. Load the data with a root that has them all"
             )
@@ -71,17 +71,17 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     path = Path(path).expanduser()
     told = read_json(path)
     if not is_saved_split(told):
-        raise CalpromptError(f"{path} is no saved split; expected a file that save_split wrote")
+        raise DataError(f"{path} is no saved split; expected a file that save_split wrote")
     try:
         whole = _digest({key: value for key, value in told.items() if key != "digest"}) == told["digest"]
         rows = [(kind, *row) for kind in SPLITS for row in told[kind]]
         outside = next((row[1] for row in rows if not _is_inside(row[1])), None)
     except (KeyError, TypeError, ValueError) as error:
-        raise CalpromptError(f"{path} is damaged: {error!r}; ask for it again") from error
+        raise DataError(f"{path} is damaged: {error!r}; ask for it again") from error
     if not whole:
-        raise CalpromptError(f"{path} was changed after it was saved; ask for it again, or save the split anew")
+        raise DataError(f"{path} was changed after it was saved; ask for it again, or save the split anew")
     if outside is not None:
-        raise CalpromptError(f"{path} lists {outside}, which is outside of the image folder")
+        raise DataError(f"{path} lists {outside}, which is outside of the image folder")
     folder = Path(root).expanduser() if root is not None else find_images(path.parent, rows[0][1], path.name)
     _check(path, folder, [(place, digest) for _, place, _, digest in rows])
 
@@ -95,7 +95,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
         split("val"),
         split("test"),
         template=told["template"],
-        templates=None if told.get("templates") is None else Templates(**told["templates"]),
+        templates=None if told.get("templates") is None else Templates.from_dict(told["templates"]),
         base=None if told["base"] is None else tuple(told["base"]),
         test_only=told["test_only"],
         repeated_names=told["repeated_names"],
@@ -137,7 +137,7 @@ def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
             wrong.append(f"{place} ({error.strerror or error})")
     if wrong:
         more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise CalpromptError(
+        raise DataError(
             f"{path.name} lists {len(rows)} images in {folder}, of which {len(wrong)} are missing or have changed:\n  "
             + "\n  ".join(wrong[:SHOWN])
             + more

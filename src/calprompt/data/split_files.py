@@ -15,7 +15,7 @@ from typing import Any
 
 from calprompt.data.folders import subfolders
 from calprompt.data.listing import SPLITS, Listing
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import read_json, write_bytes
 
 NamedRow = tuple[str, int, str]  # path, label, class name
@@ -33,18 +33,16 @@ def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
     """The rows of a split file by split; raises for whatever is not as it must be."""
     held = read_json(path)
     if not is_split(held):
-        raise CalpromptError(
-            f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}'
-        )
+        raise DataError(f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}')
     rows: dict[str, list[NamedRow]] = {}
     for kind in SPLITS:
         rows[kind] = []
         for number, row in enumerate(held[kind]):
             if not _is_row(row):
-                raise CalpromptError(f"{path.name}: {kind} row {number} is {row!r}, expected [path, label, class name]")
+                raise DataError(f"{path.name}: {kind} row {number} is {row!r}, expected [path, label, class name]")
             rows[kind].append((row[0], int(row[1]), row[2]))
     if not any(rows.values()):
-        raise CalpromptError(f"{path} has no rows")
+        raise DataError(f"{path} has no rows")
     return rows
 
 
@@ -60,12 +58,12 @@ def listing(name: str, root: Path, split: Mapping[str, Sequence[NamedRow]], wher
     for kind in SPLITS:
         for path, label, class_name in split[kind]:
             if names.setdefault(label, class_name) != class_name:
-                raise CalpromptError(
+                raise DataError(
                     f"{where}: label {label} is {names[label]!r} and, for {path}, {class_name!r}; expected one name"
                 )
     if sorted(names) != list(range(len(names))):
         lacking = next(label for label in range(len(names) + 1) if label not in names)
-        raise CalpromptError(
+        raise DataError(
             f"{where}: {len(names)} classes must have labels 0 to {len(names) - 1}, and {lacking} is missing"
         )
     rows = {kind: [(path, label) for path, label, _ in split[kind]] for kind in SPLITS}
@@ -80,8 +78,8 @@ def find_images(folder: Path, first: str, where: str) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise CalpromptError(f"{where}: {first} is in {found[0].name}/ and in {found[1].name}/; say which with root")
-    raise CalpromptError(
+        raise DataError(f"{where}: {first} is in {found[0].name}/ and in {found[1].name}/; say which with root")
+    raise DataError(
         f"{where}: {first} is neither in {folder} nor in a folder in it; say with root where the images are"
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from calprompt.data.dataset import Dataset, Split
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 VAL_SHOTS = 4  # at most
 
@@ -44,7 +44,7 @@ def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
     if shots is None:
         return dataset
     if shots < 1:
-        raise CalpromptError(f"shots is a number of training images a class, at least 1; got {shots}")
+        raise DataError(f"shots is a number of training images a class, at least 1; got {shots}")
     rng = random.Random(seed)
     train = dataset.train.take(draw(dataset.train.labels, shots, rng))
     val = dataset.val.take(draw(dataset.val.labels, min(shots, VAL_SHOTS), rng))
@@ -54,7 +54,7 @@ def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
 def all_classes(dataset: Dataset) -> Part:
     """Every class as one part, to train and to test on."""
     if len(dataset.class_names) < 2:
-        raise CalpromptError(f"{dataset.name} has one class; there must be two or more to tell apart")
+        raise DataError(f"{dataset.name} has one class; there must be two or more to tell apart")
     return _part(dataset, range(len(dataset.class_names)))
 
 
@@ -69,12 +69,12 @@ def base_novel(dataset: Dataset) -> tuple[Part, Part]:
     if min(len(base), len(novel)) < 2:
         have = f"{dataset.name} has {count} {'class' if count == 1 else 'classes'}"
         if dataset.base is not None:
-            raise CalpromptError(f"{have}, {len(base)} of them base by its list; base and novel need two each")
-        raise CalpromptError(f"{have}; base and novel need two each, so there must be four or more")
+            raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each")
+        raise DataError(f"{have}; base and novel need two each, so there must be four or more")
     parts = _part(dataset, base), _part(dataset, novel)
     for name, part in zip(("base", "novel"), parts, strict=True):
         if not len(part.test):
-            raise CalpromptError(f"{dataset.name} has no test images of the {name} classes ({part.class_names[0]}, …)")
+            raise DataError(f"{dataset.name} has no test images of the {name} classes ({part.class_names[0]}, …)")
     return parts
 
 

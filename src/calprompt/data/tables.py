@@ -22,7 +22,7 @@ from typing import Any
 
 from calprompt.data.listing import SPLITS, Listing, Row, split_class
 from calprompt.data.text_files import read_text
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
@@ -56,9 +56,7 @@ def list_table(path: Path, root: Path | None = None) -> Listing:
     for name in class_names:
         own = [place for place, label, _ in told if label == name]
         if len(own) < 2:
-            raise CalpromptError(
-                f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test"
-            )
+            raise DataError(f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test")
         for kind, part in split_class(name, own).items():
             rows[kind] += [(place, labels[name]) for place in part]
     return Listing(path.stem, folder, tuple(class_names), rows)
@@ -71,13 +69,13 @@ def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
     rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(_cells(path, text, delimiter), 1)]
     rows = [(number, row) for number, row in rows if any(row)]
     if not rows:
-        raise CalpromptError(f"{path} is empty; expected rows of path, label and, if you like, split")
+        raise DataError(f"{path} is empty; expected rows of path, label and, if you like, split")
     header = [_column(cell) for cell in rows[0][1]]
     if "path" in header and "label" in header:
         rows = rows[1:]
     elif "path" in header or "label" in header:
         lacks = "label" if "path" in header else "path"
-        raise CalpromptError(f"{path.name} has no column '{lacks}'; its first line is {','.join(rows[0][1])!r}")
+        raise DataError(f"{path.name} has no column '{lacks}'; its first line is {','.join(rows[0][1])!r}")
     else:
         header = ["path", "label", "split"]
     for number, row in rows:
@@ -88,7 +86,7 @@ def _cells(path: Path, text: str, delimiter: str) -> list[list[str]]:
     try:
         return list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True, skipinitialspace=True))
     except csv.Error as error:
-        raise CalpromptError(f"{path} is not a readable CSV file: {error}") from error
+        raise DataError(f"{path} is not a readable CSV file: {error}") from error
 
 
 def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -98,9 +96,9 @@ def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise CalpromptError(f"{path.name}, line {number} is not JSON: {error}") from error
+            raise DataError(f"{path.name}, line {number} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise CalpromptError(f'{path.name}, line {number} must be an object such as {{"path": …, "label": …}}')
+            raise DataError(f'{path.name}, line {number} must be an object such as {{"path": …, "label": …}}')
         yield number, {_column(key): value for key, value in record.items()}
 
 
@@ -118,16 +116,16 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
             wrong.append(f"line {number}: split {split!r} is none of {', '.join(SPLITS)}")
         told.append((place, label, SPLIT_WORDS.get(split, "")))
     if not told:
-        raise CalpromptError(f"{path} has no rows; expected path, label and, if you like, split")
+        raise DataError(f"{path} has no rows; expected path, label and, if you like, split")
     wrong += [f"{place} is listed {n} times" for place, n in Counter(row[0] for row in told).items() if place and n > 1]
     without = sum(not split for _, _, split in told)
     if 0 < without < len(told) and not wrong:
         wrong.append(f"{without} of {len(told)} rows have no split; give all of them one, or none")
     if wrong:
         more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise CalpromptError(f"{path} cannot be used:\n  " + "\n  ".join(wrong[:SHOWN]) + more)
+        raise DataError(f"{path} cannot be used:\n  " + "\n  ".join(wrong[:SHOWN]) + more)
     if not without and not any(split == "test" for _, _, split in told):
-        raise CalpromptError(f"{path.name} has no row of split test; expected images to test on")
+        raise DataError(f"{path.name} has no row of split test; expected images to test on")
     return told
 
 
@@ -137,7 +135,7 @@ def _class_names(path: Path, labels: list[str]) -> list[str]:
         return sorted(found)
     numbers = sorted({int(label) for label in found})
     if numbers != list(range(len(numbers))) or len(numbers) != len(found):
-        raise CalpromptError(
+        raise DataError(
             f"{path.name}: the labels are {len(numbers)} numbers from {numbers[0]} to {numbers[-1]}; expected all of 0 "
             f"to {len(numbers) - 1}"
         )

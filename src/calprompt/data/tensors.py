@@ -13,18 +13,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import FeatureRows, ImageRows, Images
 from calprompt.data.listing import SPLITS
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import read_json
 from calprompt.registry import unknown
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 KINDS: dict[str, Callable[[Tensor], Images]] = {"images": ImageRows, "features": FeatureRows}
 _SHAPES = {"images": "[n, 3, height, width]", "features": "[n, dimensions]"}
@@ -37,7 +39,7 @@ def read_tensors(path: Path) -> Dataset:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
             metadata = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise CalpromptError(f"{path} is not a readable safetensors file: {error}") from error
+        raise DataError(f"{path} is not a readable safetensors file: {error}") from error
     known = [f"{split}_{what}" for split in SPLITS for what in (*KINDS, "labels")]
     for name in tensors:
         if name not in known:
@@ -51,7 +53,7 @@ def read_tensors(path: Path) -> Dataset:
 def _kind(path: Path, tensors: dict[str, Tensor]) -> str:
     found = sorted({name.split("_")[1] for name in tensors} & set(KINDS))
     if len(found) != 1:
-        raise CalpromptError(
+        raise DataError(
             f"{path.name} has {'both images and features' if found else 'neither images nor features'}; expected "
             "train_images and test_images, or train_features and test_features"
         )
@@ -59,27 +61,29 @@ def _kind(path: Path, tensors: dict[str, Tensor]) -> str:
 
 
 def _split(path: Path, tensors: dict[str, Tensor], split: str, kind: str) -> Split:
+    import torch
+
     rows, labels = tensors.get(f"{split}_{kind}"), tensors.get(f"{split}_labels")
     if rows is None and labels is None and split == "val":
         sample = tensors[f"train_{kind}"]  # the shape of a row, for a split of none
         rows, labels = sample[:0], torch.zeros(0, dtype=torch.long)
     if rows is None or labels is None:
-        raise CalpromptError(f"{path.name} has no {split}_{kind if rows is None else 'labels'}")
+        raise DataError(f"{path.name} has no {split}_{kind if rows is None else 'labels'}")
     if rows.ndim != (4 if kind == "images" else 2) or (kind == "images" and rows.shape[1] != 3):
-        raise CalpromptError(f"{path.name}: {split}_{kind} is {list(rows.shape)}, expected {_SHAPES[kind]}")
+        raise DataError(f"{path.name}: {split}_{kind} is {list(rows.shape)}, expected {_SHAPES[kind]}")
     if not rows.is_floating_point():
-        raise CalpromptError(
+        raise DataError(
             f"{path.name}: {split}_{kind} is {_name(rows.dtype)}, expected floating-point numbers"
             + (" (pixels normalised as the backbone wants them)" if kind == "images" else "")
         )
     if not bool(torch.isfinite(rows).all()):
-        raise CalpromptError(f"{path.name}: {split}_{kind} has values that are not finite")
+        raise DataError(f"{path.name}: {split}_{kind} has values that are not finite")
     if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise CalpromptError(
+        raise DataError(
             f"{path.name}: {split}_labels is {_name(labels.dtype)} {list(labels.shape)}, expected whole numbers [n]"
         )
     if len(labels) != len(rows):
-        raise CalpromptError(f"{path.name}: {split} has {len(rows)} {kind} and {len(labels)} labels")
+        raise DataError(f"{path.name}: {split} has {len(rows)} {kind} and {len(labels)} labels")
     return Split(KINDS[kind](rows), tuple(labels.tolist()))
 
 
@@ -90,20 +94,20 @@ def _names(path: Path, metadata: dict[str, str]) -> tuple[tuple[str, ...], str |
         try:
             told: Any = {**metadata, "class_names": json.loads(metadata["class_names"])}
         except ValueError as error:
-            raise CalpromptError(f"class_names in {where} is not a JSON list: {error}") from error
+            raise DataError(f"class_names in {where} is not a JSON list: {error}") from error
     elif sidecar.is_file():
         where, told = sidecar.name, read_json(sidecar)
     else:
-        raise CalpromptError(
+        raise DataError(
             f"{path.name} has no class names: put a JSON list under 'class_names' in its metadata, or write "
             f'{{"class_names": ["daisy", "rose"]}} to {sidecar.name} beside it'
         )
     names = told.get("class_names") if isinstance(told, dict) else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise CalpromptError(f"class_names in {where} must be a list of names")
+        raise DataError(f"class_names in {where} must be a list of names")
     template = told.get("template")
     if template is not None and not isinstance(template, str):
-        raise CalpromptError(f"template in {where} must be a sentence, got {template!r}")
+        raise DataError(f"template in {where} must be a sentence, got {template!r}")
     return tuple(names), template
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 
 def read_text(path: Path) -> str:
@@ -12,9 +12,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CalpromptError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8") from error
     except OSError as error:
-        raise CalpromptError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def read_lines(path: Path) -> list[str]:

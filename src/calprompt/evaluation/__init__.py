@@ -1,11 +1,19 @@
 """Evaluation of runs from their stored logits: every metric under every calibrator, without the model."""
 
-from calprompt.evaluation.bootstrap import bootstrap_intervals
-from calprompt.evaluation.evaluate import Calibrated, Evaluation, Measured, evaluate_run
-from calprompt.evaluation.output import check_output, tidy_rows, write_evaluations
-from calprompt.evaluation.selection import Selection, select
-from calprompt.evaluation.settings import EvaluationSettings
-from calprompt.evaluation.stored_run import StoredModel, stored_models
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calprompt.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from calprompt.evaluation.bootstrap import bootstrap_intervals
+    from calprompt.evaluation.output import check_output, tidy_rows, write_evaluations
+    from calprompt.evaluation.predicting import fitted_calibrator, run_predictor
+    from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured, evaluate_run
+    from calprompt.evaluation.selection import Selection, select
+    from calprompt.evaluation.settings import EvaluationSettings
+    from calprompt.evaluation.stored_models import StoredModel, stored_models
 
 __all__ = [
     "Calibrated",
@@ -17,8 +25,23 @@ __all__ = [
     "bootstrap_intervals",
     "check_output",
     "evaluate_run",
+    "fitted_calibrator",
+    "run_predictor",
     "select",
     "stored_models",
     "tidy_rows",
     "write_evaluations",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "bootstrap": ("bootstrap_intervals",),
+        "output": ("check_output", "tidy_rows", "write_evaluations"),
+        "predicting": ("fitted_calibrator", "run_predictor"),
+        "run_evaluation": ("Calibrated", "Evaluation", "Measured", "evaluate_run"),
+        "selection": ("Selection", "select"),
+        "settings": ("EvaluationSettings",),
+        "stored_models": ("StoredModel", "stored_models"),
+    },
+)

@@ -94,7 +94,7 @@ def _binned(
     weights: Floats, confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth
 ) -> tuple[Floats, Floats, Floats]:
     """ECE, MCE and weighted MCE over equal-width bins, [R] each."""
-    index, counted, averaged = binning.width_members(confidence, binning.width_edges(n_bins, bins.edges), bins)
+    index, counted, averaged = binning.width_members(confidence, n_bins, bins)
     inside = (index[:, None] == np.arange(n_bins)).astype(np.float64)  # [N, bins]
     count, members, difference = (
         weights @ (inside * x[:, None]) for x in (counted, averaged, averaged * (correct - confidence))

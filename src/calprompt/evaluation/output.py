@@ -20,10 +20,10 @@ import torch
 
 import calprompt
 from calprompt.errors import CalpromptError
-from calprompt.evaluation.evaluate import Calibrated, Evaluation
+from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.extensions import load_extension
 from calprompt.files import locked, write_bytes, write_json
-from calprompt.results import EVALUATION
+from calprompt.runs.folder import write_evaluation
 
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")
 SUFFIXES = (".json", ".csv")
@@ -128,9 +128,14 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
         return [path]
     paths = []
     for evaluation in evaluations:
-        paths.append(evaluation.run.folder / EVALUATION)
-        with locked(evaluation.run.folder):
-            write_json(paths[-1], evaluation_record([evaluation]))
+        folder = evaluation.run.folder
+        try:
+            with locked(folder):
+                paths.append(write_evaluation(folder, evaluation_record([evaluation])))
+        except PermissionError as error:
+            raise CalpromptError(
+                f"cannot write to the run {folder}: {error.strerror or error}; write elsewhere with out=FILE"
+            ) from error
     return paths
 
 

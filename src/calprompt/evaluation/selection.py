@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calprompt.calibrators import Calibrator, Stored
+from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.metrics import GuaranteedThreshold, guaranteed_threshold, predictions
 
 
@@ -66,8 +66,8 @@ class Selection:
 
 def select(
     calibrator: Calibrator,
-    val: Stored,
-    tests: dict[str, Stored],
+    val: StoredLogits,
+    tests: dict[str, StoredLogits],
     *,
     target_error: float,
     confidence_level: float = 0.95,
@@ -93,13 +93,13 @@ def select(
     return Selection(chosen, fitted_on, calibrator.state(), found, chosen.reason)
 
 
-def outcomes(calibrator: Calibrator, record: Stored) -> tuple[Any, Any]:
+def outcomes(calibrator: Calibrator, record: StoredLogits) -> tuple[Any, Any]:
     """Calibrated confidence of each image, and whether its prediction is right."""
     given = predictions(calibrator(record), record.given("labels"), from_logits=True)
     return given.confidence, given.correct
 
 
-def subset(record: Stored, indices: Tensor) -> Stored:
+def subset(record: StoredLogits, indices: Tensor) -> StoredLogits:
     """Some images of a record."""
     shared = {"frozen_text", "base_frozen_text"} | {
         name for name in ("text", "base_text") if (held := getattr(record, name)) is not None and held.ndim == 2

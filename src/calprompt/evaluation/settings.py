@@ -1,36 +1,37 @@
-"""How runs are evaluated, checked when it is said; and the calibrators that a setting names, with `none` among them."""
+"""How runs are evaluated, as settings. Reading their names and defaults needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from calprompt.calibrators import Calibrator, Stored, parse
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
-from calprompt.metrics import conventions
-from calprompt.metrics.binning import check_n_bins
 from calprompt.options import check_types
 
+if TYPE_CHECKING:
+    from calprompt.calibrators import Calibrator
+
 NONE = "none"
-DEFAULT_CALIBRATORS = ("temperature", "dac", "sals")
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
     """How runs are evaluated; checked when it is made.
 
-    calibrators       names, with options or chained if need be, as `calibrators.parse` takes them; `none` comes first
-    bins, convention  of the calibration errors
-    bootstrap         resamples of the images; 0: no intervals
-    seed              of the resamples, and of halving the validation images for thresholds
-    zero_shot         evaluate the untuned model as well
-    target_error      choose a threshold that keeps the error of accepted predictions below this, see `selection`
-    imports           Python files of one's own that register calibrators or metrics
+    Attributes:
+        calibrators: Names as in 'calprompt list', with options or chained ('a -> b') if need be; none comes first.
+        bins: Bins of the calibration errors.
+        convention: How to bin: default, tcpt or dac.
+        bootstrap: Resamples of the images for the intervals; 0: no intervals.
+        seed: Of the resamples, and of halving the validation images for thresholds.
+        zero_shot: Evaluate the untuned model as well.
+        target_error: Choose a threshold that keeps the error of accepted predictions at most this, such as 0.05.
+        confidence_level: How sure that choice has to be.
+        imports: Python files of your own that register calibrators or metrics.
     """
 
-    calibrators: tuple[str, ...] = DEFAULT_CALIBRATORS
+    calibrators: tuple[str, ...] = ("temperature", "dac", "sals")
     bins: int = 10
     convention: str = "default"
     bootstrap: int = 1000
@@ -41,38 +42,42 @@ class EvaluationSettings:
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        from calprompt.metrics import conventions
+        from calprompt.metrics.binning import check_n_bins
+
         check_types("setting", type(self).__init__, vars(self))
         for path in self.imports:
             load_extension(path)
         for spec in self.specs:
-            calibrator_of(spec)
+            create_calibrator(spec)
         check_n_bins(self.bins)
         conventions.get(self.convention)
         for name in ("bootstrap", "seed"):
             if getattr(self, name) < 0:
-                raise CalpromptError(f"{name} must be at least 0, got {getattr(self, name)}")
+                raise SettingError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("target_error", "confidence_level"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
-                raise CalpromptError(f"{name} must be a fraction above 0 and below 1, got {value}")
+                raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
 
     @property
     def specs(self) -> tuple[str, ...]:
         """The calibrators in one spelling, each once, `none` first."""
-        spelled = (" -> ".join(part.strip() for part in spec.split("->")) for spec in self.calibrators)
-        return tuple(dict.fromkeys((NONE, *spelled)))
+        return tuple(dict.fromkeys((NONE, *map(normalized_spec, self.calibrators))))
 
 
-class Unchanged(Calibrator):
-    """Logits as they are, in the precision they were stored in."""
+def normalized_spec(spec: str) -> str:
+    """A calibrator or a chain of them in one spelling.
 
-    keeps_argmax = True
-    novel = True
+    >>> normalized_spec("temperature->dac")
+    'temperature -> dac'
+    """
+    return " -> ".join(part.strip() for part in spec.split("->"))
 
-    def apply(self, record: Stored) -> Tensor:
-        return record.logits
 
+def create_calibrator(spec: str) -> Calibrator:
+    """A calibrator that is not fitted yet, or, for `none`, the one that changes nothing."""
+    from calprompt.calibrators import parse
+    from calprompt.evaluation.uncalibrated import Uncalibrated
 
-def calibrator_of(spec: str) -> Calibrator:
-    """A calibrator that is not fitted yet, or the one that changes nothing."""
-    return Unchanged() if spec == NONE else parse(spec)
+    return Uncalibrated() if spec == NONE else parse(spec)

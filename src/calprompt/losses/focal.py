@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.losses.inputs import precise_logits
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
@@ -40,7 +40,7 @@ class Focal:
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
-            raise CalpromptError(f"gamma of the focal loss is 0 or more, got {self.gamma}")
+            raise SettingError(f"gamma of the focal loss is 0 or more, got {self.gamma}")
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return focal_loss(outputs.logits, outputs.labels, self.gamma)

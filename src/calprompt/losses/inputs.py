@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 
 
 def precise(tensor: Tensor) -> Tensor:
@@ -20,14 +20,14 @@ def precise(tensor: Tensor) -> Tensor:
 def precise_logits(logits: Tensor, of: str) -> Tensor:
     """Logits [B, C] of two classes or more, in float32 or better."""
     if logits.ndim != 2 or logits.shape[1] < 2:
-        raise CalpromptError(f"{of}: logits are [batch, classes] of two classes or more, got {tuple(logits.shape)}")
+        raise SettingError(f"{of}: logits are [batch, classes] of two classes or more, got {tuple(logits.shape)}")
     return precise(logits)
 
 
 def with_zero_shot(logits: Tensor, zero_shot: Tensor, of: str) -> tuple[Tensor, Tensor]:
     """Logits and, detached, the zero-shot logits of the same images, both [B, C]."""
     if logits.shape != zero_shot.shape:
-        raise CalpromptError(
+        raise SettingError(
             f"{of}: tuned and zero-shot logits are of the same images and classes, "
             f"got {tuple(logits.shape)} and {tuple(zero_shot.shape)}"
         )
@@ -39,7 +39,7 @@ def with_zero_shot(logits: Tensor, zero_shot: Tensor, of: str) -> tuple[Tensor, 
 def tuned_and_frozen(tuned: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
     """Text features [..., C, D] and, detached, the frozen ones [C, D] of the same classes, in one dtype."""
     if tuned.ndim < 2 or tuned.shape[-2:] != frozen.shape[-2:]:
-        raise CalpromptError(
+        raise SettingError(
             f"tuned and frozen features are [..., classes, dimensions] of the same classes, "
             f"got {tuple(tuned.shape)} and {tuple(frozen.shape)}"
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.losses.inputs import precise
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
@@ -37,7 +37,7 @@ class LabelSmoothing:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
-            raise CalpromptError(f"epsilon of label smoothing is a share in [0, 1], got {self.epsilon}")
+            raise SettingError(f"epsilon of label smoothing is a share in [0, 1], got {self.epsilon}")
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return smoothed_cross_entropy(outputs.logits, outputs.labels, self.epsilon)

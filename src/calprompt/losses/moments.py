@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.losses.inputs import tuned_and_frozen
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
@@ -79,7 +79,7 @@ class Moments:
         tuned, frozen = outputs.text, outputs.frozen_text
         if self.classes is not None:
             if not 1 <= self.classes <= len(frozen):
-                raise CalpromptError(f"moments over {self.classes} classes, but there are {len(frozen)}")
+                raise SettingError(f"moments over {self.classes} classes, but there are {len(frozen)}")
             drawn = torch.randperm(len(frozen), generator=outputs.generator)[: self.classes].to(frozen.device)
             tuned, frozen = tuned.index_select(-2, drawn), frozen.index_select(-2, drawn)
         return text_moment_matching(

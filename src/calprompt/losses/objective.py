@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
+from calprompt.loss_sums import NAMED
 from calprompt.losses.registry import Loss, losses
-from calprompt.options import check_types
 from calprompt.outputs import Outputs
-from calprompt.registry import unknown
-
-# Sums with a name. One that is also the name of a loss (mbls, penalty) means the published sum when it stands alone.
-NAMED = {
-    "tcpt": "ce + margin(alpha=0.1, beta=0.01) + 5*moments",  # the paper's objective, with its weights
-    # what it is compared with; zs_norm, label_smoothing and focal stand for themselves
-    "mbls": "ce + 0.1*mbls(margin=10)",
-    "penalty": "ce + 10*penalty",
-    # its parts
-    "margin_only": "ce + margin",
-    "margin_mean_only": "ce + margin(beta=0)",
-    "margin_variance_only": "ce + margin(alpha=0)",
-    "moments_only": "ce + 5*moments",
-    "mean_moment_only": "ce + 5*moments(covariance_weight=0)",
-    "covariance_only": "ce + 5*moments(mean_weight=0)",
-    # another alignment of the text features in place of the moments, with the same weight
-    "margin_l1": "ce + margin + 5*l1",
-    "margin_l2": "ce + margin + 5*l2",
-    "margin_orthogonality": "ce + margin + 5*orthogonality",
-}
+from calprompt.registry import parse_call, unknown
 
 
 @dataclass(frozen=True)
@@ -49,7 +31,7 @@ class Term:
         value: Any = self.loss(outputs)
         if not isinstance(value, Tensor) or value.ndim:
             what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise CalpromptError(f"loss {self.name!r} must return a tensor of one number, such as a mean; got {what}")
+            raise SettingError(f"loss {self.name!r} must return a tensor of one number, such as a mean; got {what}")
         return value
 
     @property
@@ -99,13 +81,13 @@ class Objective:
         text = text.strip()
         try:
             tree = ast.parse(NAMED.get(text, text), mode="eval").body
-        except (SyntaxError, ValueError) as error:
-            raise CalpromptError(f"cannot read the loss {text!r}; write it like '{NAMED['tcpt']}'") from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise SettingError(f"cannot read the loss {text!r}; write it like '{NAMED['tcpt']}'") from error
         terms = tuple(_term(node, text) for node in _summands(tree))
         names = [term.name for term in terms]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
-            raise CalpromptError(f"loss {text!r} has {', '.join(sorted(repeated))} more than once; add the weights up")
+            raise SettingError(f"loss {text!r} has {', '.join(sorted(repeated))} more than once; add the weights up")
         return cls(terms)
 
     def __str__(self) -> str:
@@ -130,40 +112,26 @@ def _term(node: ast.expr, text: str) -> Term:
     weight = 1.0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         weight, node = _number(node.left, text), node.right
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-        options = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords}
-        return Term(node.func.id, weight, _build(node.func.id, options))
-    if isinstance(node, ast.Name):
-        return Term(node.id, weight, _build(node.id, {}))
-    raise CalpromptError(
-        f"cannot read {ast.unparse(node)!r} in the loss {text!r}; a term is a name, a name with options in "
-        f"parentheses (margin(alpha=0.1)), or a number times one of these (5*moments)"
-    )
-
-
-def _build(name: str, options: dict[Any, Any]) -> Loss:
-    if name in NAMED and name not in losses.available():
-        raise CalpromptError(f"{name} is the name of a sum and stands alone; in another, write it out: {NAMED[name]}")
-    if name not in losses.available():
-        raise unknown("loss", name, {*losses.available(), *NAMED})
-    make = losses.get(name)
-    known = signature(make).parameters
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of loss {name!r}:", str(option), known)
-    check_types(f"option of loss {name!r}:", make, options)
-    return make(**options)
-
-
-def _literal(node: ast.expr, text: str) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError as error:
-        raise CalpromptError(f"{ast.unparse(node)!r} in the loss {text!r} is not a plain value") from error
+    if not isinstance(node, ast.Name | ast.Call):
+        raise SettingError(
+            f"cannot read {ast.unparse(node)!r} in the loss {text!r}; a term is a name, a name with options in "
+            f"parentheses (margin(alpha=0.1)), or a number times one of these (5*moments)"
+        )
+    call = parse_call(node, "loss")
+    if call.name not in losses.available():
+        if call.name in NAMED:
+            raise SettingError(
+                f"{call.name} is the name of a sum and stands alone; in another, write it out: {NAMED[call.name]}"
+            )
+        raise unknown("loss", call.name, {*losses.available(), *NAMED})
+    return Term(call.name, weight, losses.create(call))
 
 
 def _number(node: ast.expr, text: str) -> float:
-    value = _literal(node, text)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CalpromptError(f"the weight {ast.unparse(node)!r} in the loss {text!r} is not a number")
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SettingError(f"the weight {ast.unparse(node)!r} in the loss {text!r} is not a finite number")
     return float(value)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.losses.inputs import tuned_and_frozen
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
@@ -26,7 +26,7 @@ def mean_similarity(features: Tensor) -> Tensor:
     """
     classes = features.shape[-2]
     if classes < 2:
-        raise CalpromptError(f"orthogonality compares classes, and needs two or more of them, got {classes}")
+        raise SettingError(f"orthogonality compares classes, and needs two or more of them, got {classes}")
     pairs = features.sum(dim=-2).square().sum(dim=-1) - features.square().sum(dim=(-2, -1))
     return pairs / (classes * (classes - 1))
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.losses.inputs import with_zero_shot
 from calprompt.losses.registry import losses
 from calprompt.outputs import Outputs
@@ -34,7 +34,7 @@ def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
     low, high = logits.min(dim=1, keepdim=True).values, logits.max(dim=1, keepdim=True).values
     flat = (high == low).flatten().nonzero().flatten().tolist()
     if flat:
-        raise CalpromptError(
+        raise SettingError(
             f"image {flat[0]} has the same logit for every class, which has no range to rescale "
             f"({len(flat)} such of {len(logits)} images); the class features may have become one"
         )

@@ -18,7 +18,7 @@ from calprompt.metrics.calibration import (
     weighted_maximum_calibration_error,
 )
 from calprompt.metrics.conventions import DAC, DEFAULT, TCPT, Convention, conventions
-from calprompt.metrics.evaluation import Metric, evaluate, metrics
+from calprompt.metrics.evaluation import Metric, MetricInfo, evaluate, metric_info, metrics
 from calprompt.metrics.inputs import Predictions, predictions
 from calprompt.metrics.scores import (
     accuracy,
@@ -48,6 +48,7 @@ __all__ = [
     "EqualWidth",
     "GuaranteedThreshold",
     "Metric",
+    "MetricInfo",
     "Predictions",
     "RiskCoverage",
     "accuracy",
@@ -68,6 +69,7 @@ __all__ = [
     "macro_f1",
     "maximum_calibration_error",
     "mean_confidence",
+    "metric_info",
     "metrics",
     "negative_log_likelihood",
     "predictions",

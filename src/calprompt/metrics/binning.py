@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, outcome_vector, unit_vector
 from calprompt.metrics.table import BinTable
 from calprompt.registry import unknown
 
 Quantile = Literal["midrank", "linear", "averaged_inverted_cdf"]
+MOST_BINS = 10_000
 NARROWEST = 1e-8  # quantile edges nearer than this to the one before are dropped, as scikit-learn does
 
 
@@ -93,13 +93,28 @@ def width_edges(n_bins: int, kind: str = "fraction") -> Floats:
     (np.float64(0.3), np.float64(0.30000000000000004))
     """
     if kind == "float32":
+        import torch
+
         return np.asarray(torch.linspace(0, 1, n_bins + 1, dtype=torch.float32).double().numpy())
     return np.linspace(0, 1, n_bins + 1) if kind == "linspace" else np.arange(n_bins + 1) / n_bins
 
 
-def width_index(confidence: Floats, edges: Floats, closed: str = "right") -> Ints:
-    """The equal-width bin of each sample; both ends belong to the bin next to them."""
-    return np.searchsorted(edges[1:-1], confidence, side="left" if closed == "right" else "right").astype(np.int64)
+def width_index(confidence: Floats, n_bins: int, bins: EqualWidth) -> Ints:
+    """The equal-width bin of each sample; both ends belong to the bin next to them.
+
+    With edges at k/n, confidences and edges are compared as float32 has them: 0.8 lies on the edge 0.8 whether it was
+    computed in single or in double precision.
+
+    >>> width_index(np.array([0.8, np.float32(0.8)], dtype=np.float64), 10, EqualWidth())
+    array([7, 7])
+    """
+    edges = width_edges(n_bins, bins.edges)
+    side: Literal["left", "right"] = "left" if bins.closed == "right" else "right"
+    if bins.edges == "fraction":
+        return np.searchsorted(edges[1:-1].astype(np.float32), confidence.astype(np.float32), side=side).astype(
+            np.int64
+        )
+    return np.searchsorted(edges[1:-1], confidence, side=side).astype(np.int64)
 
 
 def quantile_edges(values: Floats, n_bins: int, quantile: Literal["linear", "averaged_inverted_cdf"]) -> Floats:
@@ -129,13 +144,13 @@ def mass_index(values: Floats, n_bins: int, quantile: Quantile = "midrank") -> I
 def width_table(confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth) -> BinTable:
     """`equal_width_table` of checked vectors."""
     edges = width_edges(n_bins, bins.edges)
-    index, counted, averaged = width_members(confidence, edges, bins)
+    index, counted, averaged = width_members(confidence, n_bins, bins)
     return _table(index, confidence, correct, counted, averaged, edges[:-1], edges[1:])
 
 
-def width_members(confidence: Floats, edges: Floats, bins: EqualWidth) -> tuple[Ints, Floats, Floats]:
+def width_members(confidence: Floats, n_bins: int, bins: EqualWidth) -> tuple[Ints, Floats, Floats]:
     """The bin of each sample, and whether (1 or 0) it counts in that bin's weight and in its means."""
-    index = width_index(confidence, edges, bins.closed)
+    index = width_index(confidence, n_bins, bins)
     counted = averaged = np.ones(len(confidence))
     if bins.outermost != "keep":
         averaged = (confidence > 0 if bins.closed == "right" else confidence < 1).astype(np.float64)
@@ -161,9 +176,11 @@ def cell_table(cell: Ints, n_cells: int, confidence: Floats, correct: Floats) ->
 
 
 def check_n_bins(n_bins: int) -> int:
-    """A number of bins is a whole number, at least 1."""
+    """A number of bins is a whole number from 1 to 10,000."""
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
-        raise CalpromptError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
+        raise SettingError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
+    if n_bins > MOST_BINS:
+        raise SettingError(f"n_bins must be at most {MOST_BINS:,}, got {n_bins:,}")
     return int(n_bins)
 
 

@@ -26,7 +26,7 @@ Labels = ArrayLike | None
 Rule = Convention | str
 
 
-@metrics.register("ece")
+@metrics.register("ece", label="ECE")
 def expected_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -39,7 +39,7 @@ def expected_calibration_error(
     return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
 
 
-@metrics.register("ace")
+@metrics.register("ace", label="ACE")
 def adaptive_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -54,7 +54,7 @@ def adaptive_calibration_error(
     return binning.mass_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
 
 
-@metrics.register("mce")
+@metrics.register("mce", label="MCE (textbook)")
 def maximum_calibration_error(
     probs: Scores,
     labels: Labels = None,
@@ -75,7 +75,7 @@ def maximum_calibration_error(
     return table.weighted_maximum_gap if weighted else table.maximum_gap
 
 
-@metrics.register("weighted_mce")
+@metrics.register("weighted_mce", label="MCE (weighted)")
 def weighted_maximum_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -92,7 +92,7 @@ def _maximum_table(probs: Scores, labels: Labels, n_bins: int, from_logits: bool
     return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).mce)
 
 
-@metrics.register("classwise_ece")
+@metrics.register("classwise_ece", label="class-wise ECE")
 def classwise_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -201,5 +201,5 @@ def _proximity(
     n_bins = check_n_bins(n_bins)
     n_rows = n_bins if n_distance_bins is None else check_n_bins(n_distance_bins)
     row = binning.mass_index(finite_vector(distances, "distances", len(confidence)), n_rows, rule.ace)
-    column = binning.width_index(confidence, binning.width_edges(n_bins, rule.mce.edges), rule.mce.closed)
+    column = binning.width_index(confidence, n_bins, rule.mce)
     return binning.cell_table(row * n_bins + column, n_rows * n_bins, confidence, correct).expected_gap

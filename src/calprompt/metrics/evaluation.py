@@ -11,10 +11,11 @@ A metric is one function, in one file, with the signature of `Metric`:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.metrics.binning import check_n_bins
 from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
 from calprompt.metrics.inputs import ArrayLike, Predictions, predictions
@@ -35,7 +36,60 @@ class Metric(Protocol):
     ) -> float: ...
 
 
-metrics: Registry[Metric] = Registry("metric")
+@dataclass(frozen=True)
+class MetricInfo:
+    """How a metric is written and read.
+
+    Attributes:
+        label: What people call it.
+        unit: "%" for fractions that are shown as percent, else what it is measured in.
+        better: "higher", "lower", or "zero" for signed numbers that are best at 0.
+    """
+
+    label: str
+    unit: str = "%"
+    better: Literal["higher", "lower", "zero"] = "lower"
+
+    @property
+    def signed(self) -> bool:
+        """Whether the sign means something."""
+        return self.better == "zero"
+
+
+class MetricRegistry(Registry[Metric]):
+    """Metrics by name, each with its label, unit and direction."""
+
+    def __init__(self) -> None:
+        super().__init__("metric")
+        self._info: dict[str, MetricInfo] = {}
+
+    def register(
+        self,
+        name: str,
+        *,
+        label: str | None = None,
+        unit: str = "%",
+        better: Literal["higher", "lower", "zero"] = "lower",
+    ) -> Callable[[Metric], Metric]:
+        """Decorator that files a metric under `name`.
+
+        Args:
+            name: In results and on the command line.
+            label: In tables and figures; the name, unless given.
+            unit: "%" for fractions, else what it is measured in.
+            better: Which way is better.
+        """
+        self._info.setdefault(name, MetricInfo(label or name, unit, better))
+        return super().register(name)
+
+    def info(self, name: str) -> MetricInfo:
+        """Label, unit and direction of a metric."""
+        self.get(name)
+        return self._info[name]
+
+
+metrics = MetricRegistry()
+metric_info = metrics.info
 
 
 def checked(
@@ -66,5 +120,5 @@ def evaluate(
     found = {name: metric(given, n_bins=n_bins, convention=convention) for name, metric in chosen.items()}
     for name, value in found.items():
         if not isinstance(value, float) or not math.isfinite(value):
-            raise CalpromptError(f"metric {name!r} must give a finite float, got {value!r}")
+            raise SettingError(f"metric {name!r} must give a finite float, got {value!r}")
     return found

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.registry import unknown
+
+if TYPE_CHECKING:
+    import torch
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-ArrayLike = torch.Tensor | npt.NDArray[Any] | Sequence[Any]
+ArrayLike = Union["torch.Tensor", npt.NDArray[Any], Sequence[Any]]
 Softmax = Literal["float64", "input"]
 
 RANGE_TOLERANCE = 1e-6
@@ -64,36 +66,37 @@ def predictions(
     """
     if isinstance(probs, Predictions):
         if labels is not None:
-            raise CalpromptError("predictions have their labels in them; give probabilities and labels, or predictions")
+            raise SettingError("predictions have their labels in them; give probabilities and labels, or predictions")
         return probs
     if softmax not in get_args(Softmax):
         raise unknown("softmax precision", softmax, get_args(Softmax))
     name = "logits" if from_logits else "probabilities"
-    given = _tensor(probs, name)
-    if given.ndim != 2 or given.numel() == 0:
-        empty = " (there is nothing to measure)" if given.numel() == 0 else ""
-        raise CalpromptError(f"{name} must have the shape [samples, classes], got {list(given.shape)}{empty}")
-    scores: Floats = given.double().numpy()
+    given, dtype = _array(probs, name)
+    if given.ndim != 2 or given.size == 0:
+        empty = " (there is nothing to measure)" if given.size == 0 else ""
+        raise SettingError(f"{name} must have the shape [samples, classes], got {list(given.shape)}{empty}")
+    scores: Floats = given.astype(np.float64)
     _check_finite(scores, name)
     if not from_logits:
-        half = given.dtype in (torch.float16, torch.bfloat16)
+        half = dtype in ("float16", "bfloat16")
         _check_probabilities(scores, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)
     checked = _check_labels(labels, *scores.shape)
     rows = np.arange(len(scores))
     if from_logits:
         log_probs = _log_softmax(scores)
         likelihood = log_probs[rows, checked]
-        rounded = softmax == "input" and given.dtype != torch.float64 and given.is_floating_point()
-        clean = torch.softmax(given, dim=1).double().numpy() if rounded else np.exp(log_probs)
+        clean = np.exp(log_probs)
+        if softmax == "input" and dtype != "float64" and "float" in dtype:
+            clean = _softmax_in(dtype, given)
     else:
         clean = np.clip(scores, 0.0, 1.0)
-        likelihood = np.log(np.maximum(clean[rows, checked], _smallest_positive(given.dtype)))
+        likelihood = np.log(np.maximum(clean[rows, checked], _smallest_positive(dtype)))
     return Predictions(clean, checked, scores.argmax(axis=1), likelihood)
 
 
 def unit_vector(values: ArrayLike, name: str) -> Floats:
     """Check a vector of numbers in [0, 1], such as confidences."""
-    vector: Floats = _vector(values, name).double().numpy()
+    vector: Floats = _vector(values, name).astype(np.float64)
     _check_finite(vector, name)
     _check_range(vector, name)
     return np.clip(vector, 0.0, 1.0)
@@ -101,42 +104,49 @@ def unit_vector(values: ArrayLike, name: str) -> Floats:
 
 def outcome_vector(values: ArrayLike, name: str, length: int) -> Floats:
     """Check a vector of outcomes: booleans, or numbers that are 0 or 1."""
-    vector: Floats = _vector(values, name).double().numpy()
+    vector: Floats = _vector(values, name).astype(np.float64)
     _check_length(vector, name, length)
     strange = vector[(vector != 0) & (vector != 1)]
     if strange.size:
-        raise CalpromptError(f"{name} must hold only true/false or 0/1, got {strange[0]:g}")
+        raise SettingError(f"{name} must hold only true/false or 0/1, got {strange[0]:g}")
     return vector
 
 
 def finite_vector(values: ArrayLike, name: str, length: int) -> Floats:
     """Check a vector of finite numbers of a given length, such as distances."""
-    vector: Floats = _vector(values, name).double().numpy()
+    vector: Floats = _vector(values, name).astype(np.float64)
     _check_length(vector, name, length)
     _check_finite(vector, name)
     return vector
 
 
-def _tensor(values: ArrayLike, name: str) -> torch.Tensor:
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu()
+def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
+    """Numbers as an array, and the name of the dtype they came in."""
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # a tensor
+        tensor = values.detach().cpu()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return (tensor.float() if dtype == "bfloat16" else tensor).numpy(), dtype
     try:
         array = np.asarray(values)
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    except (TypeError, ValueError) as error:
-        raise CalpromptError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
+    except ValueError as error:
+        raise SettingError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
+    if array.dtype.kind not in "biufc":
+        raise SettingError(
+            f"{name} must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values"
+        )
+    return array, array.dtype.name
 
 
-def _vector(values: ArrayLike, name: str) -> torch.Tensor:
-    vector = _tensor(values, name)
+def _vector(values: ArrayLike, name: str) -> npt.NDArray[Any]:
+    vector, _ = _array(values, name)
     if vector.ndim != 1 or len(vector) == 0:
-        raise CalpromptError(f"{name} must be a vector with at least one sample, got the shape {list(vector.shape)}")
+        raise SettingError(f"{name} must be a vector with at least one sample, got the shape {list(vector.shape)}")
     return vector
 
 
 def _check_length(vector: npt.NDArray[Any], name: str, length: int) -> None:
     if len(vector) != length:
-        raise CalpromptError(f"{name} must have one entry a sample: got {len(vector)} for {length} samples")
+        raise SettingError(f"{name} must have one entry a sample: got {len(vector)} for {length} samples")
 
 
 def _check_finite(values: Floats, name: str) -> None:
@@ -144,13 +154,13 @@ def _check_finite(values: Floats, name: str) -> None:
     if len(bad):
         where = tuple(int(i) for i in bad[0])
         place = f"sample {where[0]}" + (f", class {where[1]}" if len(where) > 1 else "")
-        raise CalpromptError(f"{name} must be finite, got {values[where]} at {place} ({len(bad)} such values)")
+        raise SettingError(f"{name} must be finite, got {values[where]} at {place} ({len(bad)} such values)")
 
 
 def _check_range(values: Floats, name: str, hint: str = "") -> None:
     for extreme in (values.min(), values.max()):
         if not -RANGE_TOLERANCE <= extreme <= 1 + RANGE_TOLERANCE:
-            raise CalpromptError(f"{name} must lie in [0, 1], got {extreme:.6g}{hint}")
+            raise SettingError(f"{name} must lie in [0, 1], got {extreme:.6g}{hint}")
 
 
 def _check_probabilities(values: Floats, tolerance: float) -> None:
@@ -159,7 +169,7 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
     deviation = np.abs(values.sum(axis=1) - 1)
     if deviation.max() > tolerance:
         worst = int(deviation.argmax())
-        raise CalpromptError(
+        raise SettingError(
             f"each row of probabilities must sum to 1 within {tolerance:g}, but row {worst} sums to "
             f"{values[worst].sum():.6g} (largest deviation {deviation.max():.3g}){hint}"
         )
@@ -167,24 +177,33 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
 
 def _check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
     if labels is None:
-        raise CalpromptError("labels are missing: pass one class index a sample")
-    vector = _tensor(labels, "labels")
-    if vector.ndim != 1:
-        hint = "; turn one-hot rows into indices with argmax" if vector.ndim == 2 else ""
-        raise CalpromptError(f"labels must be a vector of class indices, got the shape {list(vector.shape)}{hint}")
-    checked = vector.numpy()
+        raise SettingError("labels are missing: pass one class index a sample")
+    checked, dtype = _array(labels, "labels")
+    if checked.ndim != 1:
+        hint = "; turn one-hot rows into indices with argmax" if checked.ndim == 2 else ""
+        raise SettingError(f"labels must be a vector of class indices, got the shape {list(checked.shape)}{hint}")
     _check_length(checked, "labels", n_samples)
-    if vector.dtype == torch.bool or vector.is_floating_point() or vector.is_complex():
-        raise CalpromptError(f"labels must be integers, got {str(vector.dtype).removeprefix('torch.')}")
+    if checked.dtype.kind not in "iu":
+        raise SettingError(f"labels must be integers, got {dtype}")
     outside = checked[(checked < 0) | (checked >= n_classes)]
     if outside.size:
-        raise CalpromptError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, got {outside[0]}")
+        raise SettingError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, got {outside[0]}")
     return checked.astype(np.int64)
 
 
-def _smallest_positive(dtype: torch.dtype) -> float:
-    info = torch.finfo(dtype if dtype.is_floating_point else torch.float64)
-    return info.smallest_normal * info.eps
+def _smallest_positive(dtype: str) -> float:
+    """The smallest number above 0 of a dtype; float64's for whole numbers."""
+    if dtype == "bfloat16":
+        return 2.0**-133
+    return float(np.finfo(dtype if "float" in dtype else "float64").smallest_subnormal)
+
+
+def _softmax_in(dtype: str, logits: npt.NDArray[Any]) -> Floats:
+    """Softmax in the precision the logits came in, as torch rounds it."""
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(logits)).to(getattr(torch, dtype))
+    return np.asarray(torch.softmax(tensor, dim=1).double().numpy())
 
 
 def _log_softmax(logits: Floats) -> Floats:

@@ -13,7 +13,7 @@ Labels = ArrayLike | None
 Rule = Convention | str
 
 
-@metrics.register("accuracy")
+@metrics.register("accuracy", label="accuracy", better="higher")
 def accuracy(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -25,7 +25,7 @@ def accuracy(
     return float(checked(probs, labels, from_logits, convention).correct.mean())
 
 
-@metrics.register("macro_f1")
+@metrics.register("macro_f1", label="macro F1", better="higher")
 def macro_f1(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -43,7 +43,7 @@ def macro_f1(
     return float((2 * hit[seen] / (labelled[seen] + predicted[seen])).mean())
 
 
-@metrics.register("brier")
+@metrics.register("brier", label="Brier", unit="0 to 2")
 def brier_score(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -64,7 +64,7 @@ def squared_errors(given: Predictions) -> Floats:
     return np.asarray(np.maximum(others, 0) + (1 - at_label) ** 2)
 
 
-@metrics.register("nll")
+@metrics.register("nll", label="NLL", unit="nats")
 def negative_log_likelihood(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -79,7 +79,7 @@ def negative_log_likelihood(
     return float(-checked(probs, labels, from_logits, convention).log_likelihood.mean()) + 0.0
 
 
-@metrics.register("mean_confidence")
+@metrics.register("mean_confidence", label="mean confidence", better="higher")
 def mean_confidence(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -91,7 +91,7 @@ def mean_confidence(
     return float(checked(probs, labels, from_logits, convention).confidence.mean())
 
 
-@metrics.register("confidence_gap")
+@metrics.register("confidence_gap", label="confidence gap", better="zero")
 def confidence_gap(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:

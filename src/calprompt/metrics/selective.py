@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.conventions import DEFAULT, Convention
 from calprompt.metrics.evaluation import checked, metrics
@@ -104,7 +104,7 @@ def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -
     return max(0.0, area - best)
 
 
-@metrics.register("aurc")
+@metrics.register("aurc", label="AURC")
 def aurc(
     probs: ArrayLike | Predictions,
     labels: ArrayLike | None = None,
@@ -171,7 +171,7 @@ def guaranteed_threshold(
     """
     for name, value in (("target_error", target_error), ("confidence_level", confidence_level)):
         if not 0 < value < 1:
-            raise CalpromptError(f"{name} must be a fraction above 0 and below 1, got {value}")
+            raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
     confidence = unit_vector(confidence, "confidence")
     right = outcome_vector(correct, "correct", len(confidence))
     order = np.argsort(confidence)

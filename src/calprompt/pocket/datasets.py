@@ -7,7 +7,6 @@ pixels and class names in it, so another version of the package makes another fo
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shutil
@@ -18,11 +17,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from calprompt.cache import ENVIRONMENT, cache_folder
 from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import DATA, Sheet
 
 MODEL = Path(__file__).parent / "model"
-ENVIRONMENT, HOME = "CALPROMPT_CACHE", "~/.cache/calprompt"
 HOUR = 3600
 
 
@@ -50,7 +49,7 @@ def rows(name: str, split: str) -> list[tuple[str, int]]:
 
 def folder(name: str) -> Path:
     """The folder that has the dataset's pictures, made if it is not there."""
-    home = Path(os.environ.get(ENVIRONMENT) or HOME).expanduser() / "pocket"
+    home = cache_folder("pocket")
     place = home / f"{name}-{sheet(name).digest[:12]}"
     if not place.is_dir():
         try:

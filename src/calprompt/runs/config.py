@@ -1,4 +1,4 @@
-"""All settings of a run, checked when they are made."""
+"""All settings of a run, checked when they are made. Reading their names and defaults needs no torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calprompt import tuners
-from calprompt.clip.tokens import fill
-from calprompt.errors import CalpromptError
+from calprompt.class_names import fill_template
+from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
-from calprompt.losses import Objective
 from calprompt.options import check_types
 from calprompt.registry import unknown
-from calprompt.train import TrainingConfig
-from calprompt.tuners.base import option_names
+from calprompt.training_config import TrainingConfig
 
 PROTOCOLS = ("base-to-novel", "few-shot")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -26,20 +23,28 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 class RunConfig:
     """All settings of a run.
 
-    backbone, backbone_config  as `load_backbone` takes them
-    data, root, classes, base  as `load_dataset` takes them: a folder, a table, a split file, a name of the catalogue
-    exif                       turn images as their EXIF tags say
-    skip_bad                   go on without images that cannot be read, instead of stopping with a list of them
-    options                    of the tuner
-    protocol                   base-to-novel: train on the first half of the classes, test on both halves;
-                               few-shot: train and test on all of them
-    shots                      training images a class; None: all
-    views                      random crops of every training image, taken in turn by the epochs; None: a new one in
-                               every epoch, as the public code draws them
-    crop                       the smallest share of an image's area in them
-    chunk                      classes encoded at a time, to save memory; None: all
-    template                   of the untuned model; None: the dataset's for this tuner, or "a photo of a {}."
-    imports                    Python files of one's own that register tuners, losses or metrics
+    Attributes:
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
+        data: Folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'.
+        tuner: Which prompts are learned and how; see 'calprompt list'.
+        options: Options of the tuner, such as context=4.
+        loss: A name or a sum such as 'ce + 5*moments'.
+        protocol: base-to-novel trains on the first half of the classes and tests on both; few-shot takes all classes.
+        shots: Training images per class; all of them if None.
+        training: How prompts are trained.
+        views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None.
+        crop: Smallest share of an image's area in a crop.
+        template: Sentence of the untuned model; the dataset's for this tuner, or 'a photo of a {}.', if None.
+        chunk: Classes encoded at a time, to save memory; all of them if None.
+        device: Where to compute: cpu, cuda, cuda:1, …
+        dtype: Of the backbone's weights: float32, float16, bfloat16 or float64.
+        backbone_config: Open_clip model name or JSON config, for a weights file that has none.
+        imports: Python files of your own that register tuners, losses or metrics.
+        root: Folder that has the datasets, or the images of a table.
+        classes: File with the order and names of the classes, and their template.
+        base: File with the names of the base classes, one per line; the first half if None.
+        exif: Turn images as their EXIF data say.
+        skip_bad: Leave out images that cannot be read, instead of stopping with a list of them.
     """
 
     backbone: str
@@ -72,10 +77,30 @@ class RunConfig:
             load_extension(path)
         if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
             object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
+        for name in ("shots", "views", "chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1, got {value}")
+        if not 0 < self.crop <= 1:
+            raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
+        if self.template is not None:
+            fill_template(self.template, "class")
+        if self.protocol not in PROTOCOLS:
+            raise unknown("protocol", self.protocol, PROTOCOLS)
+        if self.dtype not in DTYPES:
+            raise SettingError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
+        self._check_methods()
+
+    def _check_methods(self) -> None:
+        """Raise for a tuner, its options or a loss that does not exist."""
+        from calprompt import tuners
+        from calprompt.losses import Objective
+        from calprompt.tuners.base import option_names
+
         kind = tuners.get(self.tuner)
         for option in ("template", "seed"):
             if option in self.options:
-                raise CalpromptError(f"{option} is a setting of the run, not an option of tuner {self.tuner!r}")
+                raise SettingError(f"{option} is a setting of the run, not an option of tuner {self.tuner!r}")
         for option in self.options:
             if option not in option_names(kind):
                 raise unknown(f"option of tuner {self.tuner!r}:", option, option_names(kind))
@@ -85,18 +110,8 @@ class RunConfig:
         try:
             canonical_json(dict(self.options))
         except (TypeError, ValueError) as error:
-            raise CalpromptError(f"options must be plain values, got {dict(self.options)}") from error
+            raise SettingError(f"options must be plain values, got {dict(self.options)}") from error
         Objective.parse(self.loss)
-        for name in ("shots", "views", "chunk"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise CalpromptError(f"{name} must be at least 1, got {value}")
-        if self.template is not None:
-            fill(self.template, "class")
-        if self.protocol not in PROTOCOLS:
-            raise unknown("protocol", self.protocol, PROTOCOLS)
-        if self.dtype not in DTYPES:
-            raise CalpromptError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
 
     @property
     def seed(self) -> int:

@@ -1,20 +1,16 @@
 """A run: one backbone, dataset, tuner, objective and seed, trained and evaluated into a folder.
 
-    <out>/<id>/run.json              config, versions, fingerprint, timings, status
-               prompts.safetensors   what was learned
-               metrics.json          base and novel, or all; val; and zero_shot of each
-               history.jsonl         a line an epoch
-               logits.safetensors    of every evaluated split: logits, zero_shot_logits, labels; text, frozen_text
-               checkpoint.safetensors   while it trains: a killed run goes on from it to the same bits
-               transfer/             what it was evaluated on afterwards, see `calprompt.runs.transfer`
+    plan ── finished already? ── yes ── read it back
+         └─ no ── prepare ── features ── train (checkpoint after every epoch) ── evaluate ── write
 
 The fingerprint is part of the folder's name, so a finished run is found again, and another setting never lands in it.
+`calprompt.runs.folder` says what is in the folder.
 """
 
 from __future__ import annotations
 
-import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,134 +22,186 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calprompt.data import FeatureBank, PixelBank, Unreadable, find_bad
-from calprompt.data.features import Progress, frozen_features, silent
-from calprompt.data.store import FeatureStore
-from calprompt.errors import CalpromptError
-from calprompt.files import clear_leftovers, locked, write_bytes, write_json
+from calprompt.data import UnreadableImages, find_unreadable
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
+from calprompt.features import FeatureBank, FeatureStore, PixelBank
+from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
 from calprompt.losses import Objective
-from calprompt.results import (
+from calprompt.progress import Progress, silent
+from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
+from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import (
     CHECKPOINT,
-    HISTORY,
     LOGITS,
-    METRICS,
     PROMPTS,
     RECORD,
     Run,
-    is_complete,
+    is_finished,
     load_run,
-    read_history,
     read_record,
+    write_history,
+    write_metrics,
+    write_record,
 )
-from calprompt.runs.checkpoint import checkpoint_file, read_checkpoint, tensor_file
-from calprompt.runs.config import RunConfig
-from calprompt.runs.evaluate import TEXT_KINDS, measure_parts, named_tensors, split_tensors
-from calprompt.runs.prepare import Prepared, autocasting, describe, few_threads, prepare
-from calprompt.train import NonFiniteLossError, TrainingSet, TrainingState, train
+from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors
+from calprompt.runs.planning import RunPlan, plan
+from calprompt.runs.preparation import Prepared, describe, prepare
+from calprompt.runs.resources import Resources
+from calprompt.tensor_files import tensor_file
+from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
 
 
 def run(
-    config: RunConfig, out: str | Path = "runs", *, store: FeatureStore | None = None, progress: Progress = silent
+    config: RunConfig,
+    out: str | Path = "runs",
+    *,
+    resources: Resources | None = None,
+    store: FeatureStore | None = None,
+    progress: Progress = silent,
 ) -> Run:
-    """Train and evaluate into a folder of its own under `out`; a finished run is read back, a killed one goes on.
+    """Train and evaluate into a folder of its own; a finished run is read back, a killed one continued.
 
-    store     where image features are kept for other runs; the result is the same without, bit for bit
-    progress  told what is being done, how much of it is done, of how much, and a word on how it goes
+    Args:
+        config: The settings of the run.
+        out: The run's folder goes into this one.
+        resources: Backbones, datasets and features that are loaded already, and that the next run may use.
+        store: Where image features are kept on disk for other runs, if no `resources` are given; the result is the
+            same without, bit for bit.
+        progress: Shows how far it is.
+
+    Returns:
+        The finished run; its `reused` says whether it was found finished.
+
+    Raises:
+        CalpromptError: for whatever is wrong with the settings, the data or the folder.
     """
     timings: dict[str, float] = {}
+    resources = resources or Resources(store=store)
     with clock(timings, "load"):
-        prepared = prepare(config, progress=progress)
-    folder = Path(out).expanduser() / prepared.id
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CalpromptError(
-            f"cannot make the folder {folder}: {error.strerror or error}; choose another place (--out FOLDER)"
-        ) from error
-    with locked(folder), autocasting(prepared.backbone, config):
-        clear_leftovers(folder)
-        if (folder / RECORD).is_file() and read_record(folder)["fingerprint"] != prepared.fingerprint:
-            raise CalpromptError(
-                f"{folder} holds another run than its name says; move it away or choose another folder"
-            )
-        if is_complete(folder):
+        planned = plan(config, resources=resources, progress=progress)
+    folder = planned.locate(out)
+    _check_owner(folder, planned)
+    if _is_usable_run(folder):
+        with suppress(OSError):  # killed between its last two steps, or a folder that can only be read
             (folder / CHECKPOINT).unlink(missing_ok=True)
+        clear_stale_lock(folder)
+        return replace(load_run(folder), reused=True)
+    _make_folder(folder)
+    with clock(timings, "load"):
+        prepared = prepare(planned, resources=resources, progress=progress)
+    with locked(folder):
+        clear_leftovers(folder)
+        if _is_usable_run(folder):  # by a process that held the lock until now
             return replace(load_run(folder), reused=True)
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
-        write_json(folder / RECORD, record)
+        write_record(folder, record)
         try:
-            metrics = _work(prepared, folder, record, store, progress)
+            metrics = _work(prepared, resources, folder, record, progress)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
-                write_json(folder / RECORD, record)
+                write_record(folder, record)
             raise
-        record |= {"status": "finished", "ended": now()}
-        write_json(folder / RECORD, record)
+        record = write_record(folder, record | {"status": "finished", "ended": now()})
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return Run(folder, record, metrics)
 
 
+def _check_owner(folder: Path, planned: RunPlan) -> None:
+    """Raise if the folder holds another run than its name says."""
+    if not (folder / RECORD).is_file():
+        return
+    if read_record(folder)["fingerprint"] not in (planned.fingerprint, *planned.earlier_fingerprints):
+        raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
+
+
+def _is_usable_run(folder: Path) -> bool:
+    """Whether a run is finished and all of its files are what was written; a damaged one is named and made again."""
+    try:
+        return is_finished(folder)
+    except NewerFormatError:
+        raise
+    except DamagedFileError as error:
+        if not (folder / RECORD).is_file() or str(folder / RECORD) in str(error):
+            raise
+        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=3)
+        return False
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable.tmp"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CalpromptError(
+            f"cannot write to the folder {folder}: {error.strerror or error}; choose another place with out=FOLDER"
+        ) from error
+
+
 def _work(
-    prepared: Prepared, folder: Path, record: dict[str, Any], store: FeatureStore | None, progress: Progress
+    prepared: Prepared, resources: Resources, folder: Path, record: dict[str, Any], progress: Progress
 ) -> dict[str, Any]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
-    timings = record["timings"]
-    learns = any(True for _ in prepared.tuner.parameters())
+    timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
-        data, features = _images(prepared, learns, store, progress)
-    with clock(timings, "train"), few_threads(prepared.backbone):
+        data, features = _images(prepared, resources, progress)
+    with clock(timings, "train"), prepared.backbone.limited_threads():
         if data is not None:
             record["resumed_after_epoch"] = _train(prepared, data, folder, progress)
         else:
-            write_bytes(folder / HISTORY, b"")
-    with clock(timings, "evaluate"), few_threads(prepared.backbone):
+            write_history(folder, [])
+    with clock(timings, "evaluate"), prepared.backbone.limited_threads():
         tensors, metrics = _evaluate(prepared, features)
     write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
-    names = {name: part.class_names for name, (part, _) in prepared.evaluated.items()}
-    scale = float(prepared.backbone.logit_scale)
-    write_bytes(folder / LOGITS, tensor_file(tensors, {"class_names": names, "logit_scale": scale}))
-    write_json(folder / METRICS, metrics)
+    metadata = {
+        "class_names": {name: part.class_names for name, (part, _) in planned.evaluated.items()},
+        "image_names": {name: image_names(split) for name, (_, split) in planned.evaluated.items()},
+        "logit_scale": float(prepared.backbone.logit_scale),
+    }
+    write_bytes(folder / LOGITS, tensor_file(tensors, metadata))
+    write_metrics(folder, metrics)
     return metrics
 
 
 def _images(
-    prepared: Prepared, learns: bool, store: FeatureStore | None, progress: Progress
+    prepared: Prepared, resources: Resources, progress: Progress
 ) -> tuple[TrainingSet | None, dict[str, Tensor]]:
     """What is trained on, if anything, and frozen features of what is evaluated; unreadable files are reported here."""
-    unreadable = Unreadable()
-    backbone, split = prepared.backbone, prepared.base.train
-    read = partial(frozen_features, backbone, unreadable=unreadable, store=store, progress=progress)
+    unreadable = UnreadableImages()
+    backbone, tuner, planned = prepared.backbone, prepared.tuner, prepared.plan
+    split, labels = planned.base.train, torch.tensor(planned.base.train.labels)
+    features = partial(resources.features, backbone, unreadable=unreadable, progress=progress)
     data: TrainingSet | None = None
-    tuner, labels = prepared.tuner, torch.tensor(split.labels)
-    if learns and not tuner.sees_pixels:
-        data = FeatureBank(read(split.images, prepared.views, what="training features"), labels)
-    elif learns and (tuner.uses_frozen_images or Objective.parse(prepared.config.loss).uses_zero_shot):
-        views = read(split.images, prepared.views, what="training features")
-        data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views, views)
-    elif learns:
-        bad = find_bad([split], progress=progress)
-        unreadable.found |= {f"{name} ({reason})" for name, reason in bad.items()}
-        data = PixelBank(split.images, labels, backbone.preprocessing, prepared.views)
-    features = {name: read(split.images, what=f"{name} features")[0] for name, (_, split) in prepared.evaluated.items()}
+    if tuner.learns and not tuner.needs_pixels:
+        data = FeatureBank(features(split.images, planned.views, what="training features"), labels)
+    elif tuner.learns:
+        frozen = None
+        if tuner.uses_frozen_images or Objective.parse(planned.config.loss).uses_zero_shot:
+            frozen = features(split.images, planned.views, what="training features")
+        else:
+            unreadable.reasons |= find_unreadable([split], progress=progress)
+        data = PixelBank(split.images, labels, backbone.preprocessing, planned.views, frozen)
+    evaluated = {
+        name: features(split.images, what=f"{name} features")[0] for name, (_, split) in planned.evaluated.items()
+    }
     unreadable.report()
-    return data, features
+    return data, evaluated
 
 
 def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
     """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
-    tuner, config = prepared.tuner, prepared.config.training
-    state, history = _begin(folder, prepared.fingerprint)
+    tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
+    state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
     if state.epoch:
         known.append(state.prompts)
 
     def keep(state: TrainingState, row: dict[str, float]) -> None:
         history.append({**row, "epoch": state.epoch})
-        # the history first: it may be ahead of the checkpoint, never behind
-        write_bytes(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in history).encode())
-        write_bytes(folder / CHECKPOINT, checkpoint_file(state, prepared.fingerprint))
+        write_checkpoint(folder, state, history, planned.fingerprint)
         known.append(state.prompts)
         del known[1:-2]
         progress("training", state.epoch, config.epochs, f"loss {row['loss']:.4f}")
@@ -162,39 +210,28 @@ def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progre
     try:
         train(tuner, data, Objective.parse(prepared.config.loss), config, state=state, after_epoch=keep)
     except NonFiniteLossError:
-        good = next((prompts for prompts in reversed(known[1:]) if _is_usable(tuner, prompts)), known[0])
+        good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
     return state.epoch
 
 
-def _begin(folder: Path, fingerprint: str) -> tuple[TrainingState, list[dict[str, float]]]:
-    """The checkpoint and its epochs' records; if these are lost or damaged, training starts over."""
-    state = read_checkpoint(folder / CHECKPOINT, fingerprint)
-    try:
-        history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
-    except CalpromptError:
-        return TrainingState(), []
-    whole = [row["epoch"] for row in history] == list(range(1, state.epoch + 1))
-    return (state, history) if whole else (TrainingState(), [])
-
-
 @torch.no_grad()
-def _is_usable(tuner: Tuner, prompts: Mapping[str, Tensor]) -> bool:
+def _are_usable(tuner: Tuner, prompts: Mapping[str, Tensor]) -> bool:
     tuner.load_state_dict(dict(prompts))
     return bool(torch.isfinite(tuner.text_features()).all())
 
 
 def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metrics of every evaluated split; of novel classes, only those of the untuned model if need be."""
-    backbone, parts = prepared.backbone, {}
-    tuned: dict[str, Tuner | None] = {name: prepared.tuner for name in prepared.evaluated if name != "novel"}
-    if prepared.novel is not None and prepared.novel_reason is None:
-        tuned["novel"] = prepared.tuner.with_classes(prepared.novel.class_names)
-    for name, (part, split) in prepared.evaluated.items():
+    backbone, planned, parts = prepared.backbone, prepared.plan, {}
+    tuned: dict[str, Tuner | None] = {name: prepared.tuner for name in planned.evaluated if name != "novel"}
+    if planned.novel is not None and prepared.novel_reason is None:
+        tuned["novel"] = prepared.tuner.with_classes(planned.novel.class_names)
+    for name, (part, split) in planned.evaluated.items():
         tuner = tuned.get(name)
-        frozen = backbone.zero_shot(part.class_names, prepared.template) if tuner is None else tuner.frozen_text
+        frozen = backbone.zero_shot(part.class_names, planned.template) if tuner is None else tuner.frozen_text
         parts[name] = split_tensors(backbone, tuner, frozen, split, features[name])
     metrics = measure_parts(parts, prepared.novel_reason)
     for kind in TEXT_KINDS:  # that of the classes trained on, again
@@ -204,25 +241,26 @@ def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[
 
 def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:
     """Prompts, with what it takes to use them again."""
-    about = {
+    metadata = {
         "tuner": prepared.config.tuner,
         "options": dict(prepared.config.options),
-        "class_names": prepared.base.class_names,
-        "template": prepared.template,
+        "class_names": prepared.plan.base.class_names,
+        "template": prepared.plan.template,
         "backbone": prepared.backbone.fingerprint,
     }
-    return tensor_file(prompts, about)
+    return tensor_file(prompts, metadata)
 
 
 @contextmanager
 def clock(timings: dict[str, float], phase: str) -> Iterator[None]:
-    """Note how many seconds something took, also if it fails."""
+    """Add how many seconds something took, also if it fails."""
     start = time.perf_counter()
     try:
         yield
     finally:
-        timings[phase] = round(time.perf_counter() - start, 3)
+        timings[phase] = round(timings.get(phase, 0.0) + time.perf_counter() - start, 3)
 
 
 def now() -> str:
+    """The time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

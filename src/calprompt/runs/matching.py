@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calprompt.clip.tokens import as_read
+from calprompt.class_names import normalized_name
 from calprompt.data import Dataset
-from calprompt.errors import CalpromptError
-
-SHOWN = 5
+from calprompt.errors import DataError
+from calprompt.text import shorten
 
 
 def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[str, list[int]] | None:
@@ -19,21 +18,20 @@ def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[
     places: dict[str, set[str]] = {}
     for part, names in of_run.items():
         for name in names:
-            places.setdefault(as_read(name), set()).add(part)
-    others = [name for name in target.class_names if as_read(name) not in places]
+            places.setdefault(normalized_name(name), set()).add(part)
+    others = [name for name in target.class_names if normalized_name(name) not in places]
     known = len(target.class_names) - len(others)
     if others and known > len(others):
-        shown = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-        raise CalpromptError(
+        raise DataError(
             f"{known} of the {len(target.class_names)} classes of {target.name} are classes of the run, and these are "
-            f"not: {shown}. Name them as in the run (--classes FILE), or take all of them for other classes "
-            "(--all-classes)"
+            f"not: {shorten(others)}. Name them as in the run with classes=FILE, or take all of them for other "
+            "classes with all_classes=True"
         )
     if others:
         return None
     found: dict[str, list[int]] = {part: [] for part in of_run}
     for label, name in enumerate(target.class_names):
-        found[_part(target, label, places[as_read(name)])].append(label)
+        found[_part(target, label, places[normalized_name(name)])].append(label)
     return found
 
 
@@ -42,8 +40,8 @@ def _part(target: Dataset, label: int, parts: set[str]) -> str:
     if len(parts) == 1:
         return next(iter(parts))
     if target.base is None:
-        raise CalpromptError(
+        raise DataError(
             f"the run has a base and a novel class of the name {target.class_names[label]!r}, and {target.name} does "
-            "not say which is meant; take all of its classes for other ones (--all-classes)"
+            "not say which is meant; take all of its classes for other ones with all_classes=True"
         )
     return "base" if label in target.base else "novel"

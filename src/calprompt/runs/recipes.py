@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import RunConfig
-from calprompt.train import TrainingConfig
+from calprompt.training_config import TrainingConfig
 
 TRAINING = [field.name for field in fields(TrainingConfig)]
 RUN = [field.name for field in fields(RunConfig) if field.name != "training"]
@@ -52,17 +52,17 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
         try:
             text = Path(name).expanduser().read_text(encoding="utf-8")
         except OSError as error:
-            raise CalpromptError(f"cannot read recipe {name}: {error.strerror or error}") from error
+            raise SettingError(f"cannot read recipe {name}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
-            raise CalpromptError(f"recipe {name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+            raise SettingError(f"recipe {name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     else:
         raise unknown("recipe", name, available())
     try:
         settings = yaml.load(text, Reader)
     except yaml.YAMLError as error:
-        raise CalpromptError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
+        raise SettingError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
-        raise CalpromptError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
+        raise SettingError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
     for key in settings:
         if key not in RUN + TRAINING:
             raise unknown(f"setting in recipe {name}:", str(key), RUN + TRAINING)
@@ -80,4 +80,4 @@ def build_config(**settings: Any) -> RunConfig:
     try:
         return RunConfig(**settings, training=TrainingConfig(**training))
     except TypeError as error:
-        raise CalpromptError(f"these settings do not fit together: {error}") from error
+        raise SettingError(f"these settings do not fit together: {error}") from error

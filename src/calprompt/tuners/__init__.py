@@ -1,6 +1,6 @@
 """Prompt tuners, one file a method."""
 
-from calprompt.tuners.base import Tuner, create, option_names, tuners
+from calprompt.tuners.base import Tuner, create_tuner, option_names, tuners
 from calprompt.tuners.cocoop import CoCoOp
 from calprompt.tuners.coop import CoOp
 from calprompt.tuners.kgcoop import KgCoOp
@@ -10,6 +10,7 @@ from calprompt.tuners.prograd import ProGrad
 from calprompt.tuners.promptsrc import PromptSRC
 from calprompt.tuners.zero_shot import ZeroShot
 
+create = create_tuner  # calprompt.tuners.create("coop", …)
 available = tuners.available
 get = tuners.get
 register = tuners.register
@@ -26,6 +27,7 @@ __all__ = [
     "ZeroShot",
     "available",
     "create",
+    "create_tuner",
     "get",
     "option_names",
     "register",

@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from calprompt.class_names import check_class_names
 from calprompt.clip import Backbone, PromptLayout, unit
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.registry import Registry, unknown
 
@@ -37,12 +38,15 @@ class Tuner(nn.Module, ABC):
     seed      of whatever starts at random
     """
 
-    sees_pixels: ClassVar[bool] = False  # visual prompts: the image tower runs at every step
+    learns: ClassVar[bool] = True  # False: there is nothing to train
+    needs_pixels: ClassVar[bool] = False  # visual prompts: the image tower runs at every step
     uses_frozen_images: ClassVar[bool] = False  # its terms compare with frozen features of the pixels it sees
-    text_sees_images: ClassVar[bool] = False  # every image has text features of its own
-    template_table: ClassVar[str] = "a"  # which of the published templates it takes where a dataset has several
+    text_depends_on_image: ClassVar[bool] = False  # every image has text features of its own
+    template_table: ClassVar[str] = "coop"  # which of the published templates it takes where a dataset has several
 
-    sets: ClassVar[frozenset[str]] = frozenset()  # options of the tuner it is derived from that it chooses itself
+    fixed_options: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # options of the tuner it is derived from that it chooses itself
 
     layout: PromptLayout  # of the current classes
 
@@ -50,12 +54,12 @@ class Tuner(nn.Module, ABC):
         self, backbone: Backbone, class_names: Sequence[str], *, template: str = "a photo of a {}.", seed: int = 0
     ) -> None:
         super().__init__()
-        if self.sees_pixels:
+        if self.needs_pixels:
             backbone.require_vit(f"the tuner {type(self).__name__}")
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
         self.template, self.seed = template, seed
         self._generator = torch.Generator().manual_seed(seed)
-        self.class_names = tuple(class_names)
+        self.class_names = check_class_names(class_names, allow_repeated=True)
         self.bind()
 
     @property
@@ -67,11 +71,25 @@ class Tuner(nn.Module, ABC):
         self.frozen_text = self.backbone.zero_shot(self.class_names, self.template)  # [C, D]
 
     def with_classes(self, class_names: Sequence[str], template: str | None = None) -> Tuner:
-        """The same prompts (shared, not copied) for other classes, such as novel ones."""
+        """The same prompts (shared, not copied) for other classes, such as novel ones.
+
+        Args:
+            class_names: The other classes.
+            template: The sentence of the untuned model for them; `None`: the same.
+
+        Raises:
+            SettingError: if the prompts mean nothing for other classes.
+        """
         other = copy.copy(self)
         other.template = self.template if template is None else template
-        other.class_names = tuple(class_names)
+        other.class_names = check_class_names(class_names, allow_repeated=True)
         other.bind()
+        return other
+
+    def with_backbone(self, backbone: Backbone) -> Tuner:
+        """The same prompts (shared, not copied) over another view of the same backbone."""
+        other = copy.copy(self)
+        other._backbone = (backbone,)
         return other
 
     def random(self, *shape: int, std: float = 0.02) -> nn.Parameter:
@@ -139,7 +157,7 @@ class Tuner(nn.Module, ABC):
         @cache
         @torch.no_grad()
         def frozen_image() -> Tensor:
-            if not self.sees_pixels:
+            if not self.needs_pixels:
                 return image
             return unit((self.backbone.encode_image(images) if frozen is None else frozen).to(image))
 
@@ -165,14 +183,19 @@ class Tuner(nn.Module, ABC):
     @torch.no_grad()
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
         """Logits [n, C] of batches of images; text features that no image changes are computed once."""
-        text = None if self.text_sees_images else self.text_features()
+        text = None if self.text_depends_on_image else self.text_features()
         rows = []
         for images in batches:
             image = self.image_features(images)
-            rows.append(self.logits(image, self.text_features(image) if text is None else text))
+            rows.append(self.predict_features(image) if text is None else self.logits(image, text))
         if not rows:
-            raise CalpromptError("there are no images to predict")
+            raise SettingError("there are no images to predict")
         return torch.cat(rows)
+
+    @torch.no_grad()
+    def predict_features(self, image: Tensor) -> Tensor:
+        """Logits [n, C] of unit image features [n, D]."""
+        return self.logits(image, self.text_features(image))
 
     def backward(self, loss: Tensor, outputs: Outputs) -> None:
         """Leave the gradient of a step on the parameters."""
@@ -189,9 +212,26 @@ class Tuner(nn.Module, ABC):
         """Take back what `training_state` gave."""
 
 
-def create(name: str, backbone: Backbone, class_names: Sequence[str], **options: Any) -> Tuner:
-    """A tuner by its registered name; an unknown name or option is answered with the known ones."""
+def create_tuner(
+    name: str, backbone: Backbone, class_names: Sequence[str], *, allow_repeated: bool = False, **options: Any
+) -> Tuner:
+    """Create a tuner by its registered name.
+
+    Args:
+        name: Such as "coop"; `tuners.available()` lists them.
+        backbone: What it learns prompts for.
+        class_names: The classes to tell apart.
+        allow_repeated: Two classes may share a name, as two pairs of ImageNet's do.
+        **options: Of that tuner, see its class.
+
+    Returns:
+        The tuner with its prompts as they start.
+
+    Raises:
+        SettingError: for an unknown name or option, which is answered with the known ones, or bad class names.
+    """
     kind = tuners.get(name)
+    check_class_names(class_names, allow_repeated=allow_repeated)
     for option in options:
         if option not in option_names(kind):
             raise unknown(f"option of tuner {name!r}:", option, option_names(kind))
@@ -202,11 +242,11 @@ def option_names(kind: type[Tuner]) -> list[str]:
     """Keyword options of a tuner and of the tuners it is derived from."""
     bases = [base for base in kind.__mro__ if issubclass(base, Tuner)]
     parameters = [p for base in bases for p in signature(base.__init__).parameters.values()]
-    return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - kind.sets)
+    return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - kind.fixed_options)
 
 
 def at_least_one(**counts: int | None) -> None:
     """Raise for a number of something that is given and is none."""
     for name, count in counts.items():
         if count is not None and count < 1:
-            raise CalpromptError(f"{name} is a number of vectors or prompts, at least 1; got {count}")
+            raise SettingError(f"{name} is a number of vectors or prompts, at least 1; got {count}")

@@ -11,7 +11,7 @@ the released TCPT code takes the last image of the batch instead (`text_of="last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.clip import Backbone, unit
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 
@@ -36,7 +36,7 @@ class CoCoOp(Tuner):
     text_of  what losses on text features see: all images of the batch, or the last
     """
 
-    text_sees_images = True
+    text_depends_on_image = True
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class CoCoOp(Tuner):
         **base: Any,
     ) -> None:
         if text_of not in ("all", "last"):
-            raise CalpromptError(f"text_of is 'all' or 'last', got {text_of!r}")
+            raise SettingError(f"text_of is 'all' or 'last', got {text_of!r}")
         at_least_one(context=context)
         self.phrase: str | int = words or context or 4
         self.n, self.text_of = context, text_of
@@ -83,7 +83,7 @@ class CoCoOp(Tuner):
         return replace(outputs, text=outputs.text[-1]) if self.text_of == "last" else outputs
 
     @torch.no_grad()
-    def predict(self, batches: Iterable[Tensor]) -> Tensor:
+    def predict_features(self, image: Tensor) -> Tensor:
         numbers = (len(self.layout.prefix) + len(self.layout.rest)) * self.backbone.text_width  # of an image
         at_once = max(1, (CPU_AT_ONCE if self.context.device.type == "cpu" else AT_ONCE) // numbers)
-        return super().predict(part for images in batches for part in images.split(at_once))
+        return torch.cat([self.logits(part, self.text_features(part)) for part in image.split(at_once)])

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from calprompt.clip import Backbone, unit
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 
@@ -55,7 +55,7 @@ class CoOp(Tuner):
 
     def with_classes(self, class_names: Sequence[str], template: str | None = None) -> Tuner:
         if self.class_specific:
-            raise CalpromptError(
+            raise SettingError(
                 "these prompts were learned class by class (class_specific=True) and mean nothing for other classes; "
                 "tune with class_specific=False to use them on novel classes"
             )

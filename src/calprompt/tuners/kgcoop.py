@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from calprompt.clip import Backbone
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import tuners
 from calprompt.tuners.coop import CoOp
@@ -30,7 +30,7 @@ class KgCoOp(CoOp):
     weight  of that term; 8 and 0.1 unless said
     """
 
-    template_table = "b"
+    template_table = "kgcoop"
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class KgCoOp(CoOp):
         **coop: Any,
     ) -> None:
         if pull not in WEIGHTS:
-            raise CalpromptError(f"pull is one of {', '.join(WEIGHTS)}; got {pull!r}")
+            raise SettingError(f"pull is one of {', '.join(WEIGHTS)}; got {pull!r}")
         self.pull, self.weight = pull, WEIGHTS[pull] if weight is None else weight
         super().__init__(backbone, class_names, words=words, **coop)
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from calprompt.clip import Backbone, VisualPrompts, unit
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 
@@ -29,7 +29,7 @@ class MaPLe(Tuner):
     depth    blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
     """
 
-    sees_pixels = True
+    needs_pixels = True
 
     def __init__(
         self,
@@ -72,5 +72,5 @@ def prompt_depth(depth: int | None, where: str, blocks: int) -> int:
     if depth is None:
         return min(9, blocks)
     if not 1 <= depth <= blocks:
-        raise CalpromptError(f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}")
+        raise SettingError(f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}")
     return depth

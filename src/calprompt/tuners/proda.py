@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from calprompt.clip import Backbone, PromptLayout, unit
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 from calprompt.tuners.kgcoop import mean_similarity
@@ -56,7 +56,7 @@ class ProDA(Tuner):
     ) -> None:
         at_least_one(prompts=prompts, prompt_batch=prompt_batch, context=context)
         if prompts % prompt_batch:
-            raise CalpromptError(f"{prompts} prompts cannot be taken {prompt_batch} at a time; make it a multiple")
+            raise SettingError(f"{prompts} prompts cannot be taken {prompt_batch} at a time; make it a multiple")
         self.n, self.prompt_batch, self.similarity = context, prompt_batch, similarity
         self.keep_underscores = keep_underscores
         front, middle = prompts // 4, prompts // 2

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from calprompt.clip import Backbone
 from calprompt.clip.tokens import PLACEHOLDER
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import tuners
 from calprompt.tuners.coop import CoOp
@@ -42,8 +42,8 @@ class ProGrad(CoOp):
     projection     False: one gradient of the plain sum
     """
 
-    template_table = "c"
-    sets = frozenset({"words"})
+    template_table = "prograd"
+    fixed_options = frozenset({"words"})
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class ProGrad(CoOp):
         **coop: Any,
     ) -> None:
         if regularisers not in SIDES:
-            raise CalpromptError(f"regularisers go with {' or '.join(SIDES)}; got {regularisers!r}")
+            raise SettingError(f"regularisers go with {' or '.join(SIDES)}; got {regularisers!r}")
         self.temperature, self.strength = temperature, strength
         self.regularisers, self.projection = regularisers, projection
         words = template.split("{}")[0].split() if from_template else []
         if len(words) > context:
-            raise CalpromptError(
+            raise SettingError(
                 f"the template {template!r} has {len(words)} words before its slot and the context holds {context}; "
                 "give more context vectors or from_template=False"
             )
@@ -78,7 +78,7 @@ class ProGrad(CoOp):
 
     def check_objective(self, weights: Mapping[str, float]) -> None:
         if self.projection and self.regularisers == "distillation" and weights.get("ce") != 1:
-            raise CalpromptError(
+            raise SettingError(
                 "regularisers='distillation' parts plain cross-entropy from what is added to it, and the loss has no "
                 "term 'ce' of weight 1; write it like 'ce + 5*moments', or use regularisers='cross-entropy'"
             )

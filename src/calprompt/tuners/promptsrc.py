@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calprompt.class_names import fill_template
 from calprompt.clip import Backbone, VisualPrompts, unit
 from calprompt.clip.templates import IMAGENET_60, IMAGENET_80
-from calprompt.clip.tokens import fill
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 from calprompt.tuners.maple import prompt_depth
@@ -42,7 +42,7 @@ class PromptSRC(Tuner):
                          quarters of the epochs and 1, which of 20 are the published 15 and 1; `None`: keep the last
     """
 
-    sees_pixels = True
+    needs_pixels = True
     uses_frozen_images = True
 
     def __init__(
@@ -64,9 +64,9 @@ class PromptSRC(Tuner):
     ) -> None:
         at_least_one(context=context, visual=visual)
         if teacher not in TEACHERS:
-            raise CalpromptError(f"teacher is 60 or 80 templates, got {teacher!r}")
+            raise SettingError(f"teacher is 60 or 80 templates, got {teacher!r}")
         if average not in (None, "auto") and (isinstance(average, str) or len(average) != 2 or average[1] <= 0):
-            raise CalpromptError(
+            raise SettingError(
                 f"average is a mean and a deviation in epochs, such as (15, 1), or 'auto'; got {average!r}"
             )
         self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
@@ -94,7 +94,9 @@ class PromptSRC(Tuner):
     def teacher_text(self) -> Tensor:
         """Unit text features [C, D] of the untuned model under many templates: computed if training asks for them."""
         if self._teacher is None:
-            sentences = [[fill(template, name) for name in self.class_names] for template in self.teacher_templates]
+            sentences = [
+                [fill_template(template, name) for name in self.class_names] for template in self.teacher_templates
+            ]
             raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]  # its own words
             self._teacher = unit(torch.stack(raw).mean(dim=0))
         return self._teacher

@@ -11,5 +11,7 @@ from calprompt.tuners.base import Tuner, tuners
 class ZeroShot(Tuner):
     """The untuned model, as a tuner without parameters."""
 
+    learns = False
+
     def text_features(self, image: Tensor | None = None) -> Tensor:
         return self.frozen_text

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
-    from calprompt.data.work import Progress
+    from calprompt.progress import Progress
 
 SEED, TRAIN = 1, 0.7
 SIZE, OVERLAP = 224, 0.1
@@ -46,13 +46,11 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
     for name in ("tissue-train-pos-v1", "tissue-train-neg"):
         own = sorted(path for path in (folder / name).glob("*.jpg") if not path.stem.endswith("_mask"))
         if not own:
-            raise CalpromptError(
-                f"{folder / name} has no slides; unpack DigestPath's colonoscopy training images there"
-            )
+            raise DataError(f"{folder / name} has no slides; unpack DigestPath's colonoscopy training images there")
         masks = [path.with_name(f"{path.stem}_mask.jpg") if "pos" in name else None for path in own]
         lacking = [mask for mask in masks if mask is not None and not mask.is_file()]
         if lacking:
-            raise CalpromptError(f"{lacking[0]} is not there; every slide of {name} needs its mask")
+            raise DataError(f"{lacking[0]} is not there; every slide of {name} needs its mask")
         parts = ["train"] * int(len(own) * TRAIN) + ["test"] * (len(own) - int(len(own) * TRAIN))
         random.Random(SEED).shuffle(parts)
         slides += list(zip(own, masks, parts, strict=True))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from calprompt.data.catalogue.layouts import Layout
 from calprompt.data.listing import Listing
 from calprompt.data.templates import Templates
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 if TYPE_CHECKING:
-    from calprompt.data.work import Progress
+    from calprompt.progress import Progress
 
 SEE_PAGE = "see the dataset's page"
 
@@ -72,7 +72,7 @@ class Entry:
     def locate(self, root: Path) -> Path:
         """The dataset's folder in the folder of all datasets, or that folder itself if it is the dataset's."""
         if not root.is_dir():
-            raise CalpromptError(f"there is no folder {root}; expected the one that has the datasets")
+            raise DataError(f"there is no folder {root}; expected the one that has the datasets")
         wanted = [plain(name) for name in self.folders]
         found = [path for path in root.iterdir() if path.is_dir() and plain(path.name) in wanted]
         found.sort(key=lambda path: (wanted.index(plain(path.name)), path.name))
@@ -82,7 +82,7 @@ class Entry:
             return (complete or found)[0]
         if plain(root.name) in wanted:
             return root
-        raise CalpromptError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}")
+        raise DataError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}")
 
     def find(self, root: Path | None) -> Path:
         """The dataset's folder: under the folder of all datasets, or made from the package if none is given."""
@@ -90,7 +90,7 @@ class Entry:
             return self.locate(root)
         if self.embedded is not None:
             return self.embedded()
-        raise CalpromptError(f"{self.key} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
+        raise DataError(f"{self.key} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
 
     def listing(self, root: Path | None) -> Listing:
         """Class names and images, found under the folder of all datasets."""
@@ -100,10 +100,10 @@ class Entry:
         """Class names and images of the dataset in this folder; not compared with the published counts."""
         missing = self.layout.missing(folder, self.key)
         if missing:
-            raise CalpromptError(f"{self.title} is not complete:\n  " + "\n  ".join(missing))
+            raise DataError(f"{self.title} is not complete:\n  " + "\n  ".join(missing))
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
-        return replace(listing, name=name, template=self.templates.a, templates=self.templates)
+        return replace(listing, name=name, template=self.templates.coop, templates=self.templates)
 
 
 def plain(name: str) -> str:

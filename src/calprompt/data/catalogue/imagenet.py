@@ -18,7 +18,7 @@ from pathlib import Path
 from calprompt.data.folders import class_rows, subfolders
 from calprompt.data.listing import SPLITS, Listing, Row
 from calprompt.data.text_files import read_lines
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 CLASSNAMES = "classnames.txt"
 IMAGENET = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012")  # where a variant may find the names
@@ -58,7 +58,7 @@ class ImageNetFolders:
         inside = [[found.name for found in subfolders(where)] for where in (train, test)]
         if inside[0] != inside[1]:
             odd = sorted(set(inside[0]) ^ set(inside[1]))[0]
-            raise CalpromptError(f"{odd} is only in one of {train}/ and {test}/; both need the same folders")
+            raise DataError(f"{odd} is only in one of {train}/ and {test}/; both need the same folders")
         rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
         for label, wnid in enumerate(inside[0]):
             rows["train"] += class_rows(folder, train / wnid, label)
@@ -104,7 +104,7 @@ class VariantFolders:
         inside = [found.name for found in subfolders(images)]
         for name in inside:
             if name not in known:
-                raise CalpromptError(
+                raise DataError(
                     f"{images / name}/ is no class of {classnames}; expected folders such as {next(iter(known))}"
                 )
         inside.sort(key=int if self.numbered else None)
@@ -139,7 +139,7 @@ def read_classnames(path: Path) -> dict[str, str]:
     for line in read_lines(path):
         wnid, _, name = line.partition(" ")
         if not name.strip():
-            raise CalpromptError(f"{path}: expected lines such as 'n01440764 tench', got {line!r}")
+            raise DataError(f"{path}: expected lines such as 'n01440764 tench', got {line!r}")
         names[wnid] = name.strip()
     return names
 
@@ -150,5 +150,5 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 def _class_name(names: Mapping[str, str], wnid: str, folder: Path) -> str:
     if wnid not in names:
-        raise CalpromptError(f"folder {wnid} is not in {folder / CLASSNAMES}; expected a line '{wnid} name'")
+        raise DataError(f"folder {wnid} is not in {folder / CLASSNAMES}; expected a line '{wnid} name'")
     return names[wnid]

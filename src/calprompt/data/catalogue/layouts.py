@@ -20,7 +20,7 @@ from calprompt.data.folders import class_rows, subfolders
 from calprompt.data.listing import SPLITS, Listing, Row
 from calprompt.data.split_files import listing, read_split_file
 from calprompt.data.text_files import read_lines
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 
 class Layout(Protocol):
@@ -122,7 +122,7 @@ class AircraftLists:
             for line in read_lines(path):
                 number, _, name = line.partition(" ")
                 if name not in labels:
-                    raise CalpromptError(f"{path.name}: {name!r} of image {number} is not in variants.txt")
+                    raise DataError(f"{path.name}: {name!r} of image {number} is not in variants.txt")
                 rows[kind].append((f"{number}.jpg", labels[name]))
         return Listing("", folder / "images", class_names, rows)
 
@@ -158,7 +158,7 @@ class NamedFolders:
             odd = sorted(set(inside) ^ set(self.names))
             if odd:
                 wrong = "is no class" if odd[0] in inside else "is missing"
-                raise CalpromptError(
+                raise DataError(
                     f"{folder / name / odd[0]}/ {wrong}; expected the folders {', '.join(sorted(self.names))}"
                 )
             rows[kind] = [

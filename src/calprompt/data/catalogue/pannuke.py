@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
-    from calprompt.data.work import Progress
+    from calprompt.progress import Progress
 
 SEED, TRAIN = 1, 0.7
 NUCLEI, SHARE = 10, 0.3  # of neoplastic ones, from which on a patch is malignant
@@ -88,7 +88,7 @@ def _arrays(folder: Path, name: str) -> list[np.ndarray[Any, Any]]:
     for fold in (1, 2, 3):
         paths = sorted(folder.glob(f"**/fold{fold}/{name}.npy"))
         if len(paths) != 1:
-            raise CalpromptError(
+            raise DataError(
                 f"{folder} has {len(paths) or 'no'} files fold{fold}/{name}.npy; unpack the three folds of PanNuke "
                 "there, once each"
             )

@@ -14,12 +14,12 @@ from calprompt.data.folders import subfolders
 from calprompt.data.listing import SPLITS
 from calprompt.data.split_files import write_split_file
 from calprompt.data.text_files import read_lines
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import write_bytes
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
-    from calprompt.data.work import Progress
+    from calprompt.progress import Progress
 
 
 def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
@@ -31,7 +31,7 @@ def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
             return [f"{folder / name} is there already"]
     images = layout.image_folder(folder)
     if images is None:
-        raise CalpromptError(f"{folder / layout.images[0]}/ is not there; unpack the images first")
+        raise DataError(f"{folder / layout.images[0]}/ is not there; unpack the images first")
     write_split_file(folder / layout.own, layout.raw.split(folder, images))
     return [f"made {folder / layout.own}: a split of your own, not comparable with published numbers"]
 
@@ -47,7 +47,7 @@ def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
     if len(wnids) != len(IMAGENET_CLASSNAMES):
-        raise CalpromptError(
+        raise DataError(
             f"{train or folder / layout.train[0]} has {len(wnids)} folders, and there are names for "
             f"{len(IMAGENET_CLASSNAMES)} classes; unpack the training images first"
         )

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from calprompt.data.folders import class_rows, subfolders
 from calprompt.data.split_files import NamedRow
 from calprompt.data.text_files import read_lines
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 from calprompt.files import read_json
 
 SEED = 1
@@ -110,7 +110,7 @@ class SceneLists:
             for line in read_lines(folder / name):
                 own = line[1:].rpartition("/")[0]
                 if own not in labels:
-                    raise CalpromptError(f"{folder / name}: the class of {line} is not in ClassName.txt")
+                    raise DataError(f"{folder / name}: the class of {line} is not in ClassName.txt")
                 found.append((line[1:], labels[own], scene_name(own)))
             return found
 
@@ -130,7 +130,7 @@ class ActionLists:
             for line in read_lines(lists / name):
                 action, _, video = line.split()[0].partition("/")
                 if action not in labels:
-                    raise CalpromptError(f"{lists / name}: {action} is not in classInd.txt")
+                    raise DataError(f"{lists / name}: {action} is not in classInd.txt")
                 own = action_name(action)
                 found.append((f"{own}/{video.removesuffix('.avi')}.jpg", labels[action], own))
             return found
@@ -199,7 +199,7 @@ def _matlab(path: Path) -> Any:
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped]
     except ImportError as error:
-        raise CalpromptError(f"{path.name} is a MATLAB file; reading it needs SciPy: pip install scipy") from error
+        raise DataError(f"{path.name} is a MATLAB file; reading it needs SciPy: pip install scipy") from error
     if not path.is_file():
-        raise CalpromptError(f"cannot read {path}: it is not there")
+        raise DataError(f"cannot read {path}: it is not there")
     return loadmat(path)

@@ -16,11 +16,11 @@ from PIL import Image
 from calprompt.data.catalogue.layouts import SplitFile
 from calprompt.data.catalogue.prepare import own_split
 from calprompt.data.catalogue.raw import action_name
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
-    from calprompt.data.work import Progress
+    from calprompt.progress import Progress
 
 VIDEOS, FRAMES = "UCF-101", "UCF-101-midframes"
 QUALITY = 95
@@ -32,7 +32,7 @@ def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     assert isinstance(layout, SplitFile)
     videos = sorted((folder / VIDEOS).glob("*/*.avi"))
     if not videos and not (folder / FRAMES).is_dir():
-        raise CalpromptError(f"{folder / VIDEOS} has no videos; expected <action>/<video>.avi in it")
+        raise DataError(f"{folder / VIDEOS} has no videos; expected <action>/<video>.avi in it")
     wanted = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
     todo = [(video, frame) for video, frame in wanted if not frame.is_file()]
     if todo:
@@ -58,7 +58,7 @@ def middle_frame(path: Path) -> Image.Image:
             frames = list(video.decode(video=0))
         found: Image.Image = frames[len(frames) // 2].to_image()
     except Exception as error:  # a damaged video makes decoders raise nearly anything
-        raise CalpromptError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
+        raise DataError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
     return found
 
 
@@ -67,7 +67,7 @@ def require_decoder() -> None:
     try:
         import av  # noqa: F401
     except ImportError as error:
-        raise CalpromptError(
+        raise DataError(
             "decoding videos needs PyAV: pip install 'calprompt[video]'. Or get the middle frames that CoOp's page on "
             f"datasets links to, and unpack them as {FRAMES}/"
         ) from error

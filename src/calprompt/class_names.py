@@ -1,0 +1,63 @@
+"""Class names as prompts read them; needs neither torch nor a tokenizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from calprompt.errors import SettingError
+
+
+def readable(name: str) -> str:
+    """A class name as it is read out in a prompt: underscores become blanks.
+
+    >>> readable("american_pit_bull_terrier")
+    'american pit bull terrier'
+    """
+    return name.replace("_", " ")
+
+
+def normalized_name(name: str) -> str:
+    """A class name as the tokenizer sees it, to which case and repeated blanks make no difference.
+
+    >>> normalized_name("Pit_Bull ") == normalized_name("pit bull")
+    True
+    """
+    return " ".join(readable(name).lower().split())
+
+
+def fill_template(template: str, name: str) -> str:
+    """A template with the class name in its slot.
+
+    >>> fill_template("a photo of a {}, a type of pet.", "maine_coon")
+    'a photo of a maine coon, a type of pet.'
+    """
+    if template.count("{}") != 1:
+        raise SettingError(f"template {template!r} needs the class name's slot '{{}}' exactly once")
+    return template.replace("{}", readable(name))
+
+
+def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = False) -> tuple[str, ...]:
+    """A list of class names, checked: text that is not empty, and no two that the model reads alike.
+
+    Raises:
+        SettingError: if it is a single string, is empty, or holds something else than distinct names.
+
+    >>> check_class_names(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    if isinstance(class_names, str):
+        raise SettingError(
+            f"class_names must be a list of names such as [{class_names!r}], got the text {class_names!r}"
+        )
+    names = tuple(class_names)
+    if not names:
+        raise SettingError("class_names is empty; give at least one class name")
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise SettingError(f"class_names must be names, got {name!r}")
+    repeated = [key for key, count in Counter(map(normalized_name, names)).items() if count > 1]
+    if repeated and not allow_repeated:
+        alike = " and ".join(repr(name) for name in names if normalized_name(name) == repeated[0])
+        raise SettingError(f"class_names must differ, and the model reads these alike: {alike}")
+    return names

@@ -1,0 +1,5 @@
+"""The command line: a file for each command, each a few lines over the library."""
+
+from calprompt.cli.app import main
+
+__all__ = ["main"]

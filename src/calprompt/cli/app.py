@@ -1,0 +1,76 @@
+"""The command `calprompt`: reads the arguments, runs a command, and turns errors into one readable message.
+
+Libraries that take seconds to import are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import calprompt
+from calprompt.cli import cache, data, demo, evaluate, names, predict, show, train, transfer
+from calprompt.cli.flags import flags_of, with_flags
+from calprompt.errors import CalpromptError
+
+COMMANDS = (demo, train, predict, evaluate, transfer, show, names, data, cache)
+RESUMABLE = (train.train, demo.demo)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: Those of the command line, unless given.
+
+    Returns:
+        0 if it worked, 2 for a mistake of the user's, 130 if it was interrupted.
+    """
+    parser = create_parser()
+    args = parser.parse_args(arguments)
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        _print_error("warning", str(message), "yellow")
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = warn
+            args.command(args)
+    except CalpromptError as error:
+        _print_error("error", with_flags(str(error), flags_of(parser)), "red")
+        return 2
+    except OSError as error:
+        path = f"{error.filename}: " if error.filename else ""
+        _print_error("error", f"{path}{error.strerror or error}", "red")
+        return 2
+    except KeyboardInterrupt:
+        hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""
+        _print_error(f"interrupted{hint}", "", None)
+        return 130
+    return 0
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="calprompt",
+        description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",
+    )
+    parser.add_argument("--version", action="version", version=f"calprompt {calprompt.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        module.add_command(commands)
+    return parser
+
+
+def _print_error(kind: str, message: str, colour: str | None) -> None:
+    """One message on standard error; bytes of file names that are not UTF-8 are shown as such."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    text = message.encode("utf-8", errors="backslashreplace").decode()
+    label = f"[{colour}]{kind}:[/{colour}]" if colour else kind
+    Console(stderr=True, soft_wrap=True, highlight=False, file=sys.stderr).print(f"{label} {escape(text)}".rstrip())

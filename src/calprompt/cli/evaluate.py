@@ -1,0 +1,68 @@
+"""`calprompt evaluate`: every metric of runs under calibrators, from their stored logits."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.each_run import each_run
+from calprompt.cli.flags import add_flags, settings_of
+from calprompt.evaluation.settings import EvaluationSettings
+
+if TYPE_CHECKING:
+    from calprompt.evaluation import Evaluation
+
+EXAMPLE = """\
+examples:
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
+  calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab --target-error 0.05
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `evaluate` to the commands of a parser; its defaults are those of `EvaluationSettings`."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="all metrics of runs under calibrators, with intervals, from their stored logits",
+        description="Measure runs again from their stored logits, without the model: every metric with a bootstrap\n"
+        "interval, as it is and under calibrators fitted on the validation images.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=evaluate)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "--out", metavar="FILE", help=".json or .csv of all runs (default: evaluation.json in each run's folder)"
+    )
+    add_flags(parser, EvaluationSettings)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Evaluate runs from their logits, print a table of each and write the numbers down."""
+    from calprompt.cli.evaluation_table import print_evaluation
+    from calprompt.evaluation import check_output, evaluate_run, write_evaluations
+
+    settings = EvaluationSettings(**settings_of(args, EvaluationSettings))
+    if args.out is not None:
+        check_output(args.out)
+    with show_progress() as progress:
+
+        def measure(folder: Path) -> tuple[Evaluation, list[Path]]:
+            evaluation = evaluate_run(folder, settings, progress=progress)
+            return evaluation, write_evaluations([evaluation]) if args.out is None else []
+
+        done, left_out = each_run(args.runs, measure)
+    evaluations = [evaluation for evaluation, _ in done]
+    written = [path for _, paths in done for path in paths]
+    if args.out is not None and evaluations:
+        written = write_evaluations(evaluations, args.out)  # before a pager may be quit
+    console = output()
+    for evaluation in evaluations:
+        print_evaluation(evaluation, console)
+    for path in written:
+        console.print(str(path), markup=False, soft_wrap=True)
+    if left_out is not None:
+        raise left_out

@@ -1,0 +1,152 @@
+"""Flags of the command line, made from the dataclasses that they fill, so that no default is written twice.
+
+A field's help is its line under "Attributes:" in the docstring of its class, its type and default are the field's own.
+Errors of the library name parameters (`skip_bad=True`); `with_flags` shows the flag instead (`--skip-bad`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+NO_VALUE = {"shots": ("all", "training images per class"), "views": ("new", "crops of an image")}  # words for None
+METAVARS = {
+    "backbone": "SPEC",
+    "backbone_config": "NAME",
+    "root": "DIR",
+    "classes": "FILE",
+    "base": "FILE",
+    "shots": "K",
+    "diagnose_every": "STEPS",
+    "crop": "SHARE",
+    "autocast": "DTYPE",
+    "template": "TEXT",
+    "calibrators": "NAME",
+    "data": "DATA",
+}
+ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-config", "upright": "--exif"}
+
+
+def attribute_help(kind: type) -> dict[str, str]:
+    """What the docstring of a class says of each attribute, on one line.
+
+    >>> from calprompt.training_config import TrainingConfig
+    >>> attribute_help(TrainingConfig)["lr"]
+    'Learning rate.'
+    """
+    doc = inspect.getdoc(kind) or ""
+    section = re.search(r"^Attributes:\n((?:[ ]{4}.*\n?|\n)*)", doc, re.MULTILINE)
+    found: dict[str, str] = {}
+    name = ""
+    for line in (section[1] if section else "").splitlines():
+        start = re.match(r" {4}(\w+): (.*)", line)
+        if start:
+            name = start[1]
+            found[name] = start[2].strip()
+        elif name and line.strip():
+            found[name] += f" {line.strip()}"
+    return found
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, kind: type, *, leave_out: tuple[str, ...] = (), required: tuple[str, ...] = ()
+) -> None:
+    """Add a flag for every field of a dataclass; what is not given is left to the dataclass.
+
+    Args:
+        parser: Gets the flags.
+        kind: The dataclass.
+        leave_out: Fields that are no flags.
+        required: Fields that have to be given.
+    """
+    hints, helps = get_type_hints(kind), attribute_help(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in leave_out:
+            continue
+        text = helps[field.name].rstrip(".").replace("%", "%%")
+        text = text[0].lower() + text[1:] if not text[:2].isupper() else text
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": field.name}
+        flag = ALIASES.get(field.name, f"--{field.name.replace('_', '-')}")
+        default = _default(field)
+        if field.name in required:
+            options["required"] = True
+        elif default is not None:
+            text += f" (default: {default})"
+        parser.add_argument(flag, **options, **_kind(field.name, hints[field.name]), help=text)
+
+
+def settings_of(args: argparse.Namespace, *kinds: type) -> dict[str, Any]:
+    """The settings that were given on the command line, for dataclasses whose flags were added."""
+    fields = {field.name: get_type_hints(kind)[field.name] for kind in kinds for field in dataclasses.fields(kind)}
+    given = {name: value for name, value in vars(args).items() if name in fields}
+    return {name: tuple(value) if get_origin(fields[name]) is tuple else value for name, value in given.items()}
+
+
+def with_flags(message: str, parser_flags: Mapping[str, str]) -> str:
+    """A message of the library with flags in place of parameters.
+
+    >>> flags = {"skip_bad": "--skip-bad", "root": "--root"}
+    >>> with_flags("leave them out with skip_bad=True, or say where they are with root=DIR", flags)
+    'leave them out with --skip-bad, or say where they are with --root DIR'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in parser_flags:
+            return match[0]
+        return parser_flags[name] if value in ("True", "") else f"{parser_flags[name]} {value}"
+
+    return re.sub(r"(?<![\w.(\-])(\w+)=(True|[A-Za-z]\w*|)(?![\w=])", flag, message)
+
+
+def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """From every parameter to the flag that sets it, of all commands of a parser."""
+    found: dict[str, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found |= flags_of(command)
+        elif action.option_strings:
+            found[action.dest] = action.option_strings[-1]
+    return {**found, **{name: flag for name, flag in ALIASES.items() if flag in found.values()}}
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    if field.default_factory is not dataclasses.MISSING or field.default in (dataclasses.MISSING, None, False, ()):
+        return None
+    value = field.default
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _kind(name: str, hint: Any) -> dict[str, Any]:
+    """How argparse reads a value of this type."""
+    if name == "imports":
+        return {"action": "append", "metavar": "FILE"}
+    if name == "options":
+        return {"action": "append", "metavar": "NAME=VALUE"}
+    if hint is bool:
+        return {"action": "store_true"}
+    if get_origin(hint) is tuple:
+        return {"nargs": "+", "metavar": METAVARS.get(name, "NAME")}
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kind = next(each for each in alternatives if each is not type(None))
+    if name in NO_VALUE:
+        return {"type": _number_or(*NO_VALUE[name]), "metavar": METAVARS.get(name, "N")}
+    metavar = METAVARS.get(name) or {int: "N", float: "X"}.get(kind) or name.upper()
+    return {"metavar": metavar} | ({} if kind is str else {"type": kind})
+
+
+def _number_or(word: str, of: str) -> Any:
+    """A whole number, or a word for none."""
+
+    def number(text: str) -> int | None:
+        if text != word and not text.isdecimal():
+            raise argparse.ArgumentTypeError(f"expected a number of {of}, or {word!r}; got {text!r}")
+        return None if text == word else int(text)
+
+    return number

@@ -1,0 +1,66 @@
+"""`calprompt list`: the tuners, losses, calibrators, metrics and recipes there are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from calprompt.cli.console import output
+
+KINDS = ("tuners", "losses", "calibrators", "metrics")
+
+
+def add_command(commands: Any) -> None:
+    """Add `list` to the commands of a parser."""
+    parser = commands.add_parser(
+        "list",
+        help="tuners, losses, calibrators, metrics and recipes there are",
+        description="List the tuners, losses, calibrators, metrics and recipes there are.",
+    )
+    parser.set_defaults(command=list_names)
+    parser.add_argument(
+        "--import", action="append", default=[], metavar="FILE", dest="imports", help="also what this Python file adds"
+    )
+
+
+def list_names(args: argparse.Namespace) -> None:
+    """Print every registered name with the first line of its description."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from calprompt.loss_sums import NAMED
+    from calprompt.runs import recipes
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for kind in KINDS:
+        table.add_row(f"[bold]{kind}[/bold]")
+        for name, about in sorted(_imported(kind, args.imports) if args.imports else _described(kind)):
+            table.add_row(f"  {name}", escape(about))
+        if kind == "losses":
+            for name, meaning in NAMED.items():
+                table.add_row(f"  {name}", f"= {meaning}")
+    table.add_row("[bold]recipes[/bold]")
+    for name in recipes.available():
+        table.add_row(f"  {name}", escape(recipes.read_recipe(name)[0]))
+    output().print(table)
+
+
+def _described(kind: str) -> Iterator[tuple[str, str]]:
+    """Names and descriptions out of the package's own files, which takes no import of torch."""
+    from calprompt.registry import registered_names
+
+    return registered_names(f"calprompt.{kind}", kind)
+
+
+def _imported(kind: str, paths: list[str]) -> Iterator[tuple[str, str]]:
+    """The same from the registries, with what files of the user's own have added."""
+    from importlib import import_module
+
+    from calprompt.extensions import load_extension
+
+    registry = getattr(import_module(f"calprompt.{kind}"), kind)
+    for path in paths:
+        load_extension(path)
+    for name in registry.available():
+        yield name, (registry.get(name).__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,91 @@
+"""`calprompt train`: tune prompts, evaluate them, and keep everything in a folder."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from typing import TYPE_CHECKING, Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import add_flags, settings_of
+from calprompt.errors import SettingError
+from calprompt.runs.config import RunConfig
+from calprompt.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    from calprompt.runs import Resources, Run
+
+EXAMPLE = """\
+examples:
+  calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
+  calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `train` to the commands of a parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
+    parser = commands.add_parser(
+        "train",
+        help="tune prompts on base classes, evaluate on base and novel ones",
+        description="Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
+        "folder. The same command finds a finished run and continues an interrupted one.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=train)
+    parser.add_argument("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file")
+    parser.add_argument("--out", default="runs", metavar="FOLDER", help="where the run's folder goes (default: runs)")
+    parser.add_argument("--no-cache", action="store_true", help="neither use nor keep image features on disk")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add_flags(parser, RunConfig, leave_out=("training",), required=("backbone", "data"))
+    add_flags(parser, TrainingConfig)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train and evaluate, then print the table and where everything is."""
+    from calprompt.cli.run_table import print_run
+    from calprompt.runs.finished import find_finished
+    from calprompt.runs.resources import Resources
+
+    settings = run_settings(args)
+    resources = Resources()
+    result = find_finished(settings, args.out, resources=resources) or _run(settings, args, resources)
+    if result.reused:
+        output().print("already finished, nothing was computed:")
+    for name, reason in result.record["data"].get("skipped", {}).items():
+        output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
+    print_run(result)
+
+
+def run_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the arguments mean: the recipe's, and over them those that were given."""
+    from calprompt.runs.recipes import read_recipe
+
+    given = settings_of(args, RunConfig, TrainingConfig)
+    options = dict(_option(text) for text in given.pop("options", []))
+    recipe = read_recipe(args.recipe)[1] if args.recipe else {}
+    if "tuner" in given and given["tuner"] != recipe.get("tuner", given["tuner"]):
+        raise SettingError(f"recipe {args.recipe} is for tuner {recipe['tuner']}, not for {given['tuner']}")
+    return {**recipe, **given, "options": {**recipe.get("options", {}), **options}}
+
+
+def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resources) -> Run:
+    from calprompt.features import FeatureStore
+    from calprompt.runs import run
+    from calprompt.runs.recipes import build_config
+
+    config = build_config(**settings)
+    resources.store = None if args.no_cache else FeatureStore()
+    with show_progress(args.quiet) as progress:
+        return run(config, args.out, resources=resources, progress=progress)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value read as Python writes it, or else as it stands."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise SettingError(f"--set takes NAME=VALUE, such as context=4; got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return name, value

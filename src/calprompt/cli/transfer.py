@@ -1,0 +1,86 @@
+"""`calprompt transfer`: trained runs on other data, of their classes or of others."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.each_run import each_run
+from calprompt.cli.flags import add_flags, settings_of
+from calprompt.errors import SettingError
+from calprompt.runs.target import Target
+
+EXAMPLE = """\
+examples:
+  calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets
+  calprompt transfer runs/* --data dtd eurosat --root datasets
+  calprompt transfer runs/coop-photos-16shot-seed1-0123456789ab --data drawings/
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `transfer` to the commands of a parser; its defaults are those of `Target`."""
+    parser = commands.add_parser(
+        "transfer",
+        help="evaluate runs on other data: the same classes in other images, or other classes",
+        description="Evaluate the prompts of finished runs on the test images of other data, and keep it in their\n"
+        "folders. Classes that the run has are base and novel as they were there; others are evaluated all at once.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=transfer)
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="folder of a run")
+    add(
+        "--data",
+        nargs="+",
+        required=True,
+        metavar="DATA",
+        help="folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'; several are evaluated in turn",
+    )
+    add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
+    add("--device", help="cpu, cuda, cuda:1, … (default: the run's)")
+    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the runs is now")
+    add("--no-cache", action="store_true", help="neither use nor keep image features on disk")
+    add("--quiet", action="store_true", help="show no progress")
+    add_flags(parser, Target, leave_out=("data",))
+
+
+def transfer(args: argparse.Namespace) -> None:
+    """Evaluate every run on all data, then print the tables of the runs."""
+    settings = {name: value for name, value in settings_of(args, Target).items() if name != "data"}
+    for option in ("classes", "name"):
+        if option in settings and len(args.data) > 1:
+            raise SettingError(f"--{option} is for one dataset, and --data has {len(args.data)}")
+    targets = [Target(data, **settings) for data in args.data]
+    names = [Path(data).resolve().name if Path(data).is_dir() else Path(data).stem for data in args.data]
+    same = sorted({name for name in names if names.count(name) > 1})
+    if same:
+        raise SettingError(
+            f"--data has {names.count(same[0])} of the name {same[0]}, of which the last would replace the others; "
+            "evaluate them one at a time, with --name"
+        )
+    from calprompt.cli.run_table import print_run
+    from calprompt.features import FeatureStore
+    from calprompt.runs import Resources, evaluate_on, load_run, restore
+
+    resources = Resources(store=None if args.no_cache else FeatureStore())
+
+    def evaluate(folder: Path) -> None:
+        with show_progress(args.quiet) as progress:
+            restored = restore(
+                folder, backbone=args.backbone, device=args.device, imports=args.imports, resources=resources
+            )
+            done = [evaluate_on(restored, target, resources=resources, progress=progress) for target in targets]
+        for each in done:
+            if each.reused:
+                output().print(f"{each.name}: already done, nothing was computed", markup=False, soft_wrap=True)
+            for name, reason in each.record["data"]["skipped"].items():
+                output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
+        print_run(load_run(folder))
+
+    _, left_out = each_run(args.runs, evaluate)
+    if left_out is not None:
+        raise left_out

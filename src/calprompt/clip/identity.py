@@ -1,0 +1,133 @@
+"""What a backbone is, known without its weights in memory: its name, fingerprint and preprocessing.
+
+Loading a backbone once writes them down beside the size and times of the files it was read from:
+
+    <cache>/backbones/<digest of spec, config and dtype>.json
+
+As long as these files stay as they are, planning a run takes milliseconds and needs neither torch nor open_clip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from calprompt.cache import cache_folder
+from calprompt.clip.preprocessing import Preprocessing
+from calprompt.errors import CalpromptError
+from calprompt.files import canonical_json, read_json, write_json
+
+FORMAT = 1
+Config = str | Path | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BackboneIdentity:
+    """A backbone without its weights.
+
+    Attributes:
+        name: What it was loaded from.
+        fingerprint: Digest of its weights and architecture.
+        preprocessing: How an image becomes its input.
+        embed_dim: Dimensions of a feature.
+        text_depth: Blocks of the text tower.
+        image_depth: Blocks of the image tower; `None` if it is a residual network.
+    """
+
+    name: str
+    fingerprint: str
+    preprocessing: Preprocessing
+    embed_dim: int
+    text_depth: int
+    image_depth: int | None
+
+
+def identify_backbone(
+    spec: str | Path, *, config: Config | None = None, dtype: str = "float32", cache_dir: str | Path | None = None
+) -> BackboneIdentity | None:
+    """The identity of a backbone that was loaded before, if its files have not changed since.
+
+    Args:
+        spec: As `load_backbone` takes it.
+        config: As `load_backbone` takes it.
+        dtype: Of its weights in memory.
+        cache_dir: As `load_backbone` takes it.
+
+    Returns:
+        `None` if it has to be loaded to know.
+    """
+    try:
+        entry = read_json(_entry(spec, config, dtype, cache_dir))
+        if {path: _signature(Path(path)) for path in entry["files"]} != entry["files"]:
+            return None
+        identity = dict(entry["identity"])
+        return BackboneIdentity(**identity | {"preprocessing": Preprocessing.from_dict(identity["preprocessing"])})
+    except (CalpromptError, KeyError, TypeError, AttributeError, OSError):
+        return None
+
+
+def remember_backbone(
+    identity: BackboneIdentity,
+    files: list[Path],
+    spec: str | Path,
+    *,
+    config: Config | None = None,
+    dtype: str = "float32",
+    cache_dir: str | Path | None = None,
+) -> None:
+    """Write an identity down; a cache that cannot be written to is no error.
+
+    Args:
+        identity: Of the backbone that was loaded.
+        files: All files that it depends on, also those that are not there but would have been read.
+        spec: As given to `load_backbone`, as are the others.
+        config: See `identify_backbone`.
+        dtype: See `identify_backbone`.
+        cache_dir: See `identify_backbone`.
+    """
+    entry = {
+        "spec": str(spec),
+        "identity": {**asdict(identity), "preprocessing": identity.preprocessing.to_dict()},
+        "files": {str(path): _signature(path) for path in files},
+    }
+    with suppress(OSError, CalpromptError):
+        place = _entry(spec, config, dtype, cache_dir)
+        if place.is_file() and read_json(place) == entry:
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, entry)
+
+
+def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str | Path | None) -> Path:
+    key = {
+        "format": FORMAT,
+        "open_clip": version("open_clip_torch"),
+        "spec": str(spec),
+        "folder": str(Path.cwd()) if _is_relative(spec) or (isinstance(config, str | Path)) else "",
+        "config": dict(config) if isinstance(config, Mapping) else None if config is None else str(config),
+        "dtype": dtype,
+        "cache_dir": None if cache_dir is None else str(cache_dir),
+    }
+    try:
+        digest = hashlib.sha256(canonical_json(key)).hexdigest()[:32]
+    except (TypeError, ValueError) as error:  # a config that is no plain data
+        raise CalpromptError(str(error)) from error
+    return cache_folder("backbones") / f"{digest}.json"
+
+
+def _is_relative(spec: str | Path) -> bool:
+    return not Path(spec).is_absolute()
+
+
+def _signature(path: Path) -> list[int] | None:
+    """Size, times and inode of a file: another content has others."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]

@@ -1,0 +1,41 @@
+"""Digests of images: what the identity of a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calprompt.data.dataset import Split
+from calprompt.data.unreadable import UnreadableImages, find_unreadable
+from calprompt.errors import ImageError
+from calprompt.parallel import map_in_threads
+from calprompt.progress import Progress, silent
+
+Rows = dict[str, list[list[str | int]]]
+
+
+def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> Rows:
+    """Name, label and digest of every image of some splits; each file is read once, and its beginning is looked at.
+
+    Raises:
+        DataError: if images cannot be read. Then all of them are decoded, so that the report is complete.
+    """
+    unreadable = UnreadableImages()
+
+    def digest(place: tuple[Split, int]) -> str:
+        split, index = place
+        try:
+            return split.images.digest(index)
+        except ImageError as error:
+            unreadable.add(error)
+            return ""
+
+    places = [(name, split, index) for name, split in splits.items() for index in range(len(split))]
+    rows: Rows = {name: [] for name in splits}
+    digests = map_in_threads(digest, ((split, index) for _, split, index in places))
+    for done, ((name, split, index), found) in enumerate(zip(places, digests, strict=True), start=1):
+        rows[name].append([split.images.name(index), split.labels[index], found])
+        progress("reading images", done, len(places), "")
+    if unreadable.reasons:
+        unreadable.reasons |= find_unreadable(splits.values(), progress=progress)
+        unreadable.report()
+    return rows

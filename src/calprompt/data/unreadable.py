@@ -1,0 +1,103 @@
+"""Images that cannot be read: found before training starts, reported all at once, or left out if that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.images import FileContent, ImageFiles
+from calprompt.errors import DataError, ImageError
+from calprompt.parallel import map_in_threads
+from calprompt.progress import Progress, silent
+from calprompt.text import bullets
+
+SHOWN = 100
+
+
+@dataclass
+class UnreadableImages:
+    """Collects images that could not be read, so that all of them are reported together.
+
+    Attributes:
+        reasons: From an image's name to what is wrong with it.
+    """
+
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, error: ImageError) -> None:
+        """Note one image."""
+        self.reasons[error.name or "image"] = error.reason
+
+    def report(self) -> None:
+        """Raise if there were any."""
+        if self.reasons:
+            raise unreadable_error(self.reasons)
+
+
+def unreadable_error(reasons: Mapping[str, str]) -> DataError:
+    """The report on images that cannot be read."""
+    count = "one image" if len(reasons) == 1 else f"{len(reasons)} images"
+    lines = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
+    return DataError(
+        f"{count} cannot be read; replace or remove, or leave out with skip_bad=True:{bullets(lines, SHOWN)}"
+    )
+
+
+def find_unreadable(
+    splits: Iterable[Split], *, known_good: set[str] | None = None, progress: Progress = silent
+) -> dict[str, str]:
+    """Decode every image file of some splits.
+
+    Args:
+        splits: Images in memory are passed over.
+        known_good: Names that are not decoded again; good ones are added.
+        progress: Shows how far it is.
+
+    Returns:
+        From the name of each image that cannot be decoded to what is wrong with it.
+    """
+    known_good = set() if known_good is None else known_good
+    places = {
+        name: (split.images, index)
+        for split in splits
+        if isinstance(split.images, ImageFiles)
+        for index, name in enumerate(split.images.paths)
+        if name not in known_good
+    }
+
+    def reason(place: tuple[ImageFiles, int]) -> str | None:
+        images, index = place
+        try:
+            picture = images.read(index)
+            assert isinstance(picture, FileContent)
+            picture.decode()
+        except ImageError as error:
+            return error.reason
+        return None
+
+    found: dict[str, str] = {}
+    reasons = map_in_threads(reason, places.values())
+    for done, (name, wrong) in enumerate(zip(places, reasons, strict=True), start=1):
+        if wrong is not None:
+            found[name] = wrong
+        progress("decoding images", done, len(places), "")
+    known_good |= places.keys() - found.keys()
+    return found
+
+
+def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
+    """The dataset without some images.
+
+    Raises:
+        DataError: if what is left is no dataset, such as a class without images.
+    """
+
+    def kept(split: Split) -> Split:
+        return split.take([index for index in range(len(split)) if split.images.name(index) not in reasons])
+
+    train, val, test = (kept(split) for split in dataset.splits.values())
+    try:
+        return replace(dataset, train=train, val=val, test=test)
+    except DataError as error:
+        raise DataError(f"without {len(reasons)} images that cannot be read, {error}") from unreadable_error(reasons)

@@ -1,0 +1,117 @@
+"""The predictor of a run: its prompts on some of its classes, under a calibrator that `evaluate` has fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from calprompt.calibrators import Calibrator
+from calprompt.class_names import check_class_names
+from calprompt.errors import CalpromptError, DamagedFileError, SettingError
+from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.evaluation.stored_models import TUNED, stored_models
+from calprompt.predictor import Predictor
+from calprompt.registry import unknown
+from calprompt.runs.folder import EVALUATION, LOGITS, Run, load_run, read_evaluation, read_run_tensors
+from calprompt.runs.preparation import tuner_for_classes
+from calprompt.runs.restoring import Restored, restore
+
+if TYPE_CHECKING:
+    from calprompt.runs.resources import Resources
+
+PARTS = ("base", "novel", "all")
+
+
+def run_predictor(
+    folder: str | Path,
+    *,
+    calibrator: str | None = None,
+    part: str | None = None,
+    class_names: Sequence[str] | None = None,
+    backbone: str | None = None,
+    device: str | None = None,
+    imports: Sequence[str | Path] | None = None,
+    resources: Resources | None = None,
+) -> Predictor:
+    """See `Predictor.from_run`."""
+    run = load_run(folder)
+    fitted = fitted_calibrator(run, calibrator) if calibrator not in (None, NONE) else None
+    restored = restore(folder, backbone=backbone, device=device, imports=imports, resources=resources)
+    names = _class_names(restored, part, class_names)
+    if fitted is not None and not fitted.novel and names != restored.tuner.class_names:
+        raise SettingError(f"{calibrator} is for the classes it was fitted on and does not apply to others")
+    with restored.backbone.limited_threads():
+        tuner, reason = tuner_for_classes(restored.config, restored.tuner, names, restored.tuner.template)
+    if tuner is None:
+        raise CalpromptError(f"{run.folder}: {reason}")
+    tensors, metadata = read_run_tensors(run.folder, LOGITS, run.record)
+    base = next(iter(restored.class_names))
+    return Predictor(
+        tuner,
+        calibrator=fitted,
+        text=_stored_text(tensors, metadata["class_names"], names),
+        base_text=tensors[f"{base}/text"],
+        base_frozen_text=tensors[f"{base}/frozen_text"],
+    )
+
+
+def fitted_calibrator(run: Run, spec: str) -> Calibrator:
+    """A calibrator with what it learned on the validation images of a run.
+
+    Its state is read back from evaluation.json, if `evaluate` fitted it there; otherwise it is fitted on the stored
+    logits in the same way.
+
+    Raises:
+        CalpromptError: if the run has no validation images, or the calibrator cannot be fitted on them.
+    """
+    spec = normalized_spec(spec)
+    calibrator = create_calibrator(spec)
+    if not calibrator.learns:
+        return calibrator
+    evaluation = read_evaluation(run.folder)
+    entries = evaluation["runs"] if evaluation is not None else []
+    for entry in entries:
+        if entry.get("fingerprint") != run.record["fingerprint"]:
+            raise DamagedFileError(
+                f"{run.folder / EVALUATION} is of another run; delete it, and 'calprompt evaluate' writes it again"
+            )
+        for each in entry["calibrators"]:
+            if (each["model"], each["calibrator"]) == (TUNED, spec) and each["state"] is not None:
+                return calibrator.restore(each["state"])
+    val = stored_models(run)[TUNED].val
+    if val is None:
+        raise SettingError(
+            f"{run.folder} has no validation images to fit calibrator={spec} on; closed-form calibrators such as dac "
+            "and sals need none"
+        )
+    return calibrator.fit(val)
+
+
+def _class_names(restored: Restored, part: str | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    own = restored.class_names
+    if class_names is not None:
+        if part is not None:
+            raise SettingError("give part or class_names, not both")
+        return check_class_names(class_names)
+    if part is None:
+        return next(iter(own.values()))
+    if part not in PARTS:
+        raise unknown("part", part, PARTS)
+    if part in own:
+        return own[part]
+    if part != "all":
+        raise SettingError(f"{restored.run.folder} has no {part} classes; it was tuned on all of them (part=all)")
+    return tuple(dict.fromkeys(name for names in own.values() for name in names))
+
+
+def _stored_text(tensors: dict[str, Tensor], parts: dict[str, list[str]], names: Sequence[str]) -> Tensor | None:
+    """Text features as the run stored them, which stand for all images where each has its own; None if some lack."""
+    known: dict[str, Tensor] = {}
+    for part, own in parts.items():
+        if f"{part}/text" in tensors:
+            known |= zip(own, tensors[f"{part}/text"], strict=True)
+    return torch.stack([known[name] for name in names]) if all(name in known for name in names) else None

@@ -1,0 +1,173 @@
+"""A run evaluated from its stored logits: every metric with its interval, under every calibrator.
+
+    val of the base classes ── fit ──▶ calibrator ── base, novel ──▶ metrics, intervals
+                                          (or all; and of other data that the run was evaluated on)
+
+Nothing is fitted or chosen on test images. Calibrators are fitted once and are the same map in all resamples; all of
+them are measured on the same resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from calprompt.calibrators import Calibrator, StoredLogits
+from calprompt.errors import CalpromptError
+from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.selection import Selection, select
+from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
+from calprompt.evaluation.stored_models import TUNED, ZERO_SHOT, StoredModel, stored_models
+from calprompt.files import canonical_json
+from calprompt.metrics import conventions, evaluate, predictions
+from calprompt.progress import Progress, silent
+from calprompt.runs.folder import Run, load_run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric and its interval, if it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """One model under one calibrator.
+
+    keeps_argmax, novel  what the calibrator promises
+    state                what it learned; None if it could not be fitted
+    values               split -> metric -> value
+    reasons              split -> why there are no values
+    """
+
+    model: str
+    calibrator: str
+    keeps_argmax: bool
+    novel: bool
+    state: dict[str, Any] | None
+    values: dict[str, dict[str, Measured]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A run under all calibrators; `sizes` are images and classes of each test split."""
+
+    run: Run
+    settings: EvaluationSettings
+    sizes: dict[str, tuple[int, int]]
+    val_images: int
+    calibrated: tuple[Calibrated, ...]
+
+
+def evaluate_run(
+    folder: str | Path, settings: EvaluationSettings | None = None, *, progress: Progress = silent
+) -> Evaluation:
+    """All metrics of a run's test splits under all calibrators, from its files of logits alone.
+
+    Args:
+        folder: Of the run.
+        settings: How to evaluate it; the defaults, unless given.
+        progress: Shows how far it is.
+    """
+    settings = settings or EvaluationSettings()
+    run = load_run(folder)
+    models = stored_models(run)
+    chosen = [models[name] for name in ((TUNED, ZERO_SHOT) if settings.zero_shot else (TUNED,))]
+    found: list[Calibrated] = []
+    total = len(chosen) * len(settings.specs)
+    for model in chosen:
+        for spec in settings.specs:
+            progress(f"evaluating {run.folder.name}", len(found), total, spec)
+            found.append(_calibrated(model, spec, settings))
+    progress(f"evaluating {run.folder.name}", total, total, "")
+    sizes = {name: (len(record.logits), record.logits.shape[1]) for name, record in models[ZERO_SHOT].tests.items()}
+    val = models[TUNED].val
+    return Evaluation(run, settings, sizes, 0 if val is None else len(val.logits), tuple(found))
+
+
+def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> Calibrated:
+    calibrator = create_calibrator(spec)
+    unfit = _fit(calibrator, spec, model.val)
+    values: dict[str, dict[str, Measured]] = {}
+    reasons = dict(model.missing)
+    for split, record in model.tests.items():
+        try:
+            if split in model.others and not calibrator.novel:
+                raise CalpromptError(f"{spec} is for the classes it was fitted on and does not apply to others")
+            if unfit is not None:
+                raise unfit
+            values[split] = _measure(calibrator(record), record, split, settings)
+        except CalpromptError as error:
+            reasons[split] = str(error)
+    selection = None
+    if settings.target_error is not None:
+        selection = _select(model, spec, {split: model.tests[split] for split in values}, settings)
+    state = _plain(calibrator, spec) if unfit is None else None
+    return Calibrated(model.name, spec, calibrator.keeps_argmax, calibrator.novel, state, values, reasons, selection)
+
+
+def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> CalpromptError | None:
+    """Fit, or give the reason why that cannot be done."""
+    if not calibrator.learns:
+        return None
+    try:
+        if val is None:
+            raise CalpromptError(
+                f"the run has no validation images, and {spec} has to be fitted on some; closed-form calibrators such "
+                "as dac and sals need none"
+            )
+        calibrator.fit(val)
+    except CalpromptError as error:
+        return error
+    return None
+
+
+def _measure(logits: Tensor, record: StoredLogits, split: str, settings: EvaluationSettings) -> dict[str, Measured]:
+    softmax = conventions.get(settings.convention).softmax
+    given = predictions(logits, record.given("labels"), from_logits=True, softmax=softmax)
+    values = evaluate(given, n_bins=settings.bins, convention=settings.convention)
+    intervals: dict[str, tuple[float, float]] = {}
+    if settings.bootstrap:
+        intervals = bootstrap_intervals(
+            given,
+            n_bins=settings.bins,
+            convention=settings.convention,
+            resamples=settings.bootstrap,
+            seed=(settings.seed, *split.encode()),  # the same images for every calibrator
+        )
+    return {name: Measured(value, *intervals.get(name, ())) for name, value in values.items()}
+
+
+def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], settings: EvaluationSettings) -> Selection:
+    if model.val is None:
+        return Selection(reason="the run has no validation images to choose a threshold on")
+    assert settings.target_error is not None
+    try:
+        return select(
+            create_calibrator(spec),
+            model.val,
+            tests,
+            target_error=settings.target_error,
+            confidence_level=settings.confidence_level,
+            seed=settings.seed,
+        )
+    except CalpromptError as error:
+        return Selection(reason=str(error))
+
+
+def _plain(calibrator: Calibrator, spec: str) -> dict[str, Any]:
+    """What a calibrator learned, if it can be written down."""
+    state = calibrator.state()
+    try:
+        canonical_json(state)
+    except (TypeError, ValueError) as error:
+        raise CalpromptError(f"what the calibrator {spec!r} learned is not plain numbers and lists: {error}") from error
+    return state

@@ -1,0 +1,56 @@
+"""What a tuner trains on: frozen features, made once, or pixels, loaded when asked for.
+
+A training image has V views, random crops drawn from its content and the number of the view (see
+`calprompt.features.encoding`), so neither seeds nor order nor batches matter, and all methods see the same. Epoch e
+trains on view (e - 1) mod V; a text-only tuner never runs the image tower while training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calprompt.clip import Preprocessing
+from calprompt.data.images import Images
+from calprompt.features.encoding import Uint8Preprocessing, load_views, normalise
+from calprompt.parallel import map_in_threads
+
+
+@dataclass(eq=False)
+class FeatureBank:
+    """Frozen features to train on, in V views."""
+
+    features: Tensor  # [V, n, D]
+    labels: Tensor  # [n]
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        """The features of this epoch's view, [len(indices), D]."""
+        return self.features[(epoch - 1) % len(self.features), indices]
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """Nothing: the images themselves are frozen features."""
+        return None
+
+
+@dataclass(eq=False)
+class PixelBank:
+    """Pixels to train on, loaded when asked for, and the frozen features of the same views, if they were computed."""
+
+    source: Images
+    labels: Tensor  # [n]
+    preprocessing: Preprocessing
+    views: int
+    features: Tensor | None = None  # [V, n, D]
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        """The pixels of this epoch's view, [len(indices), 3, size, size]."""
+        view = 1 + (epoch - 1) % self.views if self.source.augmented else 0
+        as_uint8 = Uint8Preprocessing.from_dict(self.preprocessing.to_dict())
+        loaded = map_in_threads(lambda i: load_views(self.source.read(i), as_uint8, [view])[0], indices.tolist())
+        return normalise(torch.stack(list(loaded)), self.preprocessing)
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """The frozen features of the same views, if they are at hand."""
+        return None if self.features is None else self.features[(epoch - 1) % len(self.features), indices]

@@ -1,0 +1,199 @@
+"""From images to features: what the store has is read, the rest is computed and kept there.
+
+    for a few images at a time     read -> digests -> store -> found: copied
+                                                            -> missing: a batch of views -> decoded, encoded -> store
+
+The key of a feature is the digest of the very bytes it was decoded from. They are read once if they are few; those of
+large files are not held while they wait, but read again, and digested again.
+
+Each process takes the images in an order of its own and looks into the store right before it begins with some, so that
+several at work on the same images share the work, and none computes what another has finished.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calprompt.clip import Backbone
+from calprompt.data.images import FeatureRows, Images, Picture
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.errors import ImageError
+from calprompt.features.encoding import (
+    Uint8Preprocessing,
+    batch_size,
+    description,
+    encode,
+    load_views,
+    normalise,
+)
+from calprompt.features.store import FeatureStore, Space
+from calprompt.features.store.shards import key
+from calprompt.parallel import batched, map_in_threads
+from calprompt.progress import FeatureProgress, Progress, silent
+
+AT_ONCE = 64  # views that are looked up together
+WORKERS = 16  # at most
+READ = 8  # images that are read before the first is decoded: one call of the system after the other is faster
+SMALL = 1 << 16  # bytes of a file that is held until it is decoded
+
+Row = tuple[int, int]  # the index of an image and the number of a view
+Job = tuple[int, int, Picture | None]  # the same, and the image if it was read already
+
+
+def frozen_features(
+    backbone: Backbone,
+    images: Images,
+    views: int = 0,
+    *,
+    unreadable: UnreadableImages,
+    store: FeatureStore | None = None,
+    progress: Progress = silent,
+    what: str = "features",
+) -> Tensor:
+    """Image features of the frozen tower, not normalised.
+
+    Args:
+        backbone: Its image tower is run.
+        images: Features in memory are returned as they are.
+        views: So many random views of each image; 0: the evaluation view alone.
+        unreadable: Images that cannot be read leave rows of zeros, and their names here: call its `report` before
+            using any row.
+        store: What it has is read, and what it has not is kept there; the bits are the same without it.
+        progress: Shows how far it is.
+        what: What to call the work in `progress`.
+
+    Returns:
+        [V, n, D]
+    """
+    if isinstance(images, FeatureRows):
+        return images.rows.to(backbone.prompt_dtype)[None]
+    numbers = range(1, views + 1) if views and images.augmented else range(1)
+    space = store.space(description(backbone, images), backbone.name) if store is not None else None
+    meter = FeatureProgress(what, len(images) * len(numbers), progress, stored=space is not None)
+    return Extraction(backbone, images, numbers, space, unreadable).run(meter)
+
+
+@dataclass(eq=False)
+class Batch:
+    """Views for one call of the tower, on their way through it."""
+
+    rows: list[Row]  # those that could be read
+    keys: list[bytes]  # of the same, empty where nothing is kept
+    values: Tensor  # pixels, then features
+    failed: int  # views that could not be read
+
+
+class Extraction:
+    """Fills `features` [V, n, D] with those of some views of all images."""
+
+    def __init__(
+        self, backbone: Backbone, images: Images, views: range, space: Space | None, unreadable: UnreadableImages
+    ) -> None:
+        self.backbone, self.images, self.views, self.space, self.unreadable = backbone, images, views, space, unreadable
+        self.features = torch.zeros(len(views), len(images), backbone.embed_dim, dtype=backbone.prompt_dtype)
+        self.on_cpu = backbone.device.type == "cpu"
+        self.as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
+
+    def run(self, meter: FeatureProgress) -> Tensor:
+        """All features; on a CPU in as many threads as torch has, a batch each, decoded and encoded by the same one."""
+        threads = torch.get_num_threads()
+        batches = batched(self._missing(meter), batch_size(self.backbone))
+        torch.set_num_threads(1)  # to copy a few rows, threads of torch's own would wait longer than they work
+        try:
+            for batch in self._loaded(batches, threads):
+                if not self.on_cpu and batch.rows:
+                    batch.values = encode(self.backbone, batch.values)
+                self._put(batch.rows, batch.values)
+                if self.space is not None:
+                    self.space.add(batch.keys, batch.values)
+                meter.add(computed=len(batch.rows), failed=batch.failed)
+        finally:
+            torch.set_num_threads(threads)
+            if self.space is not None:
+                self.space.flush()
+                self.space.note_use(meter.found, meter.computed, meter.seconds if meter.computed else 0.0)
+        return self.features
+
+    def _loaded(self, batches: Iterator[list[Job]], threads: int) -> Iterator[Batch]:
+        if not self.on_cpu:
+            return map_in_threads(self._load, batches, ahead=1)
+        if threads == 1:  # a second one that reads and waits would only get in its way
+            return map(self._load, batches)
+        return map_in_threads(self._load, batches, threads=min(threads, WORKERS), ahead=2, initializer=_one_thread)
+
+    def _missing(self, meter: FeatureProgress) -> Iterator[Job]:
+        """Views to compute; those in the store are put in place."""
+        everything = range(len(self.images))
+        if self.space is None:
+            yield from ((index, view, None) for index in everything for view in self.views)
+            return
+        groups = list(batched(everything, max(1, AT_ONCE // len(self.views))))
+        random.Random().shuffle(groups)
+        for group in groups:
+            jobs, keys = self._wanted(group)
+            found, values = self.space.find(keys)
+            self._put([jobs[place][:2] for place in found], values)
+            meter.add(found=len(found), failed=len(group) * len(self.views) - len(jobs))
+            here = set(found)
+            yield from (job for place, job in enumerate(jobs) if place not in here)
+
+    def _wanted(self, group: list[int]) -> tuple[list[Job], list[bytes]]:
+        """All views of some images and their keys, without those of files that are not there."""
+        jobs: list[Job] = []
+        keys: list[bytes] = []
+        for index in group:
+            if (picture := self._read(index)) is not None:
+                keys += [key(picture.digest, view) for view in self.views]
+                jobs += [(index, view, picture if picture.held <= SMALL else None) for view in self.views]
+        return jobs, keys
+
+    def _load(self, jobs: list[Job]) -> Batch:
+        """Pixels of a batch, or on a CPU its features already."""
+        read: list[Row] = []
+        keys: list[bytes] = []
+        pixels: list[Tensor] = []
+        for index, picture, views in self._pictures(jobs):
+            try:
+                pixels += load_views(picture, self.as_uint8, views)
+            except ImageError as error:
+                self.unreadable.add(error)
+                continue
+            read += [(index, view) for view in views]
+            if self.space is not None:
+                keys += [key(picture.digest, view) for view in views]
+        values = normalise(torch.stack(pixels), self.backbone.preprocessing) if pixels else torch.empty(0)
+        if pixels and self.on_cpu:
+            values = encode(self.backbone, values)
+        return Batch(read, keys, values, len(jobs) - len(read))
+
+    def _pictures(self, jobs: list[Job]) -> Iterator[tuple[int, Picture, list[int]]]:
+        """Images and the views wanted of them, without those that cannot be read."""
+        groups = (list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[0]))
+        for some in batched(groups, READ):
+            pictures = [group[0][2] or self._read(group[0][0]) for group in some]
+            for group, picture in zip(some, pictures, strict=True):
+                if picture is not None:
+                    yield group[0][0], picture, [view for _, view, _ in group]
+
+    def _read(self, index: int) -> Picture | None:
+        """An image; one that cannot be read is noted."""
+        try:
+            return self.images.read(index)
+        except ImageError as error:
+            self.unreadable.add(error)
+            return None
+
+    def _put(self, rows: list[Row], values: Tensor) -> None:
+        if rows:
+            indices, views = torch.tensor(rows).T
+            self.features[views - self.views[0], indices] = values
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

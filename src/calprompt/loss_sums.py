@@ -1,0 +1,22 @@
+"""Sums of losses that have a name; needs no torch.
+
+One that is also the name of a loss (mbls, penalty) means the published sum when it stands alone.
+"""
+
+NAMED = {
+    "tcpt": "ce + margin(alpha=0.1, beta=0.01) + 5*moments",  # the paper's objective, with its weights
+    # what it is compared with; zs_norm, label_smoothing and focal stand for themselves
+    "mbls": "ce + 0.1*mbls(margin=10)",
+    "penalty": "ce + 10*penalty",
+    # its parts
+    "margin_only": "ce + margin",
+    "margin_mean_only": "ce + margin(beta=0)",
+    "margin_variance_only": "ce + margin(alpha=0)",
+    "moments_only": "ce + 5*moments",
+    "mean_moment_only": "ce + 5*moments(covariance_weight=0)",
+    "covariance_only": "ce + 5*moments(mean_weight=0)",
+    # another alignment of the text features in place of the moments, with the same weight
+    "margin_l1": "ce + margin + 5*l1",
+    "margin_l2": "ce + margin + 5*l2",
+    "margin_orthogonality": "ce + margin + 5*orthogonality",
+}

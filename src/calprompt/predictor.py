@@ -1,0 +1,380 @@
+"""From images to calibrated probabilities: the one way, used by runs, transfers and whatever predicts.
+
+    image ── read, decode ── pixels ── image tower ── features ──┐
+                                                                 ├── logits ── calibrator ── softmax ── probabilities
+    class names ── prompts ── text tower ── text features ───────┘
+
+Images are taken a few batches at a time, so that a stream of any length fits in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calprompt.calibrators import Calibrator, StoredLogits
+from calprompt.clip import Backbone, unit
+from calprompt.data.decoding import read
+from calprompt.data.images import FeatureRows, FileContent, ImageFiles, ImageRows, Images, Picture, PillowPicture
+from calprompt.errors import DataError, ImageError, SettingError
+from calprompt.features.encoding import Uint8Preprocessing, batch_size, encode, normalise
+from calprompt.parallel import batched, map_in_threads
+from calprompt.progress import Progress, silent
+from calprompt.tuners import Tuner
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from calprompt.runs.resources import Resources
+
+    ImageLike = str | Path | bytes | Image.Image | NDArray[Any]
+
+BATCH = 64  # features that a tuner is given at a time
+WORKERS = 16  # threads at most
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionBatch:
+    """What a predictor says of some images.
+
+    Attributes:
+        names: Of the images: their paths, or "image 3" for the fourth that has none.
+        features: [n, D] unit image features that the logits are made of.
+        logits: [n, C] in float32, before calibration.
+        probabilities: [n, C] in float64, calibrated.
+        unreadable: Images that could not be read, and why; they have no rows.
+    """
+
+    names: list[str]
+    features: Tensor
+    logits: Tensor
+    probabilities: NDArray[np.float64]
+    unreadable: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image.
+
+    Attributes:
+        name: Of the image.
+        class_name: The most probable class.
+        probability: Its calibrated probability.
+        runner_up: The second most probable class; `None` if there is only one class.
+        runner_up_probability: Its probability.
+    """
+
+    name: str
+    class_name: str
+    probability: float
+    runner_up: str | None
+    runner_up_probability: float | None
+
+
+class Predictor:
+    """Predicts the class of images, with calibrated probabilities.
+
+    Args:
+        tuner: Prompts, their backbone and the classes to tell apart.
+        calibrator: A fitted calibrator; `None`: the softmax of the logits as they are.
+        text: Tuned text features [C, D] that calibrators such as DAC compare; the tuner's own, unless given.
+        base_text: Those of the classes that the prompts were tuned on; the same classes, unless given.
+        base_frozen_text: Untuned text features of these.
+
+    Attributes:
+        class_names: In the order of the columns of logits and probabilities.
+    """
+
+    def __init__(
+        self,
+        tuner: Tuner,
+        *,
+        calibrator: Calibrator | None = None,
+        text: Tensor | None = None,
+        base_text: Tensor | None = None,
+        base_frozen_text: Tensor | None = None,
+    ) -> None:
+        self.tuner, self.calibrator = tuner, calibrator
+        self._text, self._base_text, self._base_frozen_text = text, base_text, base_frozen_text
+
+    @classmethod
+    def from_run(
+        cls,
+        folder: str | Path,
+        *,
+        calibrator: str | None = None,
+        part: str | None = None,
+        class_names: Sequence[str] | None = None,
+        backbone: str | None = None,
+        device: str | None = None,
+        imports: Sequence[str | Path] | None = None,
+        resources: Resources | None = None,
+    ) -> Predictor:
+        """The predictor of a finished run.
+
+        Args:
+            folder: Of the run.
+            calibrator: Such as "temperature". What it learned is read back from what `calprompt evaluate` wrote, or,
+                if it was not evaluated, fitted on the run's validation images in the same way. `None`: no calibration.
+            part: Which classes to tell apart: "base" (or "all" of a few-shot run), which is the default, "novel", or
+                "all" for base and novel together.
+            class_names: Other classes instead.
+            backbone: Where its weights are now; they must be the same weights.
+            device: Instead of the one it was trained on.
+            imports: Where the Python files that it imported are now.
+            resources: What is loaded already.
+
+        Raises:
+            CalpromptError: if the run is not finished or damaged, or its prompts do not apply to these classes.
+        """
+        from calprompt.evaluation.predicting import run_predictor
+
+        return run_predictor(
+            folder,
+            calibrator=calibrator,
+            part=part,
+            class_names=class_names,
+            backbone=backbone,
+            device=device,
+            imports=imports,
+            resources=resources,
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the columns of logits and probabilities."""
+        return self.tuner.class_names
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen CLIP."""
+        return self.tuner.backbone
+
+    def __repr__(self) -> str:
+        calibrated = f", {self.calibrator.name}" if self.calibrator is not None else ""
+        return f"Predictor({type(self.tuner).__name__}, {len(self.class_names)} classes{calibrated})"
+
+    def predict(
+        self, images: ImageLike | Iterable[ImageLike] | Images, *, progress: Progress = silent
+    ) -> list[Prediction]:
+        """The most probable class and the runner-up of each image.
+
+        Args:
+            images: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
+            progress: Shows how far it is.
+
+        Raises:
+            ImageError: for an image that cannot be read.
+        """
+        return [answer for batch in self.stream(images, progress=progress) for answer in self.answers(batch)]
+
+    def predict_proba(
+        self, images: ImageLike | Iterable[ImageLike] | Images, *, progress: Progress = silent
+    ) -> NDArray[np.float64]:
+        """Calibrated probabilities [n, C] in float64; `images` as `predict` takes them."""
+        rows = [batch.probabilities for batch in self.stream(images, progress=progress)]
+        return np.concatenate(rows) if rows else np.empty((0, len(self.class_names)))
+
+    def answers(self, batch: PredictionBatch) -> list[Prediction]:
+        """The most probable class and the runner-up of each image of a batch."""
+        found = []
+        for name, row in zip(batch.names, batch.probabilities, strict=True):
+            first, *others = np.argsort(-row, kind="stable")[:2].tolist()
+            second = others[0] if others else None
+            found.append(
+                Prediction(
+                    name,
+                    self.class_names[first],
+                    float(row[first]),
+                    None if second is None else self.class_names[second],
+                    None if second is None else float(row[second]),
+                )
+            )
+        return found
+
+    @torch.no_grad()
+    def stream(
+        self,
+        images: ImageLike | Iterable[ImageLike] | Images,
+        *,
+        skip_unreadable: bool = False,
+        progress: Progress = silent,
+    ) -> Iterator[PredictionBatch]:
+        """Predictions in batches, in constant memory however many images there are.
+
+        Args:
+            images: As `predict` takes them; a generator is read as predictions are taken.
+            skip_unreadable: Go on past images that cannot be read, which the batch then names.
+            progress: Shows how far it is; of a generator, whose length is not known, it shows what is done.
+
+        Yields:
+            A batch at a time, in the order of the images.
+        """
+        if isinstance(images, FeatureRows):
+            yield self._batch([images.name(i) for i in range(len(images))], images.rows, None, {})
+            return
+        dataset = images if isinstance(images, ImageFiles | ImageRows) else None
+        items, total = _items(images) if dataset is None else (range(len(dataset)), len(dataset))
+        done = 0
+        zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
+        loaded = self._loaded(items, frozen=zero_shot or not self.tuner.needs_pixels, images=dataset)
+        for names, frozen, pixels, unreadable in loaded:
+            if unreadable and not skip_unreadable:
+                name, reason = next(iter(unreadable.items()))
+                raise ImageError(reason, name)
+            done += len(names) + len(unreadable)
+            yield self._batch(names, frozen, pixels, unreadable)
+            progress("predicting", done, total or done, "")
+
+    @torch.no_grad()
+    def logits(self, images: Images, features: Tensor) -> Tensor:
+        """Logits [n, C] in float32, before calibration, of images whose frozen features [n, D] are at hand."""
+        if not self.tuner.needs_pixels:
+            return self.tuner.predict(features.split(BATCH)).float().cpu()
+        pixels = (pixels for _, _, pixels, _ in self._loaded(range(len(images)), frozen=False, images=images))
+        return self.tuner.predict(batch for batch in pixels if batch is not None).float().cpu()
+
+    @torch.no_grad()
+    def zero_shot_logits(self, features: Tensor) -> Tensor:
+        """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
+        return zero_shot_logits(self.backbone, features, self.tuner.frozen_text)
+
+    def _loaded(
+        self, items: Iterable[Any], *, frozen: bool, images: Images | None = None
+    ) -> Iterator[tuple[list[str], Tensor | None, Tensor | None, dict[str, str]]]:
+        """Names, frozen features, pixels and unreadable images of batches of items, read and encoded in threads."""
+        backbone, tuner = self.backbone, self.tuner
+        as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
+        on_cpu = backbone.device.type == "cpu"
+        threads = torch.get_num_threads() if on_cpu else None
+
+        def load(batch: list[tuple[int, Any]]) -> tuple[list[str], Tensor | None, Tensor | None, dict[str, str]]:
+            names, views, unreadable = [], [], {}
+            for number, item in batch:
+                name = images.name(item) if images is not None else f"image {number}"
+                try:
+                    picture = images.read(item) if images is not None else _picture(item, number)
+                    name = getattr(picture, "name", name)
+                    views.append(picture.views(as_uint8)[0])
+                    names.append(name)
+                except ImageError as error:
+                    unreadable[error.name or name] = error.reason
+            if not views:
+                return names, None, None, unreadable
+            pixels = normalise(torch.stack(views), backbone.preprocessing)
+            features = encode(backbone, pixels) if frozen and on_cpu else None
+            return names, features, pixels if tuner.needs_pixels or not on_cpu else None, unreadable
+
+        batches = batched(enumerate(items), batch_size(backbone) if frozen else BATCH)
+        loaded: Iterator[Any]
+        if threads == 1:
+            loaded = map(load, batches)
+        else:
+            workers = min(threads, WORKERS) if threads else None
+            loaded = map_in_threads(load, batches, threads=workers, ahead=1, initializer=_one_thread)
+        for names, features, pixels, unreadable in loaded:
+            if frozen and features is None and pixels is not None:
+                features = encode(backbone, pixels)
+            yield names, features, pixels, unreadable
+
+    def _batch(
+        self, names: list[str], frozen: Tensor | None, pixels: Tensor | None, unreadable: dict[str, str]
+    ) -> PredictionBatch:
+        """Features, logits and probabilities of one batch."""
+        tuner, C = self.tuner, len(self.class_names)
+        if not names:
+            return PredictionBatch(
+                [], torch.empty(0, self.backbone.embed_dim), torch.empty(0, C), np.empty((0, C)), unreadable
+            )
+        inputs = pixels if tuner.needs_pixels else frozen
+        if inputs is None:
+            raise DataError("pixels are needed, and these images hold features only")
+        with torch.no_grad(), self.backbone.limited_threads():
+            features = tuner.image_features(inputs)
+            logits = self._logits(features)
+            probabilities = self._calibrated(logits, frozen).softmax(dim=1).cpu().numpy()
+        return PredictionBatch(names, features.float().cpu(), logits, probabilities, unreadable)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        """Of unit image features; text features that no image changes are computed once."""
+        tuner = self.tuner
+        if tuner.text_depends_on_image:
+            return tuner.predict_features(features).float().cpu()
+        return tuner.logits(features, self._tuned_text().to(features)).float().cpu()
+
+    def _tuned_text(self) -> Tensor:
+        if not hasattr(self, "_own_text"):
+            self._own_text = self.tuner.text_features()
+        return self._own_text
+
+    def _calibrated(self, logits: Tensor, frozen: Tensor | None) -> Tensor:
+        if self.calibrator is None:
+            return logits.double()
+        needs = self.calibrator.needs
+        record: dict[str, Any] = {"logit_scale": float(self.backbone.logit_scale)}
+        if {"text", "frozen_text", "base_text", "base_frozen_text"} & set(needs):
+            text = self._text if self._text is not None else self._tuned_text().float().cpu()
+            frozen_text = self.tuner.frozen_text.float().cpu()
+            record |= {
+                "text": text,
+                "frozen_text": frozen_text,
+                "base_text": text if self._base_text is None else self._base_text,
+                "base_frozen_text": frozen_text if self._base_frozen_text is None else self._base_frozen_text,
+            }
+        if "zero_shot_logits" in needs:
+            assert frozen is not None
+            record["zero_shot_logits"] = self.zero_shot_logits(frozen)
+        return self.calibrator(StoredLogits(logits, **record))
+
+
+@torch.no_grad()
+def zero_shot_logits(backbone: Backbone, features: Tensor, frozen_text: Tensor) -> Tensor:
+    """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
+    image = unit(features.to(backbone.device, backbone.prompt_dtype))
+    return (backbone.logit_scale * image @ frozen_text.T).float().cpu()
+
+
+def _items(images: Any) -> tuple[Iterable[Any], int | None]:
+    """What to iterate over, and how many there are, if that is known."""
+    if isinstance(images, str | bytes | Path) or hasattr(images, "convert"):
+        return [images], 1
+    if isinstance(images, np.ndarray | Tensor):
+        single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4))
+        return ([images], 1) if single else (images, len(images))
+    if not isinstance(images, Iterable):
+        raise SettingError(
+            f"images must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}"
+        )
+    return images, len(images) if isinstance(images, Sized) else None
+
+
+def _picture(item: Any, number: int) -> Picture:
+    """One image of whatever kind, ready to be decoded."""
+    name = f"image {number}"
+    if isinstance(item, str | Path):
+        path = os.fspath(Path(item).expanduser())
+        try:
+            return FileContent(str(item), read(path), upright=False)
+        except ImageError as error:
+            raise ImageError(error.reason, str(item)) from error
+    if isinstance(item, bytes | bytearray | memoryview):
+        return FileContent(name, bytes(item), upright=False)
+    if hasattr(item, "convert") and hasattr(item, "size"):
+        return PillowPicture(name, item)
+    if isinstance(item, Tensor):
+        item = item.detach().cpu().numpy()
+    if isinstance(item, np.ndarray):
+        return PillowPicture.from_array(name, item)
+    raise SettingError(f"{name} must be a path, bytes, a PIL image or an array; got {type(item).__name__}")
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

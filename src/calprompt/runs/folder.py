@@ -1,0 +1,361 @@
+"""The folder of a run: the only code that knows the names and the format of what a run leaves behind.
+
+    <out>/<id>/run.json                 format, config, versions, fingerprint, timings, status, checksums of the files
+               prompts.safetensors      what was learned
+               metrics.json             base and novel, or all; val; and zero_shot of each
+               history.jsonl            a line per epoch
+               logits.safetensors       of every evaluated split: logits, zero_shot_logits, labels, names of the images;
+                                        text, frozen_text
+               checkpoint.safetensors   while it trains: a killed run goes on from it to the same bits
+               evaluation.json          what `calprompt evaluate` measured, and what calibrators learned
+               transfer/<name>/         what it was evaluated on afterwards: transfer.json, logits.safetensors
+
+Every file is verified when it is read. run.json, evaluation.json and transfer.json have a checksum of themselves, the
+other files stand with theirs in run.json (or transfer.json), and a checkpoint has one inside.
+
+Format 1 is that of version 0.1, which had no checksums and no format number; it is still read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import calprompt
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
+from calprompt.files import canonical_json, file_digest, is_locked, read_json, write_bytes, write_json
+from calprompt.text import shorten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = 2
+RECORD = "run.json"
+PROMPTS = "prompts.safetensors"
+METRICS = "metrics.json"
+HISTORY = "history.jsonl"
+LOGITS = "logits.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+EVALUATION = "evaluation.json"
+TRANSFERS = "transfer"
+TRANSFER = "transfer.json"
+RESULTS = (PROMPTS, METRICS, HISTORY, LOGITS)  # files of a finished run, besides its record
+
+AGAIN = "its training command computes it again"
+RECORD_KEYS = {"status", "fingerprint", "config", "data", "backbone"}
+CONFIG_KEYS = {"tuner", "loss", "shots", "training", "data", "backbone"}
+TRANSFER_KEYS = {"name", "fingerprint", "data", "metrics"}
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A run evaluated on other data.
+
+    Attributes:
+        folder: Where it is kept.
+        record: transfer.json.
+        reused: Whether it was found done and nothing was computed.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the results are called."""
+        return str(self.record["name"])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of base, novel and all, as far as there are, and zero_shot of each."""
+        return dict(self.record["metrics"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as it was read.
+
+    Attributes:
+        folder: Where it is.
+        record: run.json: config, versions, fingerprint, timings, status.
+        metrics: metrics.json: base, novel, val and zero_shot; empty until the run is finished.
+        reused: Whether it was found finished and nothing was computed.
+        transfers: What it was evaluated on afterwards.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False
+    transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """finished, failed, running, or interrupted: what claims to run while no process works on it."""
+        status = str(self.record["status"])
+        return "interrupted" if status == "running" and not is_locked(self.folder) else status
+
+    @property
+    def unfinished(self) -> str:
+        """Why there is nothing to use in it, and what to do: the rest of a sentence that begins with its folder."""
+        if self.status == "finished":
+            return "has lost some of its files; its training command computes them again"
+        if self.status == "failed":
+            reason = f" ({self.record['reason']})" if self.record.get("reason") else ""
+            return f"has failed{reason}; correct that and run its training command again"
+        if self.status == "running":
+            return "is still running; wait until it is finished"
+        return "was interrupted; its training command continues it"
+
+    @property
+    def title(self) -> str:
+        """What was run, in a line."""
+        config = self.record["config"]
+        shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
+        what = f"{config['tuner']} ({config['loss']}), {self.record['data']['name']}"
+        return f"{what}, {shots}, seed {config['training']['seed']}"
+
+    def history(self) -> list[dict[str, float]]:
+        """One record per epoch."""
+        return read_history(self.folder, self.record)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run, whatever its status.
+
+    Args:
+        folder: Of the run, such as runs/coop-photos-16shot-seed1-0123456789ab.
+
+    Raises:
+        NotFoundError: if it is no folder of a run.
+        DamagedFileError: if a file in it is not what was written, or of a newer version of calprompt.
+    """
+    folder = Path(folder).expanduser()
+    if not (folder / RECORD).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}")) if folder.is_dir() else []
+        hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
+        raise NotFoundError(f"{folder} is not a run folder, it has no {RECORD}{hint}")
+    record = read_record(folder)
+    if record["status"] != "finished":
+        return Run(folder, record)
+    places = sorted(path.parent for path in folder.glob(f"{TRANSFERS}/*/{TRANSFER}"))
+    transfers = tuple(found for place in places if (found := read_transfer(place)) is not None)
+    return Run(folder, record, read_metrics(folder, record), transfers=transfers)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """run.json of a folder that has one."""
+    path = folder / RECORD
+    record = _read_sealed(path, RECORD_KEYS, f"delete it, and {AGAIN}")
+    parts = {
+        "config": CONFIG_KEYS,
+        "data": {"name", "class_names"},
+        "backbone": {"name", "fingerprint"},
+    }
+    for part, keys in parts.items():
+        _require(path, record[part], keys, f"delete it, and {AGAIN}", within=part)
+    return record
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write run.json; that of a finished run gets the checksums of its files. Returns the record as written."""
+    record = dict(record)
+    if record["status"] == "finished":
+        record["files"] = {name: file_digest(folder / name) for name in RESULTS}
+    write_json(folder / RECORD, _sealed(record))
+    return record
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run is finished and has all of its files.
+
+    Raises:
+        DamagedFileError: if one of them is not what was written.
+    """
+    if not (folder / RECORD).is_file():
+        return False
+    record = read_record(folder)
+    if record["status"] != "finished" or not all((folder / name).is_file() for name in RESULTS):
+        return False
+    for name in RESULTS:
+        verify_file(folder, name, record)
+    read_metrics(folder, record)
+    read_history(folder, record)
+    return True
+
+
+def verify_file(folder: Path, name: str, record: Mapping[str, Any]) -> None:
+    """Compare a file's checksum with the one in the record of a finished run; format 1 has none."""
+    expected = record.get("files")
+    if expected is None:
+        return
+    path = folder / name
+    try:
+        wrong = file_digest(path) != expected.get(name)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path} is not there; {AGAIN}") from error
+    if wrong:
+        raise DamagedFileError(
+            f"{path} is damaged or of another run: it is not the file that was written; delete it, and {AGAIN}"
+        )
+
+
+def read_metrics(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """metrics.json of a finished run."""
+    verify_file(folder, METRICS, record)
+    path = folder / METRICS
+    advice = f"delete it, and {AGAIN}"
+    try:
+        metrics = read_json(path)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; {AGAIN}") from error
+    except CalpromptError as error:
+        raise DamagedFileError(f"{error}; {advice}") from error
+    _require(path, metrics, {"zero_shot"}, advice)
+    parts = set(metrics) - {"zero_shot"}
+    _require(path, metrics["zero_shot"], parts, advice, within="zero_shot")
+    for part in parts:
+        _require(path, metrics[part], set(), advice, within=part)
+    return dict(metrics)
+
+
+def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Write metrics.json."""
+    write_json(folder / METRICS, dict(metrics))
+
+
+def read_history(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
+    """A record per epoch; none if there is no file."""
+    path = folder / HISTORY
+    if record is not None and record["status"] == "finished":
+        verify_file(folder, HISTORY, record)
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged: {error}; {AGAIN}") from error
+    if not all(isinstance(row, dict) and "epoch" in row for row in rows):
+        raise DamagedFileError(f"{path} is damaged: a line is not the record of an epoch; {AGAIN}")
+    return rows
+
+
+def write_history(folder: Path, rows: list[dict[str, float]]) -> str:
+    """Write history.jsonl; returns its checksum, which goes into the checkpoint."""
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    write_bytes(folder / HISTORY, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def history_digest(rows: list[dict[str, float]]) -> str:
+    """The checksum of a history as `write_history` writes it."""
+    return hashlib.sha256("".join(json.dumps(row) + "\n" for row in rows).encode()).hexdigest()
+
+
+def read_run_tensors(folder: Path, name: str, record: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Prompts or logits of a finished run, or the logits of a transfer, and their metadata."""
+    from calprompt.tensor_files import read_tensor_file
+
+    verify_file(folder, name, record)
+    return read_tensor_file(folder / name, checked="files" in record)
+
+
+def read_evaluation(folder: Path) -> dict[str, Any] | None:
+    """evaluation.json, or None if there is none."""
+    if not (folder / EVALUATION).is_file():
+        return None
+    advice = "delete it, and 'calprompt evaluate' writes it again"
+    return _read_sealed(folder / EVALUATION, {"settings", "runs", "rows"}, advice)
+
+
+def write_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> Path:
+    """Write evaluation.json."""
+    write_json(folder / EVALUATION, _sealed(evaluation))
+    return folder / EVALUATION
+
+
+def read_transfer(folder: Path) -> Transfer | None:
+    """What a run was evaluated on, from its folder; None if it is not complete."""
+    if not (folder / TRANSFER).is_file() or not (folder / LOGITS).is_file():
+        return None
+    path, advice = folder / TRANSFER, "delete it, and 'calprompt transfer' makes it again"
+    record = _read_sealed(path, TRANSFER_KEYS, advice)
+    _require(path, record["metrics"], {"zero_shot"}, advice, within="metrics")
+    return Transfer(folder, record)
+
+
+def write_transfer(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write transfer.json beside its logits; returns the record as written."""
+    record = {**record, "files": {LOGITS: file_digest(folder / LOGITS)}}
+    write_json(folder / TRANSFER, _sealed(record))
+    return record
+
+
+def _sealed(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """With a format number and a checksum of everything."""
+    whole = {"format": FORMAT, **{name: value for name, value in payload.items() if name not in ("format", "checksum")}}
+    return {**whole, "checksum": _checksum(whole)}
+
+
+def _checksum(payload: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
+
+
+def _read_sealed(path: Path, keys: set[str], advice: str) -> dict[str, Any]:
+    """A JSON file that `_sealed` made, or one of format 1, verified."""
+    try:
+        payload = read_json(path)
+    except NotFoundError:
+        raise
+    except CalpromptError as error:
+        raise DamagedFileError(f"{error}; {advice}") from error
+    if not isinstance(payload, dict):
+        raise DamagedFileError(f"{path} is damaged, it has no settings by name; {advice}")
+    _refuse_newer(path, payload)
+    checksum = payload.pop("checksum", None)
+    if "format" in payload or checksum is not None:
+        try:
+            right = checksum == _checksum(payload)
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise DamagedFileError(f"{path} is damaged or was edited, its checksum is wrong; {advice}")
+    payload.pop("format", None)
+    _require(path, payload, keys, advice)
+    return payload
+
+
+def _refuse_newer(path: Path, payload: Mapping[str, Any]) -> None:
+    number = payload.get("format", 1)
+    versions = payload.get("versions")
+    written = str(versions.get("calprompt", "")) if isinstance(versions, dict) else ""
+    newer = isinstance(number, int) and number > FORMAT
+    if not newer and written:
+        newer = _release(written) > _release(calprompt.__version__)
+    if newer:
+        by = f"calprompt {written}" if written else "a newer calprompt"
+        raise NewerFormatError(
+            f"{path} was written by {by} (format {number}), and this is calprompt {calprompt.__version__}, which reads "
+            f"formats up to {FORMAT}; update calprompt to read it"
+        )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Major and minor number: what may change a format."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _require(path: Path, payload: Any, keys: set[str], advice: str, within: str | None = None) -> None:
+    place = f" in {within!r}" if within else ""
+    if not isinstance(payload, dict):
+        raise DamagedFileError(f"{path} is damaged, {within or 'it'} has no settings by name; {advice}")
+    missing = sorted(keys - set(payload))
+    if missing:
+        raise DamagedFileError(f"{path} is damaged, it has no {', '.join(missing)}{place}; {advice}")

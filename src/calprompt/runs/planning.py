@@ -1,0 +1,237 @@
+"""A run before it starts: what it is, and whether it is there already. Needs no weights in memory.
+
+The fingerprint covers all that the result depends on: the settings, the weights, the images, and a number that is
+raised whenever the same settings give other results; not where files lie, nor the version of the package.
+
+    config ── dataset, shots, parts ──┐
+           ── identity of backbone ───┼── fingerprint ── id ── folder under `out`
+           ── imports, loss, template ┘
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calprompt.clip.identity import BackboneIdentity
+from calprompt.data import (
+    Dataset,
+    Part,
+    Split,
+    all_classes,
+    base_novel,
+    drop_images,
+    few_shot,
+    find_unreadable,
+    image_digests,
+)
+from calprompt.data.load import locate
+from calprompt.data.overview import warn_left_out
+from calprompt.errors import DataError
+from calprompt.extensions import load_extension
+from calprompt.features import EXTRACTION
+from calprompt.files import canonical_json
+from calprompt.progress import Progress, silent
+from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import RECORD
+from calprompt.runs.resources import Resources
+from calprompt.text import slug
+
+RESULTS = 1  # raise it whenever the same settings, weights and images give other results: earlier runs are not reused
+FIRST_VERSION = (
+    "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
+)
+TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
+PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is, before anything is computed.
+
+    Attributes:
+        config: Its settings.
+        backbone: What its weights are.
+        base: What is trained on: all classes, if the protocol is few-shot.
+        novel: The other classes; `None` if the protocol is few-shot.
+        template: The sentence of the untuned model.
+        dataset: The dataset's name.
+        data_digest: sha256 of the names, labels and contents of all images.
+        skipped: Images left out, and why.
+    """
+
+    config: RunConfig
+    backbone: BackboneIdentity
+    base: Part
+    novel: Part | None
+    template: str
+    dataset: str
+    data_digest: str
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of all that the result depends on; where files lie does not matter, what is in them does."""
+        return self._fingerprint({"results": RESULTS})
+
+    @cached_property
+    def earlier_fingerprints(self) -> tuple[str, ...]:
+        """Those that earlier versions gave to a run with the same result."""
+        return (self._fingerprint({"version": FIRST_VERSION}),) if RESULTS == 1 else ()
+
+    def _fingerprint(self, edition: Mapping[str, Any]) -> str:
+        from calprompt.losses import Objective
+
+        settings = self.config.record()
+        for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
+            del settings[place]
+        settings["imports"] = import_digests(self.config)
+        settings["loss"] = Objective.parse(self.config.loss).record()
+        settings["template"] = self.template
+        payload = {
+            "config": settings,
+            "backbone": self.backbone.fingerprint,
+            "preprocessing": {**self.backbone.preprocessing.to_dict(), "crop": self.config.crop},
+            "data": self.data_digest,
+            "extraction": EXTRACTION,
+            **edition,
+        }
+        return hashlib.sha256(canonical_json(payload)).hexdigest()
+
+    @property
+    def id(self) -> str:
+        """Readable, and with enough of the fingerprint to be the run's own."""
+        return self._id(self.fingerprint)
+
+    def _id(self, fingerprint: str) -> str:
+        shots = "all" if self.config.shots is None else f"{self.config.shots}shot"
+        return f"{self.config.tuner}-{slug(self.dataset)}-{shots}-seed{self.config.seed}-{fingerprint[:12]}"
+
+    def locate(self, out: str | Path) -> Path:
+        """The run's folder under `out`: the one that is there, by whatever version, or else where it will be."""
+        out = Path(out).expanduser()
+        places = [out / self._id(each) for each in (self.fingerprint, *self.earlier_fingerprints)]
+        return next((place for place in places if (place / RECORD).is_file()), places[0])
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Base and novel, or all."""
+        return {"all": self.base} if self.novel is None else {"base": self.base, "novel": self.novel}
+
+    @property
+    def evaluated(self) -> dict[str, tuple[Part, Split]]:
+        """The splits that metrics are reported of."""
+        splits = {name: (part, part.test) for name, part in self.parts.items()}
+        return {**splits, "val": (self.base, self.base.val)} if len(self.base.val) else splits
+
+    @property
+    def views(self) -> int:
+        """Random views of every training image; no more than epochs use."""
+        epochs = self.config.training.epochs
+        return epochs if self.config.views is None else min(self.config.views, epochs)
+
+
+def plan(config: RunConfig, *, resources: Resources | None = None, progress: Progress = silent) -> RunPlan:
+    """Read the data and identify the backbone, without its weights in memory if it was loaded before.
+
+    Args:
+        config: The settings of the run.
+        resources: What is loaded already; see `Resources`.
+        progress: Shows how far it is.
+
+    Returns:
+        What the run is: its fingerprint, its id, its classes and images.
+
+    Raises:
+        CalpromptError: for whatever is wrong with the data, or does not fit together.
+    """
+    from calprompt import tuners
+
+    resources = resources or Resources()
+    dataset = resources.dataset(
+        config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif
+    )
+    warn_left_out(dataset, locate(config.data, config.root))
+    kind = tuners.get(config.tuner)
+    check_pixels(config.tuner, dataset)
+    if not len(dataset.train) and kind.learns:
+        raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
+    base, novel, skipped = draw_parts(
+        dataset,
+        protocol=config.protocol,
+        shots=config.shots,
+        seed=config.seed,
+        skip_bad=config.skip_bad,
+        progress=progress,
+    )
+    identity = resources.identity(config.backbone, config=config.backbone_config, dtype=config.dtype)
+    for split in used_splits(base, novel).values():
+        split.images.check(identity)
+    return RunPlan(
+        config,
+        identity,
+        base,
+        novel,
+        template=config.template or dataset.template_of(kind.template_table) or TEMPLATE,
+        dataset=dataset.name,
+        data_digest=data_digest(base, novel, skipped, progress),
+        skipped=skipped,
+    )
+
+
+def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], progress: Progress = silent) -> str:
+    """sha256 of class names, and of the name, label and content of every image that a run reads."""
+    payload: dict[str, Any] = {
+        "class_names": [part.class_names for part in (base, novel) if part is not None],
+        "splits": image_digests(used_splits(base, novel), progress),
+    }
+    if skipped:
+        payload["skipped"] = sorted(skipped)
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
+
+
+def import_digests(config: RunConfig) -> list[str]:
+    """sha256 of every file of one's own that the run imports, sorted."""
+    return sorted(load_extension(path) for path in config.imports)
+
+
+def check_pixels(tuner: str, dataset: Dataset) -> None:
+    """Raise if the tuner wants pixels and there are none."""
+    from calprompt import tuners
+
+    if tuners.get(tuner).needs_pixels and not dataset.test.images.has_pixels:
+        raise DataError(f"tuner {tuner!r} learns from pixels, and {dataset.name} holds features only")
+
+
+def draw_parts(
+    dataset: Dataset,
+    *,
+    protocol: str,
+    shots: int | None,
+    seed: int,
+    skip_bad: bool = False,
+    progress: Progress = silent,
+) -> tuple[Part, Part | None, dict[str, str]]:
+    """Base, novel and the images left out; an image that cannot be read is replaced by drawing without it."""
+    skipped: dict[str, str] = {}
+    known_good: set[str] = set()
+    while True:
+        drawn = few_shot(dataset, shots, seed)
+        base, novel = (all_classes(drawn), None) if protocol == "few-shot" else base_novel(drawn)
+        if not skip_bad:
+            return base, novel, skipped  # unreadable ones are reported when they are digested
+        unreadable = find_unreadable(used_splits(base, novel).values(), known_good=known_good, progress=progress)
+        if not unreadable:
+            return base, novel, skipped
+        skipped |= unreadable
+        dataset = drop_images(dataset, skipped)
+
+
+def used_splits(base: Part, novel: Part | None) -> dict[str, Split]:
+    """The splits a run reads."""
+    splits = {"train": base.train, "val": base.val, "base": base.test}
+    return splits if novel is None else {**splits, "novel": novel.test}

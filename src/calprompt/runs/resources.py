@@ -1,0 +1,133 @@
+"""What runs share: loaded backbones, datasets, the bytes of their images, and image features.
+
+    resources = Resources(store=FeatureStore())
+    for config in configs:
+        run(config, "runs", resources=resources)      the second pays only for its own training
+
+What it holds is taken as it was when it was first asked for; image files that change on disk are noticed all the same,
+because features are kept by the content of the images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calprompt.clip.identity import BackboneIdentity, identify_backbone
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.images import ImageFiles, Images
+from calprompt.data.load import load_dataset
+from calprompt.data.memory import ImageMemory
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.errors import ImageError
+from calprompt.files import canonical_json
+from calprompt.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from calprompt.clip import Backbone
+    from calprompt.features import FeatureStore
+
+FEATURE_BUDGET = 1 << 30  # bytes of features kept in memory
+
+
+class Resources:
+    """Loads each thing once and hands it to whoever asks again; use one from one thread.
+
+    Args:
+        store: Where image features are kept on disk for other processes; `None`: nowhere.
+        memory: Keeps the bytes of image files, so that each is opened once.
+    """
+
+    def __init__(self, *, store: FeatureStore | None = None, memory: ImageMemory | None = None) -> None:
+        self.store = store
+        self.memory = ImageMemory() if memory is None else memory
+        self._backbones: dict[tuple[Any, ...], Backbone] = {}
+        self._datasets: dict[tuple[Any, ...], Dataset] = {}
+        self._features: OrderedDict[str, Tensor] = OrderedDict()
+
+    def backbone(
+        self, spec: str, *, config: str | None = None, device: str = "cpu", dtype: str = "float32"
+    ) -> Backbone:
+        """A backbone, loaded if it was not yet; the arguments are those of `load_backbone`."""
+        key = (spec, config, device, dtype)
+        if key not in self._backbones:
+            import torch
+
+            from calprompt.clip.load import load_backbone
+
+            self._backbones[key] = load_backbone(spec, config=config, device=device, dtype=getattr(torch, dtype))
+        return self._backbones[key]
+
+    def identity(self, spec: str, *, config: str | None = None, dtype: str = "float32") -> BackboneIdentity:
+        """What a backbone is; it is loaded only if it never was on this machine, or its files have changed."""
+        for (*key, _, kind), loaded in self._backbones.items():
+            if (*key, kind) == (spec, config, dtype):
+                from calprompt.clip.load import identity_of
+
+                return identity_of(loaded)
+        known = identify_backbone(spec, config=config, dtype=dtype)
+        if known is not None:
+            return known
+        from calprompt.clip.load import identity_of
+
+        return identity_of(self.backbone(spec, config=config, dtype=dtype))
+
+    def dataset(
+        self,
+        data: str | Path,
+        *,
+        root: str | Path | None = None,
+        classes: str | Path | None = None,
+        base: str | Path | None = None,
+        upright: bool = False,
+    ) -> Dataset:
+        """A dataset whose images are opened once; the arguments are those of `load_dataset`."""
+        key = (str(data), root, classes, base, upright)
+        if key not in self._datasets:
+            dataset = load_dataset(data, root=root, classes=classes, base=base, upright=upright)
+            train, val, test = (self._remembering(split) for split in dataset.splits.values())
+            self._datasets[key] = replace(dataset, train=train, val=val, test=test)
+        return self._datasets[key]
+
+    def features(
+        self,
+        backbone: Backbone,
+        images: Images,
+        views: int = 0,
+        *,
+        unreadable: UnreadableImages,
+        progress: Progress = silent,
+        what: str = "features",
+    ) -> Tensor:
+        """Frozen image features [V, n, D]; the arguments are those of `frozen_features`."""
+        from calprompt.features.encoding import description
+        from calprompt.features.extraction import frozen_features
+
+        key = None
+        if isinstance(images, ImageFiles):
+            try:
+                digests = [images.digest(index) for index in range(len(images))]
+                payload = [description(backbone, images), views, digests]
+                key = hashlib.sha256(canonical_json(payload)).hexdigest()
+            except ImageError:
+                key = None  # reported with all others below
+        if key is not None and key in self._features:
+            self._features.move_to_end(key)
+            return self._features[key]
+        found = frozen_features(
+            backbone, images, views, unreadable=unreadable, store=self.store, progress=progress, what=what
+        )
+        if key is not None and not unreadable.reasons:
+            self._features[key] = found
+            while sum(each.nbytes for each in self._features.values()) > FEATURE_BUDGET and len(self._features) > 1:
+                self._features.popitem(last=False)
+        return found
+
+    def _remembering(self, split: Split) -> Split:
+        images = split.images
+        return Split(replace(images, memory=self.memory), split.labels) if isinstance(images, ImageFiles) else split

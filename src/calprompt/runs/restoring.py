@@ -1,0 +1,121 @@
+"""A finished run in memory again: its settings, its backbone, and a tuner that holds its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calprompt.clip import Backbone
+from calprompt.errors import CalpromptError, DamagedFileError
+from calprompt.extensions import extension_digest
+from calprompt.files import file_digest
+from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import AGAIN, PROMPTS, RECORD, Run, is_finished, load_run, read_run_tensors
+from calprompt.runs.preparation import create_tuner, run_backbone
+from calprompt.runs.recipes import build_config
+from calprompt.runs.resources import Resources
+from calprompt.tuners import Tuner
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run as it was when its training ended.
+
+    Attributes:
+        run: Its folder and record.
+        config: Its settings; where the backbone is, and the device, may be others now.
+        backbone: As the run used it.
+        tuner: On the classes that were trained on.
+        digest: sha256 of the file of prompts.
+    """
+
+    run: Run
+    config: RunConfig
+    backbone: Backbone
+    tuner: Tuner
+    digest: str
+
+    @property
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """Of base and novel, or of all."""
+        return {part: tuple(names) for part, names in self.run.record["data"]["class_names"].items()}
+
+
+def restore(
+    folder: str | Path,
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    imports: Sequence[str | Path] | None = None,
+    resources: Resources | None = None,
+) -> Restored:
+    """The run in a folder, ready to predict.
+
+    Args:
+        folder: Of a finished run.
+        backbone: Where its weights are now, as `load_backbone` takes it; they must be the same weights.
+        device: Instead of the one it was trained on.
+        imports: Where the Python files that it imported are now; they must say the same.
+        resources: What is loaded already.
+
+    Raises:
+        CalpromptError: if the run is not finished or damaged, or the backbone is not the one it was tuned on.
+    """
+    run = load_run(folder)
+    if not is_finished(run.folder):
+        raise CalpromptError(f"{run.folder} {run.unfinished}")
+    moved = {"backbone": backbone, "device": device, "imports": None if imports is None else list(map(str, imports))}
+    settings = run.record["config"] | {name: value for name, value in moved.items() if value is not None}
+    if backbone is not None and not Path(backbone).expanduser().is_file():
+        settings["backbone_config"] = None  # of a file; names and folders have their own
+    _check_imports(run, settings.get("imports", []))
+    config = config_of_record(settings, run.folder / RECORD)
+    loaded = run_backbone(config, resources or Resources())
+    if loaded.fingerprint != run.record["backbone"]["fingerprint"]:
+        raise CalpromptError(
+            f"{config.backbone} has other weights than {run.folder} was tuned on, and its prompts mean nothing to "
+            "them; say where the same weights are with backbone=SPEC"
+        )
+    now = loaded.preprocessing.to_dict()
+    then = run.record["backbone"].get("preprocessing", now)
+    changed = ", ".join(
+        f"{name} was {then.get(name)} and is {now[name]}" for name in now if now[name] != then.get(name)
+    )
+    if changed:
+        raise CalpromptError(
+            f"{config.backbone} prepares images in another way than when {run.folder} was tuned ({changed}); say where "
+            "the backbone with its own settings is with backbone=SPEC"
+        )
+    path = run.folder / PROMPTS
+    prompts, metadata = read_run_tensors(run.folder, PROMPTS, run.record)
+    try:
+        class_names, template = metadata["class_names"], metadata["template"]
+    except KeyError as error:
+        raise DamagedFileError(f"{path} is damaged, it has no {error}; delete it, and {AGAIN}") from error
+    with loaded.limited_threads():
+        tuner = create_tuner(config, loaded, class_names, template)
+    try:
+        tuner.load_state_dict(prompts)
+    except RuntimeError as error:
+        raise CalpromptError(f"{path} does not fit the tuner {config.tuner!r} of this version: {error}") from error
+    return Restored(run, config, loaded, tuner, file_digest(path))
+
+
+def _check_imports(run: Run, places: Sequence[str]) -> None:
+    """Raise unless the files say what they said when the run was tuned; nothing of them is run yet."""
+    if "imports" in run.record and sorted(map(extension_digest, places)) != run.record["imports"]:
+        raise CalpromptError(
+            f"{run.folder} was tuned with another text of what it imports than {', '.join(places) or 'none'}, to which "
+            "its prompts may mean something else; put the file back as it was, or say where it is with imports=FILE"
+        )
+
+
+def config_of_record(settings: dict[str, Any], path: Path) -> RunConfig:
+    """The settings in a run's record."""
+    flat = {name: value for name, value in settings.items() if name != "training"}
+    try:
+        return build_config(**flat | {"imports": tuple(settings["imports"])}, **settings["training"])
+    except (TypeError, KeyError) as error:
+        raise DamagedFileError(f"the config in {path} cannot be used: {error}") from error

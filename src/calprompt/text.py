@@ -1,0 +1,49 @@
+"""Small pieces of text that messages and file names are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+
+def shorten(names: Iterable[object], limit: int = 5) -> str:
+    """The first names of a list, and how many more there are.
+
+    >>> shorten("abc"), shorten("abcdefgh", 3)
+    ('a, b, c', 'a, b, c and 5 more')
+    """
+    words = [str(name) for name in names]
+    more = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more
+
+
+def bullets(lines: Sequence[str], limit: int = 20) -> str:
+    """Lines below a heading, indented; a long list is cut and counted.
+
+    >>> print("wrong:" + bullets(["a", "b", "c"], limit=2))
+    wrong:
+      a
+      b
+      … and 1 more
+    """
+    more = [f"… and {len(lines) - limit} more"] if len(lines) > limit else []
+    return "".join(f"\n  {line}" for line in [*lines[:limit], *more])
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun.
+
+    >>> plural(1, "image"), plural(3, "image"), plural(2, "class")
+    ('1 image', '3 images', '2 classes')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name: letters, digits, "_", "-" and "." only.
+
+    >>> slug("my sketches"), slug("..")
+    ('my_sketches', '')
+    """
+    return re.sub(r"[^\w.-]+", "_", name).strip(".")

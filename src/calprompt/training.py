@@ -1,0 +1,172 @@
+"""The one training loop: SGD on prompts, with the schedule the public code uses, bit-reproducible and resumable.
+
+All randomness of an epoch is drawn from generators made of (seed, epoch), never from global state, so a run stopped
+after any epoch and continued from its `TrainingState` ends with the same bits on a CPU with as many threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from calprompt.diagnostics import diagnose
+from calprompt.errors import DataError, NonFiniteLossError
+from calprompt.losses import Objective
+from calprompt.training_config import TrainingConfig, learning_rate
+from calprompt.tuners import Tuner
+
+
+class TrainingSet(Protocol):
+    """Labelled images a tuner trains on: frozen features, or pixels if it learns visual prompts."""
+
+    labels: Tensor  # [n]
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        """The images of this epoch's view, [len(indices), ...]."""
+        ...
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """The frozen features of the same views, if `images` gives pixels and they are at hand."""
+        ...
+
+
+@dataclass
+class TrainingState:
+    """All that a run needs to go on after an epoch."""
+
+    epoch: int = 0  # epochs done
+    prompts: dict[str, Tensor] = field(default_factory=dict)
+    momenta: dict[str, Tensor] = field(default_factory=dict)
+    tuner: dict[str, Tensor] = field(default_factory=dict)  # what the tuner itself carries from step to step
+
+
+def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+    """Indices of an epoch's batches: shuffled, an incomplete last one left out unless it is the only one."""
+    order = torch.randperm(n, generator=seeded(seed, epoch))
+    size = min(batch_size, n)
+    return [order[start : start + size] for start in range(0, n - size + 1, size)]
+
+
+def seeded(*numbers: int) -> torch.Generator:
+    """A generator of its own for every tuple of numbers."""
+    return torch.Generator().manual_seed(mixed(*numbers))
+
+
+def mixed(*numbers: int) -> int:
+    """One number of many, by splitmix64: neighbouring seeds and epochs have unrelated streams."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) % 2**64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
+        state ^= state >> 31
+    return state % 2**63
+
+
+def train(
+    tuner: Tuner,
+    data: TrainingSet,
+    objective: Objective,
+    config: TrainingConfig,
+    *,
+    state: TrainingState | None = None,
+    after_epoch: Callable[[TrainingState, dict[str, float]], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train the tuner's prompts in place and return a record per epoch: learning rate, accuracy, loss and its terms.
+
+    state        continue after its last epoch
+    after_epoch  called with the state to keep and the epoch's record
+    """
+    parameters = dict(tuner.named_parameters())
+    if not parameters:
+        return []
+    if config.autocast is not None:
+        tuner = tuner.with_backbone(tuner.backbone.view(autocast=config.autocast))
+    tuner.check_objective({term.name: term.weight for term in objective.terms})
+    n = len(data.labels)
+    if n == 0:
+        raise DataError("there are no training images")
+    optimizer = torch.optim.SGD(
+        parameters.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+    done = 0
+    if state is not None and state.epoch:
+        tuner.load_state_dict(state.prompts)
+        for name, momentum in state.momenta.items():
+            optimizer.state[parameters[name]]["momentum_buffer"] = momentum.to(parameters[name].device).clone()
+        tuner.load_training_state(state.tuner)
+        done = state.epoch
+
+    history, every = [], config.diagnose_every
+    for epoch in range(done + 1, config.epochs + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(epoch, config)
+        seen: dict[str, list[float]] = {}
+        steps = batches(n, config.batch_size, config.seed, epoch)
+        for step, indices in enumerate(steps, start=1):
+            values = training_step(
+                tuner,
+                optimizer,
+                objective,
+                data.images(indices, epoch),
+                data.labels[indices],
+                frozen=data.frozen(indices, epoch),
+                seed=mixed(config.seed, epoch, step),
+                diagnosed=every > 0 and ((epoch - 1) * len(steps) + step - 1) % every == 0,
+                where=f"epoch {epoch}, step {step} of {len(steps)}",
+            )
+            for name, value in values.items():
+                seen.setdefault(name, []).append(value)
+        tuner.end_epoch(epoch, config.epochs)
+        record = {"epoch": float(epoch), "lr": learning_rate(epoch, config)}
+        record |= {name: math.fsum(values) / len(values) for name, values in seen.items()}
+        history.append(record)
+        if after_epoch is not None:
+            momenta = {
+                name: optimizer.state[parameter]["momentum_buffer"].detach().cpu().clone()
+                for name, parameter in parameters.items()
+                if optimizer.state[parameter].get("momentum_buffer") is not None
+            }
+            prompts = {name: tensor.detach().cpu().clone() for name, tensor in tuner.state_dict().items()}
+            own = {name: tensor.detach().cpu().clone() for name, tensor in tuner.training_state().items()}
+            after_epoch(TrainingState(epoch, prompts, momenta, own), record)
+    return history
+
+
+def training_step(
+    tuner: Tuner,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    frozen: Tensor | None = None,
+    seed: int = 0,
+    diagnosed: bool = False,
+    where: str = "this step",
+) -> dict[str, float]:
+    """One update of the prompts; returns the loss, its terms and the batch accuracy, and diagnostics if asked.
+
+    A loss or gradient that is not finite raises before anything is updated.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    outputs = tuner(images, labels, frozen=frozen, seed=seed)
+    loss, terms = objective(outputs)
+    total = float(loss.detach())  # which no loss that is called so may take the place of
+    values = {"loss": total, **{name: float(value.detach()) for name, value in terms.items()}} | {"loss": total}
+    if not math.isfinite(values["loss"]):
+        bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
+        raise NonFiniteLossError(f"the loss is not finite at {where} ({bad}); lower the learning rate or the weights")
+    if diagnosed:
+        values |= diagnose(tuner, objective, outputs, terms)
+    tuner.backward(loss, outputs)
+    for name, parameter in tuner.named_parameters():
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            raise NonFiniteLossError(f"the gradient of {name} is not finite at {where}; lower the learning rate")
+    optimizer.step()
+    return {**values, "accuracy": float(outputs.correct.float().mean())}
