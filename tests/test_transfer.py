@@ -24,7 +24,7 @@ from calprompt.data import Dataset, Split, load_dataset
 from calprompt.data.images import FeatureRows
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
-from calprompt.evaluation.stored_models import stored_models
+from calprompt.evaluation.models import stored_models
 from calprompt.runs import Target, evaluate_on, restore, run
 from calprompt.runs.folder import load_run
 from calprompt.runs.matching import matched_parts

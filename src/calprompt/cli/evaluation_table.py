@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from calprompt.cli.tables import WIDTH, create_table, format_metric
+from calprompt.evaluation.models import TUNED
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured
-from calprompt.evaluation.stored_models import TUNED
 from calprompt.metrics import metric_info
 
 METRICS = (

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from calprompt.data.dataset import Split
 from calprompt.data.unreadable import UnreadableImages, find_unreadable
 from calprompt.errors import ImageError
-from calprompt.parallel import map_in_threads
+from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, silent
 
+AT_ONCE = 64  # images that a thread reads before it reports
 Rows = dict[str, list[list[str | int]]]
 
 
@@ -31,9 +32,13 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
 
     places = [(name, split, index) for name, split in splits.items() for index in range(len(split))]
     rows: Rows = {name: [] for name in splits}
-    digests = map_in_threads(digest, ((split, index) for _, split, index in places))
-    for done, ((name, split, index), found) in enumerate(zip(places, digests, strict=True), start=1):
-        rows[name].append([split.images.name(index), split.labels[index], found])
+    batches = list(batched(places, AT_ONCE))
+    work = map_in_threads(lambda batch: [digest((split, index)) for _, split, index in batch], batches)
+    done = 0
+    for batch, digests in zip(batches, work, strict=True):
+        for (name, split, index), found in zip(batch, digests, strict=True):
+            rows[name].append([split.images.name(index), split.labels[index], found])
+        done += len(batch)
         progress("reading images", done, len(places), "")
     if unreadable.reasons:
         unreadable.reasons |= find_unreadable(splits.values(), progress=progress)

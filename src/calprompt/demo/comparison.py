@@ -21,7 +21,7 @@ import torch
 import calprompt
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import SettingError
-from calprompt.evaluation.stored_models import TUNED, ZERO_SHOT, stored_models
+from calprompt.evaluation.models import TUNED, ZERO_SHOT, stored_models
 from calprompt.features import FeatureStore
 from calprompt.metrics import Predictions, predictions
 from calprompt.progress import Progress, silent

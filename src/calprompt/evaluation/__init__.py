@@ -8,12 +8,12 @@ from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from calprompt.evaluation.bootstrap import bootstrap_intervals
+    from calprompt.evaluation.models import StoredModel, stored_models
     from calprompt.evaluation.output import check_output, tidy_rows, write_evaluations
     from calprompt.evaluation.predicting import fitted_calibrator, run_predictor
     from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured, evaluate_run
     from calprompt.evaluation.selection import Selection, select
     from calprompt.evaluation.settings import EvaluationSettings
-    from calprompt.evaluation.stored_models import StoredModel, stored_models
 
 __all__ = [
     "Calibrated",
@@ -42,6 +42,6 @@ __getattr__, __dir__ = lazy_exports(
         "run_evaluation": ("Calibrated", "Evaluation", "Measured", "evaluate_run"),
         "selection": ("Selection", "select"),
         "settings": ("EvaluationSettings",),
-        "stored_models": ("StoredModel", "stored_models"),
+        "models": ("StoredModel", "stored_models"),
     },
 )

@@ -12,8 +12,8 @@ from torch import Tensor
 from calprompt.calibrators import Calibrator
 from calprompt.class_names import check_class_names
 from calprompt.errors import CalpromptError, DamagedFileError, SettingError
+from calprompt.evaluation.models import TUNED, stored_models
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.evaluation.stored_models import TUNED, stored_models
 from calprompt.predictor import Predictor
 from calprompt.registry import unknown
 from calprompt.runs.folder import EVALUATION, LOGITS, Run, load_run, read_evaluation, read_run_tensors

@@ -18,9 +18,9 @@ from torch import Tensor
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredModel, stored_models
 from calprompt.evaluation.selection import Selection, select
 from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
-from calprompt.evaluation.stored_models import TUNED, ZERO_SHOT, StoredModel, stored_models
 from calprompt.files import canonical_json
 from calprompt.metrics import conventions, evaluate, predictions
 from calprompt.progress import Progress, silent

@@ -146,6 +146,11 @@ def load_run(folder: str | Path) -> Run:
         return Run(folder, record)
     places = sorted(path.parent for path in folder.glob(f"{TRANSFERS}/*/{TRANSFER}"))
     transfers = tuple(found for place in places if (found := read_transfer(place)) is not None)
+    for transfer in transfers:
+        if transfer.record.get("run") != record["fingerprint"]:
+            raise DamagedFileError(
+                f"{transfer.folder / TRANSFER} is of another run; delete it, and 'calprompt transfer' makes it again"
+            )
     return Run(folder, record, read_metrics(folder, record), transfers=transfers)
 
 
