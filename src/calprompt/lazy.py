@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -27,4 +28,4 @@ def lazy_exports(
         home = homes[name]
         return getattr(import_module(home if home.startswith("calprompt.") else f"{package}.{home}"), name)
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted({*homes, *vars(sys.modules[package])})

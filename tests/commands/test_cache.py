@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli.cache import add_command, seconds, size, written_size, written_span
+from calprompt.cli.cache import add_command, format_size, format_span, parse_size, parse_span
 from calprompt.clip import load_backbone
 from calprompt.data import UnreadableImages, load_dataset
 from calprompt.errors import CalpromptError
@@ -64,12 +64,12 @@ def test_prune_asks_first(store: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill()
     cache("verify")
-    assert "as they were written" in capsys.readouterr().out
+    assert "all checksums are right" in capsys.readouterr().out
     (path,) = store.glob("*/*.safetensors")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CalpromptError, match=f"one file is damaged.*\n.*{path.name}"):
+    with pytest.raises(CalpromptError, match=f"one file is damaged and.*\n.*{path.name}"):
         cache("verify")
 
 
@@ -81,7 +81,7 @@ def test_wrong_spans_and_sizes(arguments: tuple[str, str], capsys: pytest.Captur
 
 
 def test_spans_and_sizes() -> None:
-    assert (size("5GB"), size("1.5 mb"), size("100")) == (5_000_000_000, 1_500_000, 100)
-    assert (seconds("30d"), seconds("12h"), seconds("2w")) == (2_592_000, 43_200, 1_209_600)
-    assert [written_size(number) for number in (0, 999, 20_480_000)] == ["0 B", "999 B", "20.5 MB"]
-    assert [written_span(number) for number in (0, 90, 150, 7300, 300_000)] == ["0 s", "90 s", "2 min", "2 h", "3 d"]
+    assert (parse_size("5GB"), parse_size("1.5 mb"), parse_size("100")) == (5_000_000_000, 1_500_000, 100)
+    assert (parse_span("30d"), parse_span("12h"), parse_span("2w")) == (2_592_000, 43_200, 1_209_600)
+    assert [format_size(number) for number in (0, 999, 20_480_000)] == ["0 B", "999 B", "20.5 MB"]
+    assert [format_span(number) for number in (0, 90, 150, 7300, 300_000)] == ["0 s", "90 s", "2 min", "2 h", "3 d"]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from typing import TYPE_CHECKING
 
 from calprompt.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
 
 EVERY = 5.0  # seconds between lines of progress where there is no terminal
 
 
 def output() -> Console:
     """Standard output, wide enough for a table when it goes to a file."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=120)
 
@@ -24,6 +27,8 @@ def output() -> Console:
 @contextmanager
 def show_progress(quiet: bool = False) -> Iterator[Progress]:
     """Progress on standard error: bars on a terminal, a line every few seconds elsewhere, nothing if `quiet`."""
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False)
     if quiet:
         yield lambda what, done, total, note="": None
@@ -36,6 +41,9 @@ def show_progress(quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
     with Bars(*columns, TextColumn("{task.fields[note]}"), console=console) as bars:

@@ -1,4 +1,4 @@
-"""The commands `calprompt data list`, `info`, `check` and `prepare`: what there is, and whether it is right on disk."""
+"""The commands `calprompt data list`, `info`, `check` and `prepare`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.errors import CalpromptError
+from calprompt.errors import DataError
+from calprompt.text import plural
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue import Entry
@@ -23,59 +24,57 @@ examples:
 
 
 def add_command(commands: Any) -> None:
-    """Add `data` and its four commands to the subparsers of the command line."""
+    """Add `data` and its four commands to the commands of a parser."""
     data = commands.add_parser(
         "data",
         help="datasets: list, info, check, prepare",
-        description="The datasets of the field, and data of your own: what there is, and whether it is right on disk.",
+        description="The datasets of the field and data of your own: what there is, and whether it is right on disk.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    inside = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    actions = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    one = inside.add_parser("list", help="the datasets of the catalogue", description="List the datasets.")
-    one.set_defaults(command=list_datasets)
+    parser = actions.add_parser("list", help="the datasets of the catalogue", description="List the datasets.")
+    parser.set_defaults(command=list_datasets)
 
-    one = inside.add_parser("info", help="all about a dataset", description="Say all about a dataset.")
-    one.set_defaults(command=info)
-    one.add_argument("name", metavar="NAME", help="of a dataset, such as dtd")
+    parser = actions.add_parser("info", help="describe a dataset", description="Describe a dataset of the catalogue.")
+    parser.set_defaults(command=info)
+    parser.add_argument("name", metavar="NAME", help="of a dataset, such as dtd")
 
-    one = inside.add_parser(
+    parser = actions.add_parser(
         "check",
-        help="say what is wrong with a dataset on disk",
-        description="Say everything that is wrong with a dataset on disk, and what to do; exit with 2 if anything is.",
+        help="check a dataset on disk",
+        description="Check a dataset on disk: list everything that is wrong with it and what to do. Exits with 2 if\n"
+        "something is.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.set_defaults(command=check_data)
-    one.add_argument("data", metavar="NAME|PATH", help="dataset of the catalogue, or a folder, table or split file")
-    one.add_argument("--root", metavar="DIR", help="where the datasets are, or what a table's paths are relative to")
-    one.add_argument("--classes", metavar="FILE", help="order and names of the classes of a folder or table")
-    one.add_argument("--base", metavar="FILE", help="names of the base classes, one a line")
-    one.add_argument("--images", action="store_true", help="decode every image of a dataset of the catalogue, too")
-    one.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.set_defaults(command=check_data)
+    add = parser.add_argument
+    add("data", metavar="NAME|PATH", help="dataset of the catalogue, or a folder, table or split file")
+    add("--root", metavar="DIR", help="folder that has the datasets, or that a table's paths are relative to")
+    add("--classes", metavar="FILE", help="file with the order and names of the classes")
+    add("--base", metavar="FILE", help="file with the names of the base classes, one per line")
+    add("--images", action="store_true", help="also decode every image of a dataset of the catalogue")
+    add("--quiet", action="store_true", help="show no progress")
 
-    one = inside.add_parser(
+    parser = actions.add_parser(
         "prepare",
-        help="make what can be derived: frames, patches, lists, a split",
-        description="Make what can be derived in a dataset's folder; 'calprompt data info NAME' says what that is.",
+        help="make what a dataset needs and can be derived",
+        description="Make what a dataset of the catalogue needs and what can be derived from what was downloaded.",
     )
-    one.set_defaults(command=prepare)
-    one.add_argument("name", metavar="NAME", help="of a dataset, such as ucf101")
-    one.add_argument("--root", required=True, metavar="DIR", help="where the datasets are")
-    one.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.set_defaults(command=prepare)
+    parser.add_argument("name", metavar="NAME", help="of a dataset, such as ucf101")
+    parser.add_argument("--root", required=True, metavar="DIR", help="folder that has the datasets")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def list_datasets(args: argparse.Namespace) -> None:
-    """A table of the catalogue."""
-    from rich import box
-    from rich.table import Table
-
+    """Print a table of the catalogue."""
+    from calprompt.cli.tables import create_table
     from calprompt.data.catalogue import ENTRIES
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("name")
-    table.add_column("dataset")
-    for column in ("classes", "base+novel", "train", "val", "test"):
-        table.add_column(column, justify="right")
+    numbers = ("classes", "base+novel", "train", "val", "test")
+    table = create_table([("name", "left"), ("dataset", "left"), *((name, "right") for name in numbers)])
     for entry in ENTRIES:
         counts = entry.counts
         sizes = (_number(size) for size in (counts.train, counts.val, counts.test))
@@ -85,15 +84,15 @@ def list_datasets(args: argparse.Namespace) -> None:
 
 
 def info(args: argparse.Namespace) -> None:
-    """Everything an entry says."""
+    """Print everything the catalogue knows of a dataset."""
     from rich.markup import escape
     from rich.table import Table
 
     from calprompt.data.catalogue import get
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for what, told in _facts(get(args.name)):
-        table.add_row(what, escape(told))
+    for name, text in _facts(get(args.name)):
+        table.add_row(name, escape(text))
     output().print(table)
 
 
@@ -103,9 +102,7 @@ def check_data(args: argparse.Namespace) -> None:
 
     known = is_known(args.data) and (args.root is not None or not Path(args.data).expanduser().exists())
     root = None if args.root is None else Path(args.root).expanduser()
-    report = Report(args.data)
-    if known:
-        report = check(get(args.data), root)
+    report = check(get(args.data), root) if known else Report(args.data)
     if not known or (args.images and report.ok):
         from calprompt.data import find_unreadable, load_dataset
         from calprompt.data.load import locate
@@ -115,26 +112,26 @@ def check_data(args: argparse.Namespace) -> None:
         if not known:
             report.facts, report.notes = overview(dataset, locate(args.data, args.root))
         with show_progress(args.quiet) as progress:
-            bad = find_unreadable(dataset.splits.values(), progress=progress)
-        report.problems += [f"{name}: {reason}" for name, reason in sorted(bad.items())]
+            unreadable = find_unreadable(dataset.splits.values(), progress=progress)
+        report.problems += [f"{name}: {reason}" for name, reason in sorted(unreadable.items())]
     console = output()
     console.print(report.title, markup=False)
     for mark, lines in (("  ", report.facts), ("  note: ", report.notes), ("  wrong: ", report.problems)):
         for line in lines:
-            console.print(mark + line, markup=False, soft_wrap=True)
+            text = f"{mark}{line}".encode("utf-8", errors="backslashreplace").decode()
+            console.print(text, markup=False, soft_wrap=True)
     if not report.ok:
-        count = "one thing is" if len(report.problems) == 1 else f"{len(report.problems)} things are"
-        raise CalpromptError(f"{report.title}: {count} wrong, see above")
-    console.print("  all as it must be")
+        raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")
+    console.print("  no problems")
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Make what can be derived, and say what was made."""
+    """Make what can be derived, and print what was made."""
     from calprompt.data.catalogue import get
 
     entry = get(args.name)
     if entry.prepare is None:
-        raise CalpromptError(f"nothing of {entry.title} has to be prepared; get it from {entry.source}")
+        raise DataError(f"nothing of {entry.title} has to be prepared; get it from {entry.source}")
     with show_progress(args.quiet) as progress:
         made = entry.prepare(entry, entry.locate(Path(args.root).expanduser()), progress)
     for line in made:
@@ -147,17 +144,14 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         ("name", ", ".join(dict.fromkeys((entry.key, entry.public, *entry.names)))),
         ("dataset", entry.title),
         ("folder", " or ".join(entry.folders)),
-        ("in it", entry.layout.expects),
+        ("contents", entry.layout.expects),
         ("classes", str(counts.classes) + (", {} base and {} novel".format(*counts.cut) if counts.cut else "")),
         ("images", ", ".join(f"{kind} {_number(getattr(counts, kind))}" for kind in ("train", "val", "test"))),
         ("test images", f"base {_number(counts.base_test)}, novel {_number(counts.novel_test)}"),
         ("template", templates.coop),
     ]
-    rows += [
-        (f"  {who}", text)
-        for who, text in (("KgCoOp", templates.kgcoop), ("ProGrad", templates.prograd))
-        if text != templates.coop
-    ]
+    others = {"KgCoOp": templates.kgcoop, "ProGrad": templates.prograd}
+    rows += [(f"  {tuner}", text) for tuner, text in others.items() if text != templates.coop]
     rows += [("get it from", entry.source), ("licence", entry.licence)]
     return rows + ([("prepare makes", entry.prepares)] if entry.prepare is not None else [])
 

@@ -1,0 +1,120 @@
+"""The house: imports point one way, importing costs nothing, and the public interface is what the package says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import calprompt
+
+SOURCE = Path(calprompt.__file__).parent
+LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
+    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums"},
+    {"options", "files", "extensions", "class_names"},
+    {"registry", "tensor_files", "training_config", "pocket"},
+    {"clip", "data", "losses", "metrics"},
+    {"calibrators", "features", "tuners"},
+    {"diagnostics", "predictor"},
+    {"training"},
+    {"runs"},
+    {"evaluation"},
+    {"report"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
+)
+UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
+LAZY = ("calprompt", *(f"calprompt.{room}" for room in ("clip", "data", "features", "runs", "evaluation", "demo")))
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Modules of the package that a file imports, but for type checkers, and whether that waits for a call."""
+
+    def visit(node: ast.AST, waits: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.ImportFrom) and (child.module or "").split(".")[0] == "calprompt":
+                names = [f"calprompt.{alias.name}" for alias in child.names]
+                yield from ((name, waits) for name in (names if child.module == "calprompt" else [str(child.module)]))
+            elif isinstance(child, ast.Import):
+                yield from ((alias.name, waits) for alias in child.names if alias.name.startswith("calprompt."))
+            yield from visit(child, waits or isinstance(child, ast.FunctionDef))
+
+    return visit(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def test_imports_point_one_way() -> None:
+    place = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+    rooms = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")} - {"__init__"}
+    assert rooms == set(place), "every room has its place in the list"
+    for path in SOURCE.rglob("*.py"):
+        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        for module, waits in imports(path) if own != "__init__" else ():
+            other = room_of(module)
+            if other == own or (waits and (own, other) in UPWARDS):
+                continue
+            assert place[other] < place[own], f"{path.relative_to(SOURCE)} imports {module}"
+
+
+def test_only_the_clip_room_knows_open_clip() -> None:
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if path.relative_to(SOURCE).parts[0] != "clip" and path.name != "prepare.py":  # names of ImageNet's classes
+            assert "import open_clip" not in text, path
+            assert "from open_clip" not in text, path
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_a_name_of_a_package_is_never_that_of_its_module(package: str) -> None:
+    """The module would take the name's place as soon as it is imported."""
+    module = importlib.import_module(package)
+    folder = Path(str(module.__file__)).parent
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert not modules & set(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(dir(module)) >= set(module.__all__) - {"__version__"}
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = module.nothing
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in calprompt.__all__:
+        thing = getattr(calprompt, name)
+        if callable(thing):
+            assert (thing.__doc__ or "").strip(), name
+
+
+def test_what_can_be_had_without_torch(tmp_path: Path) -> None:
+    """Importing the package, its help and its names, data, metrics and settings; and a wrong path is told at once."""
+    script = """
+import json, sys
+seen = {}
+def note(what):
+    seen[what] = sorted({"torch", "open_clip", "torchvision", "matplotlib"} & set(sys.modules))
+import calprompt; note("import calprompt")
+from calprompt import Dataset, RunConfig, TrainingConfig, load_dataset; note("names")
+import calprompt.metrics; calprompt.expected_calibration_error([[0.8, 0.2]], [0]); note("metrics")
+from calprompt.cli.app import create_parser, main; create_parser(); note("parser")
+assert main(["list"]) == 0; note("list")
+assert main(["data", "list"]) == 0; note("data list")
+assert main(["train", "--backbone", "pocket", "--data", "nowhere"]) == 2; note("wrong data")
+assert main(["show", "nowhere"]) == 2; note("show")
+print(json.dumps(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert not {what: names for what, names in seen.items() if names}
+    assert "there is no data at nowhere" in done.stderr
