@@ -4,7 +4,7 @@
     python benchmarks/shared_runs.py --data pocket_photos --tuner maple
 
 Seconds by the clock, in one process with one thread, after imports. "First" loads the backbone, reads the pictures
-and computes all features. "Asked again" finds the finished run. "Alone" is another seed or loss without anything shared,
+and computes all features. "Asked again" finds the finished run. "Alone" is another loss with nothing shared,
 "shared" the same with the `Resources` of the runs before: what remains is its own training views, training and
 evaluation.
 """

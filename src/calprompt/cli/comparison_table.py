@@ -47,9 +47,9 @@ def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Table]:
             table.add_section()
             table.add_row(f"[bold]{split}[/bold]")
             for method in dict.fromkeys(row.method for row in rows if row.split == split):
-                held = {row.metric: row for row in rows if (row.split, row.method) == (split, method)}
+                by_metric = {row.metric: row for row in rows if (row.split, row.method) == (split, method)}
                 label = DIFFERENCE if MINUS in method else method
-                cells = (_cell(held[metric], between) if metric in held else "" for metric in COLUMNS)
+                cells = (_cell(by_metric[metric], between) if metric in by_metric else "" for metric in COLUMNS)
                 table.add_row(escape(label), *(escape(cell) for cell in cells))
         yield table
 
