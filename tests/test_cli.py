@@ -146,7 +146,9 @@ def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
     """Of words in the names of classes, not of those in a tuner's own templates."""
     root = samples.picture_folder(tmp_path / "photos", ("cat", "dog", "immunohistochemistry", "fox"), each=4)
     given = ["train", "--backbone", "pocket", "--data", str(root), "--out", str(tmp_path / "runs"), "--epochs", "1"]
-    done = command(*given, "--tuner", "promptsrc", "--views", "1", "--set", "depth=2", "--set", "visual_depth=2")
+    done = command(
+        *given, "--tuner", "promptsrc", "--views", "1", "--set", "depth=2", "--set", "visual_depth=2", "--quiet"
+    )
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("warning: backbone 'pocket' has never seen 'immunohistochemistry': what it says")

@@ -8,13 +8,13 @@ import time
 from typing import Any
 
 from calprompt.cli.console import output
+from calprompt.cli.flags import create_command
 from calprompt.errors import DamagedFileError
 from calprompt.text import bullets, plural
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 EXAMPLES = """\
-examples:
   calprompt cache show
   calprompt cache prune --older-than 30d
   calprompt cache prune --max-size 5GB --yes
@@ -24,20 +24,21 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `cache` to the commands of a parser."""
-    cache = commands.add_parser(
+    cache = create_command(
+        commands,
         "cache",
         help="image features kept for other runs: show, prune, verify",
         description="Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of\n"
         "~/.cache/calprompt if that is not set.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     actions = cache.add_subparsers(title="actions", metavar="ACTION", required=True)
-    parser = actions.add_parser(
-        "show", help="what is in the store, and what it has saved", description="Show what is in the store."
+    parser = create_command(
+        actions, "show", help="what is in the store, and what it has saved", description="Show what is in the store."
     )
     parser.set_defaults(command=show)
-    parser = actions.add_parser(
+    parser = create_command(
+        actions,
         "prune",
         help="remove features that are old, or more than you want to keep",
         description="Show which features would be removed, or remove them with --yes. Without a rule, only damaged "
@@ -56,8 +57,8 @@ def add_command(commands: Any) -> None:
     )
     add("--backbone", metavar="FP", help="only features of the backbone whose name or fingerprint begins like this")
     add("--yes", action="store_true", help="remove it; without this, only show what would be removed")
-    parser = actions.add_parser(
-        "verify", help="compare all checksums", description="Compare the checksums of all files in the store."
+    parser = create_command(
+        actions, "verify", help="compare all checksums", description="Compare the checksums of all files in the store."
     )
     parser.set_defaults(command=verify)
 

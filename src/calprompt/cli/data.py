@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import create_command
 from calprompt.errors import DataError
 from calprompt.text import plural
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from calprompt.data.catalogue import Entry
 
 EXAMPLES = """\
-examples:
   calprompt data list
   calprompt data info dtd
   calprompt data check dtd --root /datasets --images
@@ -25,28 +25,30 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `data` and its four commands to the commands of a parser."""
-    data = commands.add_parser(
+    data = create_command(
+        commands,
         "data",
         help="datasets: list, info, check, prepare",
         description="The datasets of the field and data of your own: what there is, and whether it is right on disk.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     actions = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    parser = actions.add_parser("list", help="the datasets of the catalogue", description="List the datasets.")
+    parser = create_command(actions, "list", help="the datasets of the catalogue", description="List the datasets.")
     parser.set_defaults(command=list_datasets)
 
-    parser = actions.add_parser("info", help="describe a dataset", description="Describe a dataset of the catalogue.")
+    parser = create_command(
+        actions, "info", help="describe a dataset", description="Describe a dataset of the catalogue."
+    )
     parser.set_defaults(command=info)
     parser.add_argument("name", metavar="NAME", help="of a dataset, such as dtd")
 
-    parser = actions.add_parser(
+    parser = create_command(
+        actions,
         "check",
         help="check a dataset on disk",
         description="Check a dataset on disk: list everything that is wrong with it and what to do. Exits with 2 if\n"
         "something is.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=check_data)
     add = parser.add_argument
@@ -57,7 +59,8 @@ def add_command(commands: Any) -> None:
     add("--images", action="store_true", help="also decode every image of a dataset of the catalogue")
     add("--quiet", action="store_true", help="show no progress")
 
-    parser = actions.add_parser(
+    parser = create_command(
+        actions,
         "prepare",
         help="make what a dataset needs and can be derived",
         description="Make what a dataset of the catalogue needs and what can be derived from what was downloaded.",

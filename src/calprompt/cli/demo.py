@@ -6,11 +6,10 @@ import argparse
 from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, settings_of
+from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.demo.settings import DemoSettings
 
-EXAMPLE = """\
-examples:
+EXAMPLES = """\
   calprompt demo
   calprompt demo --data pocket_objects pocket_flags --seeds 5
   calprompt demo --backbone weights/ViT-B-16.pt --data photos/
@@ -19,13 +18,13 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `demo` to the commands of a parser; its defaults are those of `DemoSettings`."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "demo",
         help="zero-shot, CoOp and CoOp + TCPT compared on the package's own model and pictures",
         description="Tune CoOp with and without TCPT on the first half of the classes, evaluate both halves, and\n"
         "print accuracy and calibration errors beside the untuned model's. What is done is not done again.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     parser.set_defaults(command=demo)
     add = parser.add_argument

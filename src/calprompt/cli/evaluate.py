@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.each_run import each_run
-from calprompt.cli.flags import add_flags, settings_of
+from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.evaluation.settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from calprompt.evaluation import Evaluation
 
-EXAMPLE = """\
-examples:
+EXAMPLES = """\
   calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
   calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
   calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab --target-error 0.05
@@ -24,13 +23,13 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `evaluate` to the commands of a parser; its defaults are those of `EvaluationSettings`."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "evaluate",
         help="all metrics of runs under calibrators, with intervals, from their stored logits",
         description="Measure runs again from their stored logits, without the model: every metric with a bootstrap\n"
         "interval, as it is and under calibrators fitted on the validation images.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     parser.set_defaults(command=evaluate)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")

@@ -29,7 +29,30 @@ METAVARS = {
     "calibrators": "NAME",
     "data": "DATA",
 }
+PROPER = ("Python", "CSV", "EXIF")  # words that keep their capital
 ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-config", "upright": "--exif"}
+
+
+def create_command(
+    commands: Any, name: str, *, help: str, description: str | None = None, examples: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command to the subparsers of a parser, in the form of all commands.
+
+    Args:
+        commands: What `add_subparsers` returned.
+        name: Of the command.
+        help: A line in the list of commands.
+        description: At the beginning of its own help; the line, unless given.
+        examples: Command lines at the end of its own help.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description or f"{help[0].upper()}{help[1:]}.",
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
 
 
 def attribute_help(kind: type) -> dict[str, str]:
@@ -69,7 +92,7 @@ def add_flags(
         if field.name in leave_out:
             continue
         text = helps[field.name].rstrip(".").replace("%", "%%")
-        text = text[0].lower() + text[1:] if not text[:2].isupper() else text
+        text = text if text.startswith(PROPER) else text[0].lower() + text[1:]
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": field.name}
         flag = ALIASES.get(field.name, f"--{field.name.replace('_', '-')}")
         default = _default(field)
@@ -117,7 +140,8 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
-    if field.default_factory is not dataclasses.MISSING or field.default in (dataclasses.MISSING, None, False, ()):
+    absent = (dataclasses.MISSING, None, False)
+    if any(field.default is value for value in absent) or field.default == ():
         return None
     value = field.default
     return " ".join(value) if isinstance(value, tuple) else str(value)

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from calprompt.cli.console import output
+from calprompt.cli.flags import create_command
 
 KINDS = ("tuners", "losses", "calibrators", "metrics")
 
 
 def add_command(commands: Any) -> None:
     """Add `list` to the commands of a parser."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "list",
         help="tuners, losses, calibrators, metrics and recipes there are",
         description="List the tuners, losses, calibrators, metrics and recipes there are.",

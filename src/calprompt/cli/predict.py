@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import create_command
 from calprompt.errors import DataError, NotFoundError
 from calprompt.text import bullets, shorten
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from calprompt.predictor import Prediction
     from calprompt.runs import Run
 
-EXAMPLE = """\
-examples:
+EXAMPLES = """\
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab cat.jpg dog.png
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab folder/ --csv > answers.csv
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab cat.jpg --calibrator "temperature -> dac" --part all
@@ -30,12 +30,12 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `predict` to the commands of a parser."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "predict",
         help="the class of images, with calibrated probabilities",
         description="Print the most probable class of each image, its calibrated probability, and the runner-up.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     parser.set_defaults(command=predict)
     add = parser.add_argument

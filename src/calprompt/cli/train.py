@@ -7,7 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, settings_of
+from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
@@ -15,8 +15,7 @@ from calprompt.training_config import TrainingConfig
 if TYPE_CHECKING:
     from calprompt.runs import Resources, Run
 
-EXAMPLE = """\
-examples:
+EXAMPLES = """\
   calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
   calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
 """
@@ -24,13 +23,13 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `train` to the commands of a parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "train",
         help="tune prompts on base classes, evaluate on base and novel ones",
         description="Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
         "folder. The same command finds a finished run and continues an interrupted one.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     parser.set_defaults(command=train)
     parser.add_argument("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file")

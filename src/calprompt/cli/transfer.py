@@ -8,12 +8,11 @@ from typing import Any
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.each_run import each_run
-from calprompt.cli.flags import add_flags, settings_of
+from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.target import Target
 
-EXAMPLE = """\
-examples:
+EXAMPLES = """\
   calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets
   calprompt transfer runs/* --data dtd eurosat --root datasets
   calprompt transfer runs/coop-photos-16shot-seed1-0123456789ab --data drawings/
@@ -22,13 +21,13 @@ examples:
 
 def add_command(commands: Any) -> None:
     """Add `transfer` to the commands of a parser; its defaults are those of `Target`."""
-    parser = commands.add_parser(
+    parser = create_command(
+        commands,
         "transfer",
         help="evaluate runs on other data: the same classes in other images, or other classes",
         description="Evaluate the prompts of finished runs on the test images of other data, and keep it in their\n"
         "folders. Classes that the run has are base and novel as they were there; others are evaluated all at once.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     parser.set_defaults(command=transfer)
     add = parser.add_argument
