@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import calprompt
 import samples
 from calprompt.cli import main
 from calprompt.cli.app import create_parser
+from calprompt.cli.console import show_progress
+from calprompt.cli.flags import attribute_help
 from calprompt.cli.run_table import results_table
 from calprompt.cli.train import _option, run_settings
 from calprompt.errors import CalpromptError
+from calprompt.evaluation import EvaluationSettings
+from calprompt.runs import Target
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import load_run
 from calprompt.runs.recipes import build_config
+from calprompt.training_config import TrainingConfig
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -72,8 +78,8 @@ def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_train_and_show_as_a_user_runs_them(tmp_path: Path) -> None:
-    trained = command(*arguments(tmp_path, data=samples.pictures()))
-    assert (trained.returncode, trained.stderr) == (0, "")  # no bars: it is not a terminal
+    trained = command(*arguments(tmp_path, "--quiet", data=samples.pictures()))
+    assert (trained.returncode, trained.stderr) == (0, "")
     folder = Path(trained.stdout.splitlines()[-1])
     run = load_run(folder)
     shown = command("show", str(folder))
@@ -276,3 +282,37 @@ def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 130
     assert said == "interrupted; the same command continues after the last finished epoch\n"
     assert load_run(next(tmp_path.iterdir())).status == "interrupted"
+
+
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log says every few seconds where long work is, and is not filled with bars."""
+    now = 0.0
+    monkeypatch.setattr("calprompt.cli.console.time.monotonic", lambda: now)
+    with show_progress() as progress:
+        for done in range(1, 101):
+            now += 0.5
+            progress("training", done, 100, f"loss {1 / done:.2f}")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "training: 10 of 100 (10 %), loss 0.10"
+    with show_progress(quiet=True) as progress:
+        progress("training", 1, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_flags_and_their_help_come_from_the_dataclasses() -> None:
+    for command, kinds in (
+        ("train", (RunConfig, TrainingConfig)),
+        ("evaluate", (EvaluationSettings,)),
+        ("transfer", (Target,)),
+    ):
+        (commands,) = (each.choices for each in create_parser()._actions if hasattr(each, "choices") and each.choices)
+        flags = {action.dest: action for action in commands[command]._actions}
+        for kind in kinds:
+            assert set(attribute_help(kind)) == {field.name for field in fields(kind)}
+            for name in set(attribute_help(kind)) - {"training"}:
+                assert name in flags
+                if command == "train" or name != "data":
+                    assert "if None" not in flags[name].help

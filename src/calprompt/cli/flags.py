@@ -96,6 +96,10 @@ def add_flags(
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": field.name}
         flag = ALIASES.get(field.name, f"--{field.name.replace('_', '-')}")
         default = _default(field)
+        if field.name in NO_VALUE:
+            text = text.replace("if None", f"with '{NO_VALUE[field.name][0]}'")
+        elif otherwise := re.fullmatch(r"(.*); (.*?),? if None", text):
+            text, default = otherwise.groups()
         if field.name in required:
             options["required"] = True
         elif default is not None:
