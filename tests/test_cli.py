@@ -157,7 +157,7 @@ def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("warning: backbone 'pocket' has never seen 'immunohistochemistry': what it says")
+    assert done.stderr.startswith("warning: backbone 'pocket' has never seen 'immunohistochemistry': its answers")
 
 
 @pytest.mark.parametrize(

@@ -198,9 +198,13 @@ class Backbone:
     ) -> PromptLayout:
         """The prompts "phrase name." of a class list, as places for learned vectors among frozen tokens.
 
-        phrase   the words before the name, or a number of placeholders
-        context  how many of its tokens are learned: all, unless said
-        keep_underscores  read names as they are, but count their tokens as if underscores were blanks
+        Args:
+            names: Of the classes.
+            phrase: The words before the name, or a number of placeholders.
+            context: How many tokens of the phrase are learned; `None`: all of them.
+            position: Of the class name: end, middle or front.
+            class_specific: Every class has vectors of its own.
+            keep_underscores: Read names as they are, but count their tokens as if underscores were blanks.
         """
         if not names:
             raise SettingError("no class names were given; at least one is needed")
@@ -233,7 +237,7 @@ class Backbone:
         )
 
     def _warn_of_unseen(self, texts: Sequence[str]) -> None:
-        """Say once which words mean nothing to this backbone: a token that pretraining never had is a row of zeros."""
+        """Warn once of words that mean nothing to this backbone: a token it was never trained on is a row of zeros."""
         if self.device.type == "meta":  # shapes without numbers
             return
         words = {word: self.tokenizer.ids(word) for word in dict.fromkeys(" ".join(texts).split())}
@@ -246,8 +250,8 @@ class Backbone:
         if new:
             named = ", ".join(map(repr, new))
             warnings.warn(
-                f"backbone {self.name!r} has never seen {named}: what it says of that means little. Use words it "
-                "knows, or a larger CLIP.",
+                f"backbone {self.name!r} has never seen {named}: its answers for such words mean little. Use words "
+                "it knows, or a larger CLIP.",
                 stacklevel=3,
             )
 
@@ -271,9 +275,11 @@ class Backbone:
 
     @torch.no_grad()
     def encode_strings(self, texts: Sequence[str], *, warn: bool = True) -> Tensor:
-        """Text features [texts, D] of plain sentences, not normalised; what they begin with alike is encoded once.
+        """Text features [texts, D] of plain sentences, not normalised; a shared beginning is encoded once.
 
-        warn  of words that the backbone never saw
+        Args:
+            texts: The sentences.
+            warn: Warn of words that the backbone has never seen.
         """
         sequences = [self.tokenizer.sequence(text) for text in texts]
         if warn:
@@ -290,9 +296,12 @@ class Backbone:
         return self.encode_text(prompts)[0]
 
     def zero_shot(self, names: Sequence[str], template: str | Sequence[str] = "a photo of a {}.") -> Tensor:
-        """Unit text features [C, D] of classes no prompt was tuned for.
+        """Unit text features [C, D] of the untuned model.
 
-        With several templates, each class's unit features are averaged and normalised again.
+        Args:
+            names: Of the classes.
+            template: A sentence with {} for the name. With several, each class's unit features are averaged and
+                normalised again.
         """
         templates = [template] if isinstance(template, str) else list(template)
         features = [unit(self.encode_strings([fill_template(each, name) for name in names])) for each in templates]
