@@ -26,6 +26,7 @@ from calprompt.data.images import ImageFiles
 from calprompt.errors import CalpromptError, ImageError, SettingError
 from calprompt.evaluation import EvaluationSettings, evaluate_run, stored_models, write_evaluations
 from calprompt.evaluation.settings import create_calibrator
+from calprompt.features import FeatureStore, extraction
 from calprompt.predictor import Prediction, Predictor
 from calprompt.runs import Resources, build_config, load_run, run
 from calprompt.runs.folder import LOGITS, read_run_tensors
@@ -226,6 +227,9 @@ def test_a_run_opens_each_image_once(tmp_path: Path) -> None:
     """From the plan to the last logit, also with a tuner that trains on pixels and with views of every epoch."""
     opened: list[str] = []
     root = samples.picture_folder(tmp_path / "photos", each=6)
+    for number in range(6):  # larger than what waits in memory until it is decoded
+        samples.picture(root / "bee" / f"{number}.png", seed=number, size=(220, 200))
+    assert (root / "bee" / "0.png").stat().st_size > extraction.SMALL
     watching = True
 
     def watch(event: str, given: tuple[Any, ...]) -> None:
@@ -236,7 +240,8 @@ def test_a_run_opens_each_image_once(tmp_path: Path) -> None:
     try:
         for tuner in ("coop", "maple", "promptsrc"):
             opened.clear()
-            run(samples.config(root, tuner=tuner, options={}, epochs=3, views=None), tmp_path / tuner)
+            config = samples.config(root, tuner=tuner, options={}, epochs=3, views=None)
+            run(config, tmp_path / tuner, store=FeatureStore(tmp_path / "store"))
             assert len(opened) == len(set(opened)) > 0, tuner
     finally:
         watching = False
