@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # tiny models: threads only cost
+torch.set_num_threads(int(os.environ.get("CALPROMPT_TEST_THREADS", "1")))  # tiny models: threads only cost
 os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
 atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
 settings.register_profile("calprompt", deadline=None, derandomize=True)
