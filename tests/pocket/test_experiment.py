@@ -151,9 +151,10 @@ def test_numbers_of_a_shift_are_those_of_the_tuned_and_of_the_untuned_model(
     assert [(row["model"], row["split"]) for row in record["rows"]] == [
         (model, split) for model in models for split in ("base", "novel")
     ]
+    near = samples.rounding(samples.SCALE, samples.EMBED)  # as far as the logits are apart, the likelihood may be too
     for row in record["rows"]:
         for metric in pocket.METRICS:
-            assert row[metric] == pytest.approx(models[row["model"]][row["split"]][metric], abs=1e-6)
+            assert row[metric] == pytest.approx(models[row["model"]][row["split"]][metric], abs=near)
     assert record["on_shots"] == pytest.approx({model: found["base"]["accuracy"] for model, found in models.items()})
     assert record["on_shots"]["tuned"] != record["on_shots"]["zero-shot"]
 
