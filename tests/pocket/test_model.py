@@ -77,7 +77,7 @@ def table_rows(page):
 
 
 def test_what_is_recorded_of_it_is_what_it_does(recorded):
-    """Up to two pictures of each half that another processor, of which the last bits are others, may sort otherwise."""
+    """But for two pictures of each half: near ties may go the other way on another processor."""
     found = zero_shot(pocket.MODEL, DATA, ["clothes"], echo=lambda _: None)
     half = pocket.sheet("clothes").counts["test"] / 2
     assert found["clothes"] == pytest.approx(recorded["clothes"], abs=100 * 2 / half)
