@@ -73,7 +73,6 @@ def test_half_precision_lives_on_this_machine():
     if child == 0:
         code = 1
         try:
-            torch.set_num_threads(1)  # those of the parent are not here
             make_half_precision_safe.cache_clear()
             backbone = load_backbone("pocket", dtype=torch.bfloat16)
             features = (backbone.encode_strings(["a cat"]), backbone.encode_image(torch.zeros(2, 3, 48, 48)))
