@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,13 +27,22 @@ from calprompt.runs.folder import write_record
 from calprompt.training import TrainingConfig
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
-SIZE, EMBED = 32, 32
+SIZE, EMBED, SCALE = 32, 32, 20.0
 MODEL: dict[str, Any] = {
     "embed_dim": EMBED,
     "quick_gelu": True,
     "vision_cfg": {"image_size": SIZE, "patch_size": 8, "width": 64, "head_width": 32, "layers": 2},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
 }
+
+
+def rounding(size: float = 1.0, terms: int = 1) -> float:
+    """How far two float32 computations of one number may be apart, both being right.
+
+    Processors, and numbers of threads, add up in other orders. Each order is off by a unit in the last place of `size`
+    for about the root of its `terms`, and what enters a sum was rounded before: eight units leave room for that.
+    """
+    return 8 * torch.finfo(torch.float32).eps * size * math.sqrt(terms)
 
 
 @cache
@@ -51,7 +61,7 @@ def backbone() -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = CLIP(**MODEL)
-        model.logit_scale.data.fill_(np.log(20.0))
+        model.logit_scale.data.fill_(np.log(SCALE))
     save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": MODEL, "preprocess_cfg": {}}))
     return folder

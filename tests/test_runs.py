@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import samples
-from calprompt import metrics, tuners
+from calprompt import metrics, pocket, tuners
 from calprompt.clip import load_backbone, unit
 from calprompt.data import load_dataset, save_split
 from calprompt.errors import CalpromptError
+from calprompt.features.encoding import encode
 from calprompt.files import locked
 from calprompt.runs import RunConfig, execute, load_run, plan, prepare, run
 from calprompt.runs.checkpoint import read_tensor_file
@@ -89,14 +90,16 @@ def test_logits_are_those_of_the_stored_prompts(tmp_path: Path) -> None:
     base = held["test_labels"] < 3
     assert torch.equal(tensors["base/labels"], held["test_labels"][base])
     assert torch.equal(tensors["novel/labels"], held["test_labels"][~base] - 3)
-    torch.testing.assert_close(tuner.predict([held["test_features"][base]]), tensors["base/logits"])
+    near = {"atol": samples.rounding(samples.SCALE, samples.EMBED), "rtol": 0}
+    torch.testing.assert_close(tuner.predict([held["test_features"][base]]), tensors["base/logits"], **near)
     novel = tuner.with_classes(about["class_names"]["novel"])
-    torch.testing.assert_close(novel.predict([held["test_features"][~base]]), tensors["novel/logits"])
+    torch.testing.assert_close(novel.predict([held["test_features"][~base]]), tensors["novel/logits"], **near)
     torch.testing.assert_close(novel.text_features(), tensors["novel/text"])
     torch.testing.assert_close(novel.frozen_text, tensors["novel/frozen_text"])
     torch.testing.assert_close(
         about["logit_scale"] * unit(held["test_features"][base]) @ tensors["base/frozen_text"].T,
         tensors["base/zero_shot_logits"],
+        **near,
     )
 
 
@@ -306,8 +309,9 @@ def test_autocast_reaches_all_of_a_run(tmp_path: Path) -> None:
     test = prepared.plan.base.test.images
     pixels = torch.stack([samples.pixels(test, index, loaded.preprocessing) for index in range(len(test))])
     assert prepared.backbone.autocast == torch.bfloat16
-    with torch.no_grad():
-        features, text = prepared.backbone.encode_image(pixels), tuner.text_features()
+    # in one thread and in the batches of a run: sums in another order can be the next number of bfloat16, far away
+    with torch.no_grad(), prepared.backbone.limited_threads():
+        features, text = encode(prepared.backbone, pixels), tuner.text_features()
     torch.testing.assert_close(tensors[1]["base/text"], text, atol=1e-6, rtol=0)
     torch.testing.assert_close(tensors[1]["base/logits"], tuner.logits(unit(features.float()), text), atol=1e-4, rtol=0)
 
@@ -479,11 +483,13 @@ def test_a_stopped_run_whose_history_is_damaged_starts_over(
 
 
 def test_a_small_clip_gives_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
+    names = pocket.sheet("signs").class_names  # sentences of lengths that two threads share otherwise than one
+    data = str(samples.picture_folder(tmp_path / "signs", names, each=3))
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            config = build_config(backbone="pocket", data="pocket_signs", epochs=1, shots=1, views=1)
+            config = build_config(backbone="pocket", data=data, epochs=1, shots=1, views=1)
             found.append(run(config, tmp_path / str(threads)).folder)
     finally:
         torch.set_num_threads(before)

@@ -115,7 +115,7 @@ class TestMoments:
         tuned = frozen + distance * normal(2, *shape, dtype=torch.float32)
         for weights in ({}, {"mean_weight": 0.0}):
             exact = text_moment_matching(tuned.double(), frozen.double(), **weights).item()
-            assert text_moment_matching(tuned, frozen, **weights).item() == pytest.approx(exact, rel=2e-6)
+            assert text_moment_matching(tuned, frozen, **weights).item() == pytest.approx(exact, rel=1e-5)
 
     @given(seeds, sizes, sizes)
     def test_order_of_classes_does_not_matter(self, seed: int, classes: int, dimension: int) -> None:

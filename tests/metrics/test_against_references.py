@@ -9,6 +9,7 @@ import torch
 from sklearn.preprocessing import KBinsDiscretizer
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+import samples
 from calprompt.metrics import (
     accuracy,
     adaptive_calibration_error,
@@ -41,7 +42,8 @@ def test_against_torchmetrics(case: tuple[int, int, int, float], n_bins: int) ->
     probs = logits.softmax(dim=1)
     for norm, ours in (("l1", expected_calibration_error), ("max", maximum_calibration_error)):
         theirs = multiclass_calibration_error(probs, labels, num_classes=case[1], n_bins=n_bins, norm=norm)
-        assert ours(probs, labels, n_bins=n_bins) == pytest.approx(theirs.item(), abs=1e-6)
+        near = samples.rounding(terms=len(labels))  # torchmetrics adds up in float32
+        assert ours(probs, labels, n_bins=n_bins) == pytest.approx(theirs.item(), abs=near)
 
 
 def test_where_torchmetrics_differs() -> None:
@@ -49,7 +51,7 @@ def test_where_torchmetrics_differs() -> None:
     probs, labels = torch.tensor([[0.95, 0.05], [1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 1])
     theirs = multiclass_calibration_error(probs, labels, num_classes=2, n_bins=10, norm="l1").item()
     assert expected_calibration_error(probs, labels) == pytest.approx(0.475)
-    assert theirs == pytest.approx(0.525)
+    assert theirs == pytest.approx(0.525, abs=samples.rounding(terms=2))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -42,6 +42,13 @@ def test_sizes(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pictures_are_the_recorded_ones_bit_for_bit(name):
     sheet = pocket.sheet(name)
+    if name in SHIFTS:  # looked at in their files, which are made for what is below
+        folder, found = pocket.folder(name), hashlib.sha256()
+        for path, label in pocket.rows(name, "test"):
+            with Image.open(folder / path) as picture:
+                found.update(label.to_bytes(2, "big") + np.asarray(picture).tobytes())
+        assert {"test": found.hexdigest()} == sheet.record["sha256"]
+        return
     for split, count in sheet.counts.items():
         assert sum(1 for _ in sheet.checked(split)) == count
 
@@ -153,7 +160,7 @@ def _make(folder: str, queue) -> None:
 
 
 def test_two_processes_make_it_at_once(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     workers = [context.Process(target=_make, args=(str(tmp_path), queue)) for _ in range(2)]
     for worker in workers:

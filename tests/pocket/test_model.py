@@ -77,8 +77,10 @@ def table_rows(page):
 
 
 def test_what_is_recorded_of_it_is_what_it_does(recorded):
-    found = zero_shot(pocket.MODEL, DATA, ["signs"], echo=lambda _: None)
-    assert found["signs"] == pytest.approx(recorded["signs"], abs=0.01)
+    """But for two pictures of each half: near ties may go the other way on another processor."""
+    found = zero_shot(pocket.MODEL, DATA, ["clothes"], echo=lambda _: None)
+    half = pocket.sheet("clothes").counts["test"] / 2
+    assert found["clothes"] == pytest.approx(recorded["clothes"], abs=100 * 2 / half)
 
 
 def test_the_model_card_says_what_is_recorded(recorded):

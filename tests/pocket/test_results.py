@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
-import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -16,9 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(ROOT / "experiments"))
-    yield importlib.import_module("pocket_table")
-    sys.path.pop(0)
+    """The module that makes the tables, which reads each group of results once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "experiments"))
+        module = importlib.import_module("pocket_table")
+        patch.setattr(module, "read", cache(module.read))
+        yield module
 
 
 def test_the_tables_of_the_pages_are_those_of_the_numbers(made: ModuleType) -> None:

@@ -18,19 +18,21 @@ import open_clip
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+import samples
 from calprompt.clip import load_backbone
 from pretrain import depths, packages
 from pretrain.captions import caption
 from pretrain.concepts import Concept
 from pretrain.export import export, write
 from pretrain.icons import SETS, by_class, plain_name
-from pretrain.model import Words, build, deeper, encode_texts
+from pretrain.model import CONFIG, Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.sheets import _by_drawing, _different, _unlike, picture_digest, sketch_names
 from pretrain.train import EACH, Plan, Sampler, _groups, _resume, _save, _share_gradients, batch_loss, contrast, train
@@ -56,6 +58,14 @@ def pool() -> Pool:
     pictures = dice.integers(0, 256, (len(concept), 48, 48, 4), dtype=np.uint8)
     source = np.where(medium == 3, "cifar10", "noto")
     return Pool(CONCEPTS, pictures, concept, medium, source)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training in copies of this process, which need not import everything again as new ones do."""
+    monkeypatch.setattr(
+        mp, "spawn", lambda work, given, nprocs: mp.start_processes(work, given, nprocs, start_method="fork")
+    )
 
 
 @given(st.integers(0, 10**9), st.sampled_from(CONCEPTS), st.sampled_from(MEDIA))
@@ -116,6 +126,7 @@ def test_a_training_picture_shows_its_drawing(pool: Pool) -> None:
     assert differ.nonzero()[:, 0].tolist() == [3]
 
 
+@pytest.mark.usefixtures("forked")
 def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=32, concepts=(2, 3), save_every=1)
     record = record_of(train(pool, tmp_path, plan))
@@ -141,6 +152,7 @@ def record_of(checkpoint: Path) -> dict[str, Any]:
         return json.loads(file.metadata()["record"])
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_step_of_two_processes_is_one_with_the_mean_of_their_gradients(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=8, concepts=(2, 2), rate=0.01, average=0.5)
     held = load_file(train(pool, tmp_path, plan))
@@ -182,6 +194,7 @@ def test_shared_gradients_are_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
+    """By a new process, as training has it."""
     checkpoint = train(pool, tmp_path, Plan(renders=24, concepts=(2, 2), processes=1))
     torch.manual_seed(5)
     model = build(WORDS, 0.5)
@@ -199,6 +212,7 @@ def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
     assert record_of(again / checkpoint.name) == record_of(checkpoint)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_checkpoint_of_other_words_is_refused(pool: Pool, tmp_path: Path) -> None:
     """Even of as many tokens: its rows would mean other words."""
     checkpoint = train(pool, tmp_path, Plan(renders=8, concepts=(2, 2), processes=1))
@@ -239,7 +253,9 @@ def test_against_open_clip(tmp_path: Path, depth: int) -> None:
     tokens = open_clip.get_tokenizer(f"local-dir:{tmp_path}")(texts)
     assert len(reference.transformer.resblocks) == depth
     with torch.no_grad():
-        torch.testing.assert_close(encode_texts(model, WORDS, texts), reference.encode_text(tokens), atol=1e-5, rtol=0)
+        expected = reference.encode_text(tokens)
+        near = samples.rounding(float(expected.abs().max()), CONFIG["text_cfg"]["width"])
+        torch.testing.assert_close(encode_texts(model, WORDS, texts), expected, atol=near, rtol=0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,26 +97,40 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {folder.name: folder for folder in root.iterdir()}
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawings without a renderer of SVG, fewer clothes, datasets of these packages."""
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Drawings without a renderer of SVG, fewer clothes, datasets of these packages, sheets that are quick to write."""
 
     def picture(content: bytes, suffix: str) -> np.ndarray:
         return noise(content, shape=(48, 48, 4))
 
-    for module in (studios, icons):
-        monkeypatch.setattr(module, "picture", picture)
-    for module in (pool, sheets):
-        monkeypatch.setattr(module, "CLOTHES", CLOTHES)
-    monkeypatch.setattr(sheets, "CHOICES", CHOICES)
+    save = Image.Image.save
+
+    def quickly(image: Image.Image, file: Path, kind: str | None = None, **options: object) -> None:
+        """The same pixels: noise takes ten seconds to compress as well as can be."""
+        save(image, file, kind, **{**options, "method": 0})
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Image.Image, "save", quickly)
+        for module in (studios, icons):
+            monkeypatch.setattr(module, "picture", picture)
+        for module in (pool, sheets):
+            monkeypatch.setattr(module, "CLOTHES", CLOTHES)
+        monkeypatch.setattr(sheets, "CHOICES", CHOICES)
+        yield
+
+
+@pytest.fixture(scope="module")
+def seen(packages: dict[str, Path]) -> Pool:
+    """What pretraining sees of these packages."""
+    return assemble(packages, quiet)
 
 
 def quiet(_: str) -> None:
     pass
 
 
-def test_pretraining_sees_these_pictures_under_these_names_and_no_others(packages: dict[str, Path]) -> None:
-    seen = assemble(packages, quiet)
+def test_pretraining_sees_these_pictures_under_these_names_and_no_others(seen: Pool) -> None:
     by_source = defaultdict(list)
     for row, source in enumerate(seen.source):
         by_source[str(source)].append(row)
@@ -148,9 +163,8 @@ def test_pretraining_sees_these_pictures_under_these_names_and_no_others(package
 
 
 def test_datasets_show_what_pretraining_does_not_each_picture_on_one_side(
-    packages: dict[str, Path], tmp_path: Path
+    packages: dict[str, Path], seen: Pool, tmp_path: Path
 ) -> None:
-    seen = assemble(packages, quiet)
     digests = sheets.make(packages, seen, tmp_path, quiet)
     trained = {picture.tobytes() for picture in seen.pictures}
     learned, tested = defaultdict(set), defaultdict(set)
@@ -201,9 +215,10 @@ def test_datasets_show_what_pretraining_does_not_each_picture_on_one_side(
 
 
 @pytest.mark.parametrize("name", ["animals", "sketches", "photos", "clothes"])
-def test_a_dataset_is_not_made_of_what_the_pool_holds(packages: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_a_dataset_is_not_made_of_what_the_pool_holds(
+    packages: dict[str, Path], seen: Pool, tmp_path: Path, name: str
+) -> None:
     """Whatever the rules say: the pool itself is looked at."""
-    seen = assemble(packages, quiet)
     choice = next(choice for choice in CHOICES if choice.name == name)
     record, pictures = sheets._chosen(choice, sheets.Source(packages, sheets.seen_digests(packages, seen)))
     held = pool.as_in_pool(pictures[-1], strokes=record["scene"] is not None)
@@ -230,8 +245,8 @@ def test_a_step_says_which_one_comes_before_it(tmp_path: Path, step: str, said: 
         main([step, "--work", str(tmp_path)])
 
 
-def test_export_needs_a_checkpoint_and_evaluate_a_model(packages: dict[str, Path], tmp_path: Path) -> None:
-    replace(assemble(packages, quiet), pictures=np.zeros((0, 48, 48, 4), np.uint8)).save(tmp_path)
+def test_export_needs_a_checkpoint_and_evaluate_a_model(seen: Pool, tmp_path: Path) -> None:
+    replace(seen, pictures=np.zeros((0, 48, 48, 4), np.uint8)).save(tmp_path)
     with pytest.raises(SystemExit, match=r"checkpoint\.safetensors is not there; train first"):
         main(["export", "--work", str(tmp_path)])
     (tmp_path / "data").mkdir()

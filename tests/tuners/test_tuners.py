@@ -126,13 +126,13 @@ def test_projection_without_direction_changes_nothing() -> None:
 def test_proda_spread_is_the_covariance_formula() -> None:
     """R_i[c,c'] = Σ_d f_id² Σ_p δ_cpd δ_c'pd / (P + 1), σ = R_yy + R_cc - 2 R_yc, with every matrix in full."""
     generator = torch.Generator().manual_seed(0)
-    image, deviations = torch.randn(5, 8, generator=generator), torch.randn(4, 6, 8, generator=generator)
+    image, deviations = (torch.randn(shape, generator=generator).double() for shape in ((5, 8), (4, 6, 8)))
     labels = torch.tensor([0, 5, 2, 2, 1])
     A = torch.einsum("pcd,pkd->dck", deviations, deviations) / 5
     R = torch.einsum("bd,dck->bck", image**2, A)
     rows = torch.arange(5)
     full = R[rows, labels, labels][:, None] + R.diagonal(dim1=1, dim2=2) - 2 * R[rows, labels]
-    torch.testing.assert_close(spread(image, labels, deviations), full, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(spread(image, labels, deviations), full)
 
 
 def test_proda_takes_every_prompt_once_a_round() -> None:
