@@ -12,8 +12,8 @@ PAGE = Path(__file__).with_name("cli.md")
 HEAD = """\
 # Command line
 
-Every command answers `--help`. The exit status is 0 if the command worked, 2 for a mistake in what it was given, and 130
-if it was interrupted. Flags of `train` override the recipe, which overrides the defaults.
+Every command answers `--help`. The exit status is 0 if the command worked, 2 for a mistake in what it was given, and
+130 if it was interrupted. Flags of `train` override the recipe, which overrides the defaults.
 """
 
 
