@@ -1,24 +1,14 @@
-"""What the README shows works. Its links and commands are checked with those of the other pages, in test_docs_site."""
+"""The README is short and right. Its links, commands and code are tested with those of all pages, in test_docs_site."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
 import tomllib
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "code", re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL), ids=lambda code: code.split("\n")[0]
-)
-def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by itself."""
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
 
 
 def test_it_is_short() -> None:
