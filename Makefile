@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo lint benchmark clean
+.PHONY: test demo docs lint benchmark clean
 
 test: .venv/.installed-test
 	$(BIN)/ruff check .
@@ -12,6 +12,9 @@ test: .venv/.installed-test
 
 demo: .venv/.installed
 	$(BIN)/calprompt demo --out demo $(addprefix --check ,$(wildcard docs/demo.json))
+
+docs: .venv/.installed-docs
+	$(BIN)/zensical build --strict --clean
 
 benchmark: .venv/.installed
 	$(BIN)/python benchmarks/tuner_steps.py --text
@@ -32,5 +35,10 @@ lint: .venv/.installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@ .venv/.installed
 
+.venv/.installed-docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@ .venv/.installed
+
 clean:
-	rm -rf .venv build/lib build/bdist* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache build/lib build/bdist* build/site dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
