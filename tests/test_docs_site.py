@@ -7,13 +7,13 @@ import importlib.util
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import tomllib
 
 import calprompt
 from calprompt import pocket
