@@ -38,7 +38,7 @@ READERS = {  # commands that read a file of a finished run, and so have to notic
 def finished(seed: int = 1) -> Path:
     """A finished run with an evaluation and a transfer; no test writes into it."""
     done = run(samples.config(samples.pictures(), epochs=2, seed=seed), samples.shared() / "folders")
-    root = samples.picture_folder(samples.shared() / "drawings", samples.NAMES[:4], each=4)
+    root = samples.picture_folder(samples.shared() / "sketches", samples.NAMES[:4], each=4)
     evaluate_on(done.folder, Target(str(root), name="drawings"))
     write_evaluations([evaluate_run(done.folder, EvaluationSettings(("vector",), bootstrap=0))])
     return done.folder
