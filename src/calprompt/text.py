@@ -47,3 +47,28 @@ def slug(name: str) -> str:
     ('my_sketches', '')
     """
     return re.sub(r"[^\w.-]+", "_", name).strip(".")
+
+
+def visible(text: str) -> str:
+    """Text that can be printed anywhere: bytes of a file name that are not UTF-8 are shown with a backslash.
+
+    >>> visible("café"), visible(b"caf\\xe9".decode("utf-8", "surrogateescape"))
+    ('café', 'caf\\\\xe9')
+    """
+    try:
+        return text.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a surrogate pair that no file name has, such as of JSON's "\ud800"
+        return text.encode("utf-8", errors="backslashreplace").decode()
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be written down as UTF-8; a file name of other bytes cannot.
+
+    >>> is_utf8("café"), is_utf8("caf\\udce9")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

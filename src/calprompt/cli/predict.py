@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
 from calprompt.errors import DataError, NotFoundError
-from calprompt.text import bullets, shorten
+from calprompt.text import bullets, shorten, visible
 
 if TYPE_CHECKING:
     from calprompt.predictor import Prediction
@@ -188,7 +188,7 @@ class _Table:
 def _cells(*texts: str) -> Iterator[str]:
     from rich.markup import escape
 
-    return (escape(text.encode("utf-8", errors="backslashreplace").decode()) for text in texts)
+    return (escape(visible(text)) for text in texts)
 
 
 def _print_notes(run: Run, calibrator: str, class_names: tuple[str, ...], skipped: dict[str, str]) -> None:

@@ -107,6 +107,7 @@ def load_clip(
     cache_dir: str | Path | None = None,
 ) -> LoadedClip:
     """The frozen open_clip model that `spec` names; the arguments are those of `load_backbone`."""
+    device = _device(device)
     try:
         source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
     except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
@@ -137,6 +138,7 @@ def clip_from_state_dict(
 
     `layout="openai"` states that these are OpenAI's weights (QuickGELU, 64 channels a head); others need a `config`.
     """
+    device = _device(device)
     state = convert(state, layout)
     architecture, preprocessing = _configured(state, layout, config, None)
     return _assemble(architecture, state, layout, preprocessing, name, device, dtype)
@@ -163,7 +165,6 @@ def _assemble(
 ) -> LoadedClip:
     check(architecture, state, layout)
     model = architecture.build()
-    device = _device(device)
     if not dtype.is_floating_point:
         raise BackboneError(f"weights cannot be {dtype}, expected torch.float32, float16, bfloat16 or float64")
     values = {}
@@ -248,7 +249,8 @@ def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | Non
 def _device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        if float(torch.ones(2, device=found).sum()) != 2:  # there are devices that only know shapes
+            raise RuntimeError("it does not compute")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BackboneError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error

@@ -80,7 +80,7 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BackboneError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise BackboneError(f"{path} holds a JSON {type(values).__name__}, expected an object")

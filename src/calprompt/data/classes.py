@@ -88,7 +88,7 @@ def read_classes(path: Path) -> Classes:
     text = read_text(path)
     try:
         held = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if isinstance(held, list):
         held = {"classes": held}

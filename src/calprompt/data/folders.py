@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import DataError
+from calprompt.text import is_utf8, visible
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -38,6 +39,7 @@ def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
 def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     """The class names and images in a folder, see above."""
     inside = [folder.name for folder in subfolders(root)]
+    _refuse([unprintable(root / name) for name in inside if not is_utf8(name)])
     if not inside:
         raise DataError(f"{root} has no subfolders; expected one folder of images a class")
     looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
@@ -62,6 +64,7 @@ def image_names(folder: Path) -> list[str]:
     found = [name for name in os.listdir(folder) if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
     if not found:
         raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
+    _refuse([unprintable(folder / name) for name in found if not is_utf8(name)])
     return sorted(found)
 
 
@@ -93,6 +96,8 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
     if strange:
         raise DataError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
     class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
+    named = [folder for kind in inside for folder in subfolders(root / kind)]
+    _refuse([unprintable(folder) for folder in named if not is_utf8(folder.name)])
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     wrong = []
@@ -114,6 +119,11 @@ def _refuse(wrong: list[str]) -> None:
     if wrong:
         more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise DataError("\n".join(wrong[:SHOWN]) + more)
+
+
+def unprintable(path: Path) -> str:
+    """What is wrong with a file or folder whose name is no text."""
+    return f"the name of {visible(str(path))} is not UTF-8; rename it"
 
 
 def _by_name(path: Path) -> str:

@@ -95,7 +95,7 @@ def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path.name}, line {number} is not JSON: {error}") from error
         if not isinstance(record, dict):
             raise DataError(f'{path.name}, line {number} must be an object such as {{"path": …, "label": …}}')

@@ -93,7 +93,7 @@ def _names(path: Path, metadata: dict[str, str]) -> tuple[tuple[str, ...], str |
         where = f"the metadata of {path.name}"
         try:
             told: Any = {**metadata, "class_names": json.loads(metadata["class_names"])}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"class_names in {where} is not a JSON list: {error}") from error
     elif sidecar.is_file():
         where, told = sidecar.name, read_json(sidecar)

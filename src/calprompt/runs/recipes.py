@@ -59,7 +59,7 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
         raise unknown("recipe", name, available())
     try:
         settings = yaml.load(text, Reader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SettingError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise SettingError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
