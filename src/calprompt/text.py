@@ -72,3 +72,12 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def parse_problem(error: Exception) -> str:
+    """What is wrong with a file of JSON or YAML, in one line, from the error of its parser.
+
+    >>> parse_problem(RecursionError("maximum recursion depth exceeded")), parse_problem(ValueError("no\\n value"))
+    ('it is nested too deeply', 'no value')
+    """
+    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())

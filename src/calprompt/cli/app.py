@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        _print_error("warning", str(message), "yellow")
+        _print_error("warning", with_flags(str(message), flags_of(parser)), "yellow")
 
     try:
         with warnings.catch_warnings(), _forgiving_output():

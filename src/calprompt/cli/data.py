@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import with_flags
 from calprompt.errors import CalpromptError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def check_data(args: argparse.Namespace) -> None:
     console.print(report.title, markup=False)
     for mark, lines in (("  ", report.facts), ("  note: ", report.notes), ("  wrong: ", report.problems)):
         for line in lines:
-            console.print(mark + line, markup=False, soft_wrap=True)
+            console.print(mark + with_flags(line, {"protocol": "--protocol"}), markup=False, soft_wrap=True)
     if not report.ok:
         count = "one thing is" if len(report.problems) == 1 else f"{len(report.problems)} things are"
         raise CalpromptError(f"{report.title}: {count} wrong, see above")

@@ -41,14 +41,24 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     inside = [folder.name for folder in subfolders(root)]
     _refuse([unprintable(root / name) for name in inside if not is_utf8(name)])
     if not inside:
-        raise DataError(f"{root} has no subfolders; expected one folder of images a class")
+        own = f"; it has images itself: did you mean {root.resolve().parent}?" if _has_images(root) else ""
+        raise DataError(f"{root} has no subfolders; expected one folder of images a class{own}")
+    only = next((name for name in ("train", "test") if name in inside and _is_class_folders(root / name)), None)
+    if only is None and not _is_data(root) and (meant := _data_inside(root)):
+        several = " or ".join(map(str, meant[:3]))
+        raise DataError(
+            f"{root} has no folders of images; the subfolders of {meant[0]} look like classes: did you mean {several}?"
+        )
     looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
         inside == ["test"] and bool(subfolders(root / "test"))
     )
     if not looks_split:
         class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
-        raise DataError(f"{root} has train/ but no test/; put the images to test on there, a folder a class")
+        raise DataError(
+            f"{root} has train/ but no test/; put the images to test on there, a folder a class, or give "
+            f"{root / 'train'} to have its images split"
+        )
     else:
         class_names, rows = _split_already(root, inside)
     return Listing(root.resolve().name, root, tuple(class_names), rows)
@@ -119,6 +129,30 @@ def _refuse(wrong: list[str]) -> None:
     if wrong:
         more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise DataError("\n".join(wrong[:SHOWN]) + more)
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") for entry in entries)
+
+
+def _is_class_folders(folder: Path) -> bool:
+    return any(map(_has_images, subfolders(folder)))
+
+
+def _is_data(folder: Path) -> bool:
+    """Whether some of what is in a folder looks like a class, or like train and test with classes in them."""
+    return _is_class_folders(folder) or all(
+        (folder / name).is_dir() and _is_class_folders(folder / name) for name in ("train", "test")
+    )
+
+
+def _data_inside(folder: Path) -> list[Path]:
+    """The folders one level down, or else two, that look like data."""
+    below = subfolders(folder)
+    return [sub for sub in below if _is_data(sub)] or [
+        each for sub in below for each in subfolders(sub) if _is_data(each)
+    ]
 
 
 def unprintable(path: Path) -> str:

@@ -50,7 +50,7 @@ class EvaluationSettings:
             load_extension(path)
         for spec in self.specs:
             create_calibrator(spec)
-        check_n_bins(self.bins)
+        check_n_bins(self.bins, "bins")
         conventions.get(self.convention)
         for name in ("bootstrap", "seed"):
             if getattr(self, name) < 0:
