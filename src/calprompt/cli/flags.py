@@ -107,7 +107,7 @@ def with_flags(message: str, parser_flags: Mapping[str, str]) -> str:
     if first and first[1] in parser_flags:
         message = f"{parser_flags[first[1]]}{message[first.end(1) :]}"
     message = re.sub(r"\bthe option (\w+=\S+)", r"--set \1", message)
-    return re.sub(r"(?<![\w.(\-])(\w+)=(True|[A-Za-z]\w*|)(?![\w=])", flag, message)
+    return re.sub(r"(?<![\w.(\-])(\w+)=(True|'[^']*'|[A-Za-z]\w*|)(?![\w=])", flag, message)
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:

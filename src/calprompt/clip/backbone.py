@@ -202,7 +202,10 @@ class Backbone:
         context  how many of its tokens are learned: all, unless said
         keep_underscores  read names as they are, but count their tokens as if underscores were blanks
         """
-        names = check_class_names(names, allow_repeated=True)
+        if isinstance(names, str):
+            check_class_names(names)
+        if not names:
+            raise SettingError("no class names were given; at least one is needed")
         if isinstance(phrase, int):
             phrase = " ".join([PLACEHOLDER] * phrase)
         head = self.tokenizer.sequence(phrase)[:-1]

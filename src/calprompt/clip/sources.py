@@ -181,8 +181,7 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Pa
     raise NotFoundError(
         f"cannot fetch the weights of {spec}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
         f"looked in {' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}. "
-        f"Download it by hand on a machine with a network and pass its path, with config=NAME where NAME "
-        f"is {spec!r}."
+        f"Download it by hand on a machine with a network and pass its path, with config={spec!r}."
     )
 
 
