@@ -81,3 +81,12 @@ def parse_problem(error: Exception) -> str:
     ('it is nested too deeply', 'no value')
     """
     return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+
+
+def os_problem(error: OSError) -> str:
+    """What the system said, and of which file.
+
+    >>> os_problem(OSError(28, "No space left on device", "runs/run.json"))
+    'runs/run.json: No space left on device'
+    """
+    return f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)

@@ -17,7 +17,7 @@ import calprompt
 from calprompt.cli import cache, data, demo, evaluate, names, predict, show, train, transfer
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
-from calprompt.text import visible
+from calprompt.text import os_problem, visible
 
 COMMANDS = (demo, train, predict, evaluate, transfer, show, names, data, cache)
 RESUMABLE = (train.train, demo.demo)
@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error("error", with_flags(str(error), flags_of(parser)), "red")
         return 2
     except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        _print_error("error", f"{path}{error.strerror or error}", "red")
+        _print_error("error", os_problem(error), "red")
         return 2
     except KeyboardInterrupt:
         hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""

@@ -48,6 +48,7 @@ from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
 from calprompt.tensor_files import tensor_file
+from calprompt.text import os_problem
 from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
 
@@ -87,9 +88,28 @@ def run(
             (folder / CHECKPOINT).unlink(missing_ok=True)
         clear_stale_lock(folder)
         return replace(load_run(folder), reused=True)
+    made = [place for place in (folder, folder.parent) if not place.exists()]
     _make_folder(folder)
-    with clock(timings, "load"):
-        prepared = prepare(planned, resources=resources, progress=progress)
+    try:
+        with clock(timings, "load"):
+            prepared = prepare(planned, resources=resources, progress=progress)
+        return _run_in(folder, prepared, resources, timings, progress)
+    except OSError as error:
+        if not str(error.filename or "").startswith(str(folder)):
+            raise
+        raise CalpromptError(
+            f"cannot write to the run, {os_problem(error)}; make room there, or choose another place with out=FOLDER"
+        ) from error
+    finally:
+        with suppress(OSError):  # of a run that did not even begin, nothing is left
+            for place in made:
+                place.rmdir()
+
+
+def _run_in(
+    folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
+) -> Run:
+    """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
         if _is_usable_run(folder):  # by a process that held the lock until now
