@@ -112,7 +112,7 @@ def _run_in(
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
-        if _is_usable_run(folder):  # by a process that held the lock until now
+        if _is_usable_run(folder, stacklevel=4):  # by a process that held the lock until now
             return replace(load_run(folder), reused=True)
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
@@ -136,7 +136,7 @@ def _check_owner(folder: Path, planned: RunPlan) -> None:
         raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
 
 
-def _is_usable_run(folder: Path) -> bool:
+def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
     """Whether a run is finished and all of its files are what was written; a damaged one is named and made again."""
     try:
         return is_finished(folder)
@@ -145,7 +145,7 @@ def _is_usable_run(folder: Path) -> bool:
     except DamagedFileError as error:
         if not (folder / RECORD).is_file() or str(folder / RECORD) in str(error):
             raise
-        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=3)
+        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=stacklevel)
         return False
 
 
