@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from calprompt.errors import SettingError
 
@@ -50,6 +50,8 @@ def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = Fals
         raise SettingError(
             f"class_names must be a list of names such as [{class_names!r}], got the text {class_names!r}"
         )
+    if not isinstance(class_names, Iterable):
+        raise SettingError(f"class_names must be a list of names, got {class_names!r}")
     names = tuple(class_names)
     if not names:
         raise SettingError("class_names is empty; give at least one class name")

@@ -29,11 +29,12 @@ def load_extension(path: str | Path) -> str:
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except BaseException as error:  # a file that ends the process is no better than one that fails
             del sys.modules[name]
-            if isinstance(error, CalpromptError):
+            if isinstance(error, CalpromptError | KeyboardInterrupt):
                 raise
-            raise CalpromptError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+            said = f": {error}" if str(error) else ""
+            raise CalpromptError(f"importing {path} failed: {type(error).__name__}{said}") from error
     _imported[path] = digest
     return digest
 

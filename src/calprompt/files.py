@@ -14,6 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError
+from calprompt.text import parse_problem
 
 LOCK = ".lock"
 _LEFTOVER = ".tmp"
@@ -63,7 +64,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise CalpromptError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is not JSON: {error}") from error
+        raise DamagedFileError(f"{path} is not JSON: {parse_problem(error)}") from error
 
 
 def file_digest(path: Path) -> str:

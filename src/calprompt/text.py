@@ -47,3 +47,46 @@ def slug(name: str) -> str:
     ('my_sketches', '')
     """
     return re.sub(r"[^\w.-]+", "_", name).strip(".")
+
+
+def visible(text: str) -> str:
+    """Text that can be printed anywhere: bytes of a file name that are not UTF-8 are shown with a backslash.
+
+    >>> visible("café"), visible(b"caf\\xe9".decode("utf-8", "surrogateescape"))
+    ('café', 'caf\\\\xe9')
+    """
+    try:
+        return text.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a surrogate pair that no file name has, such as of JSON's "\ud800"
+        return text.encode("utf-8", errors="backslashreplace").decode()
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be written down as UTF-8; a file name of other bytes cannot.
+
+    >>> is_utf8("café"), is_utf8("caf\\udce9")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_problem(error: Exception) -> str:
+    """What is wrong with a file of JSON or YAML, in one line, from the error of its parser.
+
+    >>> parse_problem(RecursionError("maximum recursion depth exceeded")), parse_problem(ValueError("no\\n value"))
+    ('it is nested too deeply', 'no value')
+    """
+    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+
+
+def os_problem(error: OSError) -> str:
+    """What the system said, and of which file.
+
+    >>> os_problem(OSError(28, "No space left on device", "runs/run.json"))
+    'runs/run.json: No space left on device'
+    """
+    return f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)

@@ -97,8 +97,8 @@ LEARN_CONTEXT = ("coop", "cocoop", "maple", "proda", "promptsrc")
         ("promptsrc", {"visual": 0}, "visual is a number of vectors or prompts, at least 1; got 0"),
         ("promptsrc", {"average": "late"}, r"such as \(15, 1\), or 'auto'; got 'late'"),
         ("prograd", {"words": "a photo"}, "unknown option of tuner 'prograd': 'words'"),
-        ("maple", {"depth": 4}, "do not fit both towers: choose 1 to 3"),
-        ("promptsrc", {"visual_depth": 9}, "do not fit the image tower: choose 1 to 3"),
+        ("maple", {"depth": 0}, "do not fit both towers: choose 1 to 3"),
+        ("promptsrc", {"visual_depth": -1}, "do not fit the image tower: choose 1 to 3"),
         ("promptsrc", {"teacher": 7}, "60 or 80"),
     ],
 )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from calprompt.calibrators.stored_logits import StoredLogits, as_stored_logits
 from calprompt.errors import SettingError
+from calprompt.metrics.inputs import ArrayLike
 from calprompt.registry import Registry
 
 calibrators: Registry[type[Calibrator]] = Registry("calibrator")
@@ -39,7 +40,7 @@ class Calibrator(ABC):
     learns: tuple[str, ...] = ()
 
     @torch.no_grad()
-    def fit(self: Own, record: StoredLogits | Tensor, labels: Tensor | None = None) -> Own:
+    def fit(self: Own, record: StoredLogits | ArrayLike, labels: ArrayLike | None = None) -> Own:
         """Learn from a record with labels, or from logits [n, C] and labels [n]; returns itself."""
         record = as_stored_logits(record, labels)
         if not self.learns:
@@ -61,7 +62,7 @@ class Calibrator(ABC):
         return self
 
     @torch.no_grad()
-    def __call__(self, record: StoredLogits | Tensor) -> Tensor:
+    def __call__(self, record: StoredLogits | ArrayLike) -> Tensor:
         """Calibrated logits [n, C] in float64. Those of calibrators of probabilities are log-probabilities."""
         record = as_stored_logits(record)
         if any(getattr(self, name) is None for name in self.learns):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calprompt.errors import SettingError
+from calprompt.metrics.inputs import ArrayLike
 
 MEANING = {
     "labels": "the true classes",
@@ -23,6 +26,8 @@ MEANING = {
 @dataclass(frozen=True, eq=False)
 class StoredLogits:
     """Logits of n images over C classes, and what else is known; checked when it is made.
+
+    Arrays and nested lists of numbers are taken, too, and become tensors in float64.
 
     logits            [n, C], scaled
     labels            [n], wanted by what is fitted
@@ -48,6 +53,9 @@ class StoredLogits:
     logit_scale: float | None = None
 
     def __post_init__(self) -> None:
+        for name in MEANING.keys() - {"logit_scale"} | {"logits"}:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
         if self.logits.ndim != 2 or self.logits.shape[1] == 0 or not self.logits.is_floating_point():
             raise SettingError(
                 f"logits must be floating-point numbers [images, classes], got {_shown(self.logits)} "
@@ -104,13 +112,30 @@ class StoredLogits:
         )
 
 
-def as_stored_logits(record: StoredLogits | Tensor, labels: Tensor | None = None) -> StoredLogits:
+def _as_tensor(values: Any, name: str) -> Tensor:
+    """A tensor as it is; arrays and nested lists of numbers as one, in float64 if they are no labels."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise SettingError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
+    if array.dtype.kind not in "iuf":
+        raise SettingError(
+            f"{name} must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values"
+        )
+    if name == "labels":
+        return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+    return torch.from_numpy(array.astype(np.float64))
+
+
+def as_stored_logits(record: StoredLogits | ArrayLike, labels: ArrayLike | None = None) -> StoredLogits:
     """A record as it is, or made of logits and perhaps labels."""
     if isinstance(record, StoredLogits):
         if labels is not None:
             raise SettingError("the record has a field for labels: give StoredLogits(logits, labels), or two tensors")
         return record
-    return StoredLogits(record.detach(), labels)
+    return StoredLogits(_as_tensor(record, "logits").detach(), None if labels is None else _as_tensor(labels, "labels"))
 
 
 def _shown(shape: Tensor | list[int | None]) -> str:

@@ -6,15 +6,18 @@ Libraries that take seconds to import are imported by the command that needs the
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import calprompt
 from calprompt.cli import cache, data, demo, evaluate, names, predict, show, train, transfer
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
+from calprompt.text import os_problem, visible
 
 COMMANDS = (demo, train, predict, evaluate, transfer, show, names, data, cache)
 RESUMABLE = (train.train, demo.demo)
@@ -33,24 +36,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        _print_error("warning", str(message), "yellow")
+        _print_error("warning", with_flags(str(message), flags_of(parser)), "yellow")
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _forgiving_output():
             warnings.showwarning = warn
             args.command(args)
     except CalpromptError as error:
         _print_error("error", with_flags(str(error), flags_of(parser)), "red")
         return 2
     except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        _print_error("error", f"{path}{error.strerror or error}", "red")
+        _print_error("error", os_problem(error), "red")
         return 2
     except KeyboardInterrupt:
         hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)
         return 130
     return 0
+
+
+@contextmanager
+def _forgiving_output() -> Iterator[None]:
+    """Within it, what standard output cannot encode is shown with a backslash, such as file names that are no text."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=before)
 
 
 def create_parser() -> argparse.ArgumentParser:
@@ -71,6 +88,6 @@ def _print_error(kind: str, message: str, colour: str | None) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    text = message.encode("utf-8", errors="backslashreplace").decode()
+    text = visible(message)
     label = f"[{colour}]{kind}:[/{colour}]" if colour else kind
     Console(stderr=True, soft_wrap=True, highlight=False, file=sys.stderr).print(f"{label} {escape(text)}".rstrip())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import create_command, with_flags
 from calprompt.errors import DataError
 from calprompt.text import plural
 
@@ -121,8 +121,8 @@ def check_data(args: argparse.Namespace) -> None:
     console.print(report.title, markup=False)
     for mark, lines in (("  ", report.facts), ("  note: ", report.notes), ("  wrong: ", report.problems)):
         for line in lines:
-            text = f"{mark}{line}".encode("utf-8", errors="backslashreplace").decode()
-            console.print(text, markup=False, soft_wrap=True)
+            text = f"{mark}{with_flags(line, {'protocol': '--protocol'})}"
+            console.print(text.encode("utf-8", errors="backslashreplace").decode(), markup=False, soft_wrap=True)
     if not report.ok:
         raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")
     console.print("  no problems")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from calprompt.errors import CalpromptError
+from calprompt.text import os_problem
 
 T = TypeVar("T")
 
@@ -18,8 +19,10 @@ def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T]
     for folder in places:
         try:
             done.append(work(folder))
-        except (CalpromptError, OSError) as error:
+        except CalpromptError as error:
             wrong.append(str(error))
+        except OSError as error:
+            wrong.append(os_problem(error))
     if not wrong:
         return done, None
     if len(places) == 1:

@@ -120,6 +120,8 @@ def with_flags(message: str, parser_flags: Mapping[str, str]) -> str:
     >>> flags = {"skip_bad": "--skip-bad", "root": "--root"}
     >>> with_flags("leave them out with skip_bad=True, or say where they are with root=DIR", flags)
     'leave them out with --skip-bad, or say where they are with --root DIR'
+    >>> with_flags("choose it with the option depth=3", flags), with_flags("root must be a folder", flags)
+    ('choose it with --set depth=3', '--root must be a folder')
     """
 
     def flag(match: re.Match[str]) -> str:
@@ -128,7 +130,11 @@ def with_flags(message: str, parser_flags: Mapping[str, str]) -> str:
             return match[0]
         return parser_flags[name] if value in ("True", "") else f"{parser_flags[name]} {value}"
 
-    return re.sub(r"(?<![\w.(\-])(\w+)=(True|[A-Za-z]\w*|)(?![\w=])", flag, message)
+    first = re.match(r"(?:setting )?(\w+) must ", message)
+    if first and first[1] in parser_flags:
+        message = f"{parser_flags[first[1]]}{message[first.end(1) :]}"
+    message = re.sub(r"\bthe option (\w+=\S+)", r"--set \1", message)
+    return re.sub(r"(?<![\w.(\-])(\w+)=(True|'[^']*'|[A-Za-z]\w*|)(?![\w=])", flag, message)
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:

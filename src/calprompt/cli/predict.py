@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import create_command
 from calprompt.errors import DataError, NotFoundError
-from calprompt.text import bullets, shorten
+from calprompt.text import bullets, shorten, visible
 
 if TYPE_CHECKING:
     from calprompt.predictor import Prediction
@@ -70,7 +71,7 @@ def predict(args: argparse.Namespace) -> None:
 
     run = load_run(args.run)
     paths = image_paths(args.images)
-    calibrator = args.calibrator or default_calibrator(run)
+    calibrator = default_calibrator(run) if args.calibrator is None else args.calibrator
     from calprompt.predictor import Predictor
 
     predictor = Predictor.from_run(
@@ -91,11 +92,16 @@ def predict(args: argparse.Namespace) -> None:
             for answer in predictor.answers(batch):
                 write(answer)
     write(None)
-    if skipped and not args.skip_bad:
+    if skipped and (not args.skip_bad or len(skipped) == len(set(paths))):
         lines = [f"{name} ({reason})" for name, reason in skipped.items()]
         count = "one image" if len(lines) == 1 else f"{len(lines)} images"
+        if args.skip_bad:
+            raise DataError(f"no image can be read:{bullets(lines)}")
         raise DataError(f"{count} cannot be read; replace or remove, or leave out with skip_bad=True:{bullets(lines)}")
-    if not (args.json or args.csv):
+    if args.json or args.csv:
+        for name, reason in skipped.items():
+            warnings.warn(f"skipped {name}: {reason}", stacklevel=2)
+    else:
         _print_notes(run, calibrator, predictor.class_names, skipped)
 
 
@@ -106,7 +112,7 @@ def image_paths(places: list[str]) -> list[str]:
     found: list[str] = []
     for place in places:
         path = Path(place).expanduser()
-        if path.is_dir():
+        if place and path.is_dir():
             inside = [
                 os.path.join(folder, name)
                 for folder, _, names in sorted(os.walk(path))
@@ -116,8 +122,8 @@ def image_paths(places: list[str]) -> list[str]:
             if not inside:
                 raise NotFoundError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}")
             found += inside
-        elif not path.exists():
-            raise NotFoundError(f"there is no image {path}")
+        elif not place or not path.exists():
+            raise NotFoundError(f"there is no image {str(path) if place else repr(place)}")
         else:
             found.append(str(path))
     return found
@@ -188,7 +194,7 @@ class _Table:
 def _cells(*texts: str) -> Iterator[str]:
     from rich.markup import escape
 
-    return (escape(text.encode("utf-8", errors="backslashreplace").decode()) for text in texts)
+    return (escape(visible(text)) for text in texts)
 
 
 def _print_notes(run: Run, calibrator: str, class_names: tuple[str, ...], skipped: dict[str, str]) -> None:

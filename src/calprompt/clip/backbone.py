@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.class_names import fill_template, readable
+from calprompt.class_names import check_class_names, fill_template, readable
 from calprompt.clip.image import encode_image
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.processor import HALF, make_half_precision_safe
@@ -206,6 +206,8 @@ class Backbone:
             class_specific: Every class has vectors of its own.
             keep_underscores: Read names as they are, but count their tokens as if underscores were blanks.
         """
+        if isinstance(names, str):
+            check_class_names(names)
         if not names:
             raise SettingError("no class names were given; at least one is needed")
         if isinstance(phrase, int):
@@ -269,7 +271,19 @@ class Backbone:
             return encode_text(self.model, prompts, chunk=self.chunk, checkpointing=again)
 
     def encode_image(self, images: Tensor, prompts: VisualPrompts | None = None) -> Tensor:
-        """Image features [B, D], not normalised; see `calprompt.clip.image`."""
+        """Image features [B, D], not normalised; see `calprompt.clip.image`.
+
+        Args:
+            images: Pixels [B, 3, size, size] as `preprocessing` makes them.
+            prompts: Of the image tower, if any.
+        """
+        size = self.preprocessing.size
+        if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != (3, size, size):
+            got = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise SettingError(
+                f"images must be a tensor of normalised pixels [n, 3, {size}, {size}] in floating point, as "
+                f"backbone.preprocessing.evaluation() makes of a PIL image; got {got}"
+            )
         with self._precision():
             return encode_image(self.model.visual, images.to(self.device), prompts)
 
@@ -281,6 +295,8 @@ class Backbone:
             texts: The sentences.
             warn: Warn of words that the backbone has never seen.
         """
+        if isinstance(texts, str) or not len(texts):
+            raise SettingError(f"texts must be a list of sentences, at least one; got {texts!r}")
         sequences = [self.tokenizer.sequence(text) for text in texts]
         if warn:
             self._warn_of_unseen(texts)
@@ -303,7 +319,10 @@ class Backbone:
             template: A sentence with {} for the name. With several, each class's unit features are averaged and
                 normalised again.
         """
+        names = check_class_names(names, allow_repeated=True)
         templates = [template] if isinstance(template, str) else list(template)
+        if not templates:
+            raise SettingError("template is empty; give at least one sentence with {} for the class name")
         features = [unit(self.encode_strings([fill_template(each, name) for name in names])) for each in templates]
         return features[0] if len(features) == 1 else unit(torch.stack(features).mean(dim=0))
 

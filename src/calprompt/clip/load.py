@@ -107,6 +107,7 @@ def load_clip(
     cache_dir: str | Path | None = None,
 ) -> LoadedClip:
     """The frozen open_clip model that `spec` names; the arguments are those of `load_backbone`."""
+    device = _device(device)
     try:
         source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
     except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
@@ -137,6 +138,7 @@ def clip_from_state_dict(
 
     `layout="openai"` states that these are OpenAI's weights (QuickGELU, 64 channels a head); others need a `config`.
     """
+    device = _device(device)
     state = convert(state, layout)
     architecture, preprocessing = _configured(state, layout, config, None)
     return _assemble(architecture, state, layout, preprocessing, name, device, dtype)
@@ -163,7 +165,6 @@ def _assemble(
 ) -> LoadedClip:
     check(architecture, state, layout)
     model = architecture.build()
-    device = _device(device)
     if not dtype.is_floating_point:
         raise BackboneError(f"weights cannot be {dtype}, expected torch.float32, float16, bfloat16 or float64")
     values = {}
@@ -172,6 +173,10 @@ def _assemble(
         kind = dtype if slot.is_floating_point() else slot.dtype
         if key == "logit_scale":  # 100 would be 98.9 in bfloat16
             kind = torch.promote_types(dtype, torch.float32)
+        if tensor.is_floating_point() and not _is_finite(tensor):
+            raise BackboneError(
+                f"the tensor {key} holds values that are not finite; these weights are damaged, get them again"
+            )
         values[key] = tensor.to(device, kind, copy=True, memory_format=torch.contiguous_format)
     model.load_state_dict(values, assign=True)
     length = architecture.context_length
@@ -183,6 +188,11 @@ def _assemble(
         name=name,
         fingerprint=fingerprint(architecture, model),
     )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all values are finite: their sum tells at once, unless it is too large itself."""
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
 
 
 def _configured(
@@ -198,8 +208,8 @@ def _configured(
         if beside is None:
             raise BackboneError(
                 "the activation and the attention heads cannot be seen in weights of this layout, and there is no "
-                f"{' or '.join(CONFIGS.values())} beside them. Pass config= with an open_clip model name, the path "
-                f"of a JSON config, or its content. {fitting_advice(state)}"
+                f"{' or '.join(CONFIGS.values())} beside them. Say it with config=NAME: an open_clip model name, or "
+                f"the path of a JSON config. {fitting_advice(state)}"
             )
         with about(beside):
             architecture, preprocessing = _parse(read_json(beside))
@@ -248,7 +258,9 @@ def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | Non
 def _device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        if found.type == "meta":
+            raise RuntimeError("it has shapes and no numbers")
+        torch.ones(1, device=found).sum().item()  # so that it is known to compute
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BackboneError(f"cannot use device {str(device)!r}: {reason}. 'cpu' always works.") from error

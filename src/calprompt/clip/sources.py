@@ -77,6 +77,9 @@ def find(spec: str | Path, cache_dir: Path | None) -> Source:
 
 
 def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
+    if name.strip().lower() == EMBEDDED:
+        why = "it has no tags" if tag else "without blanks, in small letters"
+        return BackboneError(f"unknown backbone {spec!r}. The model in the package is {EMBEDDED!r}: {why}.")
     tags = pretrained.list_pretrained_tags_by_model(name)
     if tags and not tag:
         return BackboneError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from calprompt.errors import BackboneError, CalpromptError
-from calprompt.text import shorten
+from calprompt.text import parse_problem, shorten
 
 State = dict[str, torch.Tensor]
 
@@ -80,8 +80,8 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, error) from error
-    except ValueError as error:
-        raise BackboneError(f"{path} is not valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise BackboneError(f"{path} is not valid JSON: {parse_problem(error)}") from error
     if not isinstance(values, dict):
         raise BackboneError(f"{path} holds a JSON {type(values).__name__}, expected an object")
     return values

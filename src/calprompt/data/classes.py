@@ -22,6 +22,7 @@ from calprompt.data.listing import Listing
 from calprompt.data.text_files import read_lines, read_text
 from calprompt.errors import DataError
 from calprompt.registry import unknown
+from calprompt.text import parse_problem
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -84,12 +85,17 @@ def find_classes(folder: Path) -> Path | None:
 def read_classes(path: Path) -> Classes:
     """What a classes file says."""
     if path.suffix.lower() not in (".json", ".yaml", ".yml"):
-        return _unique(Classes(path.name, tuple(_line(line) for line in read_lines(path))))
+        lines = read_lines(path)
+        if not lines:
+            raise DataError(f"{path} is empty; expected the name of a class on every line")
+        return _unique(Classes(path.name, tuple(map(_line, lines))))
     text = read_text(path)
     try:
         held = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {parse_problem(error)}") from error
+    if held in (None, [], {}):
+        raise DataError(f"{path} is empty; expected some of {', '.join(KEYS)}")
     if isinstance(held, list):
         held = {"classes": held}
     if not isinstance(held, dict):

@@ -10,6 +10,7 @@ from calprompt.data.images import Images
 from calprompt.data.listing import SPLITS
 from calprompt.data.templates import Templates
 from calprompt.errors import DataError
+from calprompt.text import is_utf8, visible
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         names = self.class_names
+        for name in (self.name, *names):
+            if not is_utf8(name):
+                what = "name of the data" if name == self.name else "class name"
+                raise DataError(f"the {what} {visible(name)} is not UTF-8; rename it")
         alike: dict[str, list[str]] = {}
         for name in names:
             alike.setdefault(normalized_name(name), []).append(name)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import DataError
+from calprompt.text import is_utf8, visible
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -38,15 +39,26 @@ def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
 def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     """The class names and images in a folder, see above."""
     inside = [folder.name for folder in subfolders(root)]
+    _refuse([unprintable(root / name) for name in inside if not is_utf8(name)])
     if not inside:
-        raise DataError(f"{root} has no subfolders; expected one folder of images a class")
+        own = f"; it has images itself: did you mean {root.resolve().parent}?" if _has_images(root) else ""
+        raise DataError(f"{root} has no subfolders; expected one folder of images a class{own}")
+    only = next((name for name in ("train", "test") if name in inside and _is_class_folders(root / name)), None)
+    if only is None and not _is_data(root) and (meant := _data_inside(root)):
+        several = " or ".join(map(str, meant[:3]))
+        raise DataError(
+            f"{root} has no folders of images; the subfolders of {meant[0]} look like classes: did you mean {several}?"
+        )
     looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
         inside == ["test"] and bool(subfolders(root / "test"))
     )
     if not looks_split:
         class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
-        raise DataError(f"{root} has train/ but no test/; put the images to test on there, a folder a class")
+        raise DataError(
+            f"{root} has train/ but no test/; put the images to test on there, a folder a class, or give "
+            f"{root / 'train'} to have its images split"
+        )
     else:
         class_names, rows = _split_already(root, inside)
     return Listing(root.resolve().name, root, tuple(class_names), rows)
@@ -62,6 +74,7 @@ def image_names(folder: Path) -> list[str]:
     found = [name for name in os.listdir(folder) if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
     if not found:
         raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
+    _refuse([unprintable(folder / name) for name in found if not is_utf8(name)])
     return sorted(found)
 
 
@@ -93,6 +106,8 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
     if strange:
         raise DataError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
     class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
+    named = [folder for kind in inside for folder in subfolders(root / kind)]
+    _refuse([unprintable(folder) for folder in named if not is_utf8(folder.name)])
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     wrong = []
@@ -114,6 +129,35 @@ def _refuse(wrong: list[str]) -> None:
     if wrong:
         more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise DataError("\n".join(wrong[:SHOWN]) + more)
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") for entry in entries)
+
+
+def _is_class_folders(folder: Path) -> bool:
+    return any(map(_has_images, subfolders(folder)))
+
+
+def _is_data(folder: Path) -> bool:
+    """Whether some of what is in a folder looks like a class, or like train and test with classes in them."""
+    return _is_class_folders(folder) or all(
+        (folder / name).is_dir() and _is_class_folders(folder / name) for name in ("train", "test")
+    )
+
+
+def _data_inside(folder: Path) -> list[Path]:
+    """The folders one level down, or else two, that look like data."""
+    below = subfolders(folder)
+    return [sub for sub in below if _is_data(sub)] or [
+        each for sub in below for each in subfolders(sub) if _is_data(each)
+    ]
+
+
+def unprintable(path: Path) -> str:
+    """What is wrong with a file or folder whose name is no text."""
+    return f"the name of {visible(str(path))} is not UTF-8; rename it"
 
 
 def _by_name(path: Path) -> str:

@@ -230,6 +230,14 @@ class ImageRows(Images):
     has_pixels: ClassVar[bool] = True
     augmented: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if not self.rows.is_floating_point() or self.rows.ndim != 4:
+            raise DataError(
+                "images in memory must be normalised pixels [n, 3, height, width] in floating point, as "
+                "backbone.preprocessing.evaluation() makes of a PIL image; got "
+                f"{self.rows.dtype} {list(self.rows.shape)}"
+            )
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calprompt.data.templates import Templates
+from calprompt.errors import DataError
+from calprompt.text import bullets, is_utf8, visible
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -41,6 +43,9 @@ class Listing:
         from calprompt.data.dataset import Dataset, Split
         from calprompt.data.images import ImageFiles
 
+        strange = [path for kind in SPLITS for path, _ in self.rows.get(kind, ()) if not is_utf8(path)]
+        if strange:
+            raise DataError(f"the names of images must be UTF-8; rename{bullets([visible(path) for path in strange])}")
         train, val, test = (
             Split(ImageFiles.of(self.root, [path for path, _ in rows]), tuple(label for _, label in rows))
             for rows in (self.rows.get(kind, ()) for kind in SPLITS)

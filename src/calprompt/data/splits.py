@@ -67,10 +67,11 @@ def base_novel(dataset: Dataset) -> tuple[Part, Part]:
     base = sorted(dataset.base) if dataset.base is not None else list(range(-(-count // 2)))
     novel = sorted(set(range(count)) - set(base))
     if min(len(base), len(novel)) < 2:
+        advice = "; or tune on all classes with protocol=few-shot" if count > 1 else ""
         have = f"{dataset.name} has {count} {'class' if count == 1 else 'classes'}"
         if dataset.base is not None:
-            raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each")
-        raise DataError(f"{have}; base and novel need two each, so there must be four or more")
+            raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each{advice}")
+        raise DataError(f"{have}; base and novel need two each, so there must be four or more{advice}")
     parts = _part(dataset, base), _part(dataset, novel)
     for name, part in zip(("base", "novel"), parts, strict=True):
         if not len(part.test):

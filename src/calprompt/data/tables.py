@@ -15,14 +15,18 @@ import csv
 import io
 import json
 import os
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from calprompt.data.decoding import SUFFIXES as IMAGES
 from calprompt.data.listing import SPLITS, Listing, Row, split_class
 from calprompt.data.text_files import read_text
 from calprompt.errors import DataError
+from calprompt.text import parse_problem, shorten
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
@@ -35,6 +39,7 @@ SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 SHOWN = 20  # rows that are wrong, of which the rest is counted
 
 Told = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
@@ -71,15 +76,61 @@ def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
     if not rows:
         raise DataError(f"{path} is empty; expected rows of path, label and, if you like, split")
     header = [_column(cell) for cell in rows[0][1]]
+    _refuse_twice(path, header, rows[0][1])
     if "path" in header and "label" in header:
+        _refuse_unnamed(path, rows[0][1], header, rows[1:])
         rows = rows[1:]
     elif "path" in header or "label" in header:
         lacks = "label" if "path" in header else "path"
         raise DataError(f"{path.name} has no column '{lacks}'; its first line is {','.join(rows[0][1])!r}")
     else:
         header = ["path", "label", "split"]
+        start = rows[0][1]
+        if len(start) > 1 and _is_image(start[1]) and not _is_image(start[0]):
+            raise DataError(
+                f"{path.name} has the image in the second column, {','.join(start)!r}; columns without names are path, "
+                "label, split. Put them in this order, or write their names into the first line"
+            )
     for number, row in rows:
+        if any(row[len(header) :]):
+            raise DataError(
+                f"{path.name}, line {number} has {len(row)} cells, and there are {len(header)} columns; put text "
+                f"with a {'comma' if delimiter == ',' else 'delimiter'} in quotes, and give every column a name"
+            )
         yield number, dict(zip(header, row, strict=False))
+
+
+def _is_image(cell: str) -> bool:
+    return cell.lower().endswith(IMAGES)
+
+
+def _refuse_twice(path: Path, columns: Iterable[str], names: Iterable[str]) -> None:
+    """Raise if two columns, or two keys of a record, mean the same."""
+    found: dict[str, str] = {}
+    for column, name in zip(columns, names, strict=True):
+        if column in COLUMNS and column in found:
+            raise DataError(
+                f"{path.name} has two columns for the {column}, {found[column]!r} and {name!r}; keep one, or call the "
+                "other something else"
+            )
+        found[column] = name
+
+
+def _refuse_unnamed(path: Path, names: list[str], header: list[str], rows: list[tuple[int, list[str]]]) -> None:
+    """Raise for a column of splits that has no name, and warn of one that is called something else."""
+    if "split" in header:
+        return
+    for place in range(max((len(row) for _, row in rows), default=0)):
+        column = header[place] if place < len(header) else ""
+        words = {row[place].lower() for _, row in rows if place < len(row) and row[place]}
+        if column in COLUMNS or not words or not words <= SPLIT_WORDS.keys():
+            continue
+        what = f"column {place + 1} of {path.name} holds {' and '.join(sorted(words))}"
+        if not column:
+            raise DataError(f"{what}, and has no name; name the column 'split' in the first line, or remove it")
+        warnings.warn(
+            f"{what} and is called {names[place]!r}, so it is not used; call it 'split' if it is", stacklevel=2
+        )
 
 
 def _cells(path: Path, text: str, delimiter: str) -> list[list[str]]:
@@ -95,10 +146,11 @@ def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path.name}, line {number} is not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path.name}, line {number} is not JSON: {parse_problem(error)}") from error
         if not isinstance(record, dict):
             raise DataError(f'{path.name}, line {number} must be an object such as {{"path": …, "label": …}}')
+        _refuse_twice(path, [_column(key) for key in record], record)
         yield number, {_column(key): value for key, value in record.items()}
 
 
@@ -107,6 +159,10 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
     told: list[Told] = []
     wrong: list[str] = []
     for number, record in records:
+        strange = next((name for name in COLUMNS if not _is_plain(record.get(name))), None)
+        if strange is not None:
+            wrong.append(f"line {number}: {strange} is {json.dumps(record[strange])[:60]}, expected text")
+            continue
         place, label, split = (str(record.get(name, "") if record.get(name) is not None else "") for name in COLUMNS)
         place, label, split = place.strip(), label.strip(), split.strip().lower()
         for name, value in (("path", place), ("label", label)):
@@ -115,9 +171,10 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
         if split and split not in SPLIT_WORDS:
             wrong.append(f"line {number}: split {split!r} is none of {', '.join(SPLITS)}")
         told.append((place, label, SPLIT_WORDS.get(split, "")))
-    if not told:
+    if not told and not wrong:
         raise DataError(f"{path} has no rows; expected path, label and, if you like, split")
-    wrong += [f"{place} is listed {n} times" for place, n in Counter(row[0] for row in told).items() if place and n > 1]
+    listed = Counter(os.path.normpath(place) for place, _, _ in told if place)
+    wrong += [f"{place} is listed {n} times" for place, n in listed.items() if n > 1]
     without = sum(not split for _, _, split in told)
     if 0 < without < len(told) and not wrong:
         wrong.append(f"{without} of {len(told)} rows have no split; give all of them one, or none")
@@ -132,6 +189,12 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
 def _class_names(path: Path, labels: list[str]) -> list[str]:
     found = set(labels)
     if not all(label.isdecimal() for label in found):
+        if all(_NUMBER.fullmatch(label) for label in found):
+            in_order: list[str] = sorted(found, key=lambda label: float(label))
+            raise DataError(
+                f"{path.name}: the labels are the numbers {shorten(in_order)}; expected whole numbers "
+                f"0 to {len(found) - 1}, with their names in classes.txt beside it, or the names of the classes"
+            )
         return sorted(found)
     numbers = sorted({int(label) for label in found})
     if numbers != list(range(len(numbers))) or len(numbers) != len(found):
@@ -140,6 +203,11 @@ def _class_names(path: Path, labels: list[str]) -> list[str]:
             f"to {len(numbers) - 1}"
         )
     return [str(number) for number in numbers]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value of a record is text, a number or nothing."""
+    return value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
 
 
 def _places(root: Path, paths: list[str]) -> tuple[Path, list[str]]:

@@ -23,6 +23,7 @@ from calprompt.data.listing import SPLITS
 from calprompt.errors import DataError
 from calprompt.files import read_json
 from calprompt.registry import unknown
+from calprompt.text import parse_problem
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +94,8 @@ def _names(path: Path, metadata: dict[str, str]) -> tuple[tuple[str, ...], str |
         where = f"the metadata of {path.name}"
         try:
             told: Any = {**metadata, "class_names": json.loads(metadata["class_names"])}
-        except ValueError as error:
-            raise DataError(f"class_names in {where} is not a JSON list: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"class_names in {where} is not a JSON list: {parse_problem(error)}") from error
     elif sidecar.is_file():
         where, told = sidecar.name, read_json(sidecar)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -39,8 +41,10 @@ def unreadable_error(reasons: Mapping[str, str]) -> DataError:
     """The report on images that cannot be read."""
     count = "one image" if len(reasons) == 1 else f"{len(reasons)} images"
     lines = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
+    lost = all(reason == os.strerror(errno.ENOENT) for reason in reasons.values())
+    elsewhere = ", or say where they are with root=DIR" if lost else ""
     return DataError(
-        f"{count} cannot be read; replace or remove, or leave out with skip_bad=True:{bullets(lines, SHOWN)}"
+        f"{count} cannot be read; replace or remove, or leave out with skip_bad=True{elsewhere}:{bullets(lines, SHOWN)}"
     )
 
 

@@ -23,7 +23,7 @@ from calprompt.errors import CalpromptError
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.extensions import load_extension
 from calprompt.files import locked, write_bytes, write_json
-from calprompt.runs.folder import write_evaluation
+from calprompt.runs.folder import EVALUATION, write_evaluation
 
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")
 SUFFIXES = (".json", ".csv")
@@ -132,9 +132,9 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
         try:
             with locked(folder):
                 paths.append(write_evaluation(folder, evaluation_record([evaluation])))
-        except PermissionError as error:
+        except OSError as error:
             raise CalpromptError(
-                f"cannot write to the run {folder}: {error.strerror or error}; write elsewhere with out=FILE"
+                f"cannot write {folder / EVALUATION}: {error.strerror or error}; write elsewhere with out=FILE"
             ) from error
     return paths
 

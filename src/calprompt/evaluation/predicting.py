@@ -104,7 +104,7 @@ def _class_names(restored: Restored, part: str | None, class_names: Sequence[str
     if part in own:
         return own[part]
     if part != "all":
-        raise SettingError(f"{restored.run.folder} has no {part} classes; it was tuned on all of them (part=all)")
+        raise SettingError(f"{restored.run.folder} has no {part} classes, it was tuned on all of them; give part=all")
     return tuple(dict.fromkeys(name for names in own.values() for name in names))
 
 

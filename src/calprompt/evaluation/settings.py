@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calprompt.calibrators import Calibrator
 
 NONE = "none"
+MOST_RESAMPLES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class EvaluationSettings:
             load_extension(path)
         for spec in self.specs:
             create_calibrator(spec)
-        check_n_bins(self.bins)
+        check_n_bins(self.bins, "bins")
         conventions.get(self.convention)
         for name in ("bootstrap", "seed"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.bootstrap > MOST_RESAMPLES:
+            raise SettingError(f"bootstrap must be at most {MOST_RESAMPLES:,}, got {self.bootstrap:,}")
         for name in ("target_error", "confidence_level"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:

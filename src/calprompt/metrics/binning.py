@@ -175,12 +175,12 @@ def cell_table(cell: Ints, n_cells: int, confidence: Floats, correct: Floats) ->
     return _table(cell, confidence, correct, ones, ones, nowhere, nowhere)
 
 
-def check_n_bins(n_bins: int) -> int:
+def check_n_bins(n_bins: int, name: str = "n_bins") -> int:
     """A number of bins is a whole number from 1 to 10,000."""
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
-        raise SettingError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
+        raise SettingError(f"{name} must be a whole number of at least 1, got {n_bins!r}")
     if n_bins > MOST_BINS:
-        raise SettingError(f"n_bins must be at most {MOST_BINS:,}, got {n_bins:,}")
+        raise SettingError(f"{name} must be at most {MOST_BINS:,}, got {n_bins:,}")
     return int(n_bins)
 
 

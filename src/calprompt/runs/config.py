@@ -13,6 +13,7 @@ from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
 from calprompt.options import check_types
 from calprompt.registry import unknown
+from calprompt.text import is_utf8, visible
 from calprompt.training_config import TrainingConfig
 
 PROTOCOLS = ("base-to-novel", "few-shot")
@@ -71,6 +72,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_types("setting", type(self).__init__, vars(self))
+        for name, value in vars(self).items():
+            if isinstance(value, str) and not is_utf8(value):
+                raise SettingError(f"{name} is not UTF-8: {visible(value)}; a file or folder has to be renamed")
         places = tuple(str(Path(path).expanduser().resolve()) for path in self.imports)
         object.__setattr__(self, "imports", places)  # a run is used from other folders than the one it was made in
         for path in places:

@@ -48,6 +48,7 @@ from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
 from calprompt.tensor_files import tensor_file
+from calprompt.text import os_problem
 from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
 
@@ -87,12 +88,31 @@ def run(
             (folder / CHECKPOINT).unlink(missing_ok=True)
         clear_stale_lock(folder)
         return replace(load_run(folder), reused=True)
+    made = [place for place in (folder, folder.parent) if not place.exists()]
     _make_folder(folder)
-    with clock(timings, "load"):
-        prepared = prepare(planned, resources=resources, progress=progress)
+    try:
+        with clock(timings, "load"):
+            prepared = prepare(planned, resources=resources, progress=progress)
+        return _run_in(folder, prepared, resources, timings, progress)
+    except OSError as error:
+        if not str(error.filename or "").startswith(str(folder)):
+            raise
+        raise CalpromptError(
+            f"cannot write to the run, {os_problem(error)}; make room there, or choose another place with out=FOLDER"
+        ) from error
+    finally:
+        with suppress(OSError):  # of a run that did not even begin, nothing is left
+            for place in made:
+                place.rmdir()
+
+
+def _run_in(
+    folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
+) -> Run:
+    """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
-        if _is_usable_run(folder):  # by a process that held the lock until now
+        if _is_usable_run(folder, stacklevel=4):  # by a process that held the lock until now
             return replace(load_run(folder), reused=True)
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
@@ -116,7 +136,7 @@ def _check_owner(folder: Path, planned: RunPlan) -> None:
         raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
 
 
-def _is_usable_run(folder: Path) -> bool:
+def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
     """Whether a run is finished and all of its files are what was written; a damaged one is named and made again."""
     try:
         return is_finished(folder)
@@ -125,7 +145,7 @@ def _is_usable_run(folder: Path) -> bool:
     except DamagedFileError as error:
         if not (folder / RECORD).is_file() or str(folder / RECORD) in str(error):
             raise
-        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=3)
+        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=stacklevel)
         return False
 
 

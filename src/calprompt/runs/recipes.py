@@ -23,6 +23,7 @@ from calprompt.errors import SettingError
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import RunConfig
+from calprompt.text import parse_problem
 from calprompt.training_config import TrainingConfig
 
 TRAINING = [field.name for field in fields(TrainingConfig)]
@@ -59,8 +60,8 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
         raise unknown("recipe", name, available())
     try:
         settings = yaml.load(text, Reader)
-    except yaml.YAMLError as error:
-        raise SettingError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingError(f"recipe {name} is not YAML: {parse_problem(error)}") from error
     if not isinstance(settings, dict):
         raise SettingError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
     for key in settings:
@@ -76,6 +77,12 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
 
 def build_config(**settings: Any) -> RunConfig:
     """`RunConfig` from flat settings, those of training among them."""
+    for name in settings:
+        if name not in RUN + TRAINING:
+            raise unknown("setting", name, RUN + TRAINING)
+    lacking = [name for name in ("backbone", "data") if name not in settings]
+    if lacking:
+        raise SettingError(f"the setting {lacking[0]} is missing; every run has a backbone and data")
     training = {name: settings.pop(name) for name in TRAINING if name in settings}
     try:
         return RunConfig(**settings, training=TrainingConfig(**training))

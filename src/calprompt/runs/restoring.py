@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import calprompt
 from calprompt.clip import Backbone
-from calprompt.errors import CalpromptError, DamagedFileError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError
 from calprompt.extensions import extension_digest
 from calprompt.files import file_digest
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import AGAIN, PROMPTS, RECORD, Run, is_finished, load_run, read_run_tensors
 from calprompt.runs.preparation import create_tuner, run_backbone
-from calprompt.runs.recipes import build_config
+from calprompt.runs.recipes import RUN, TRAINING, build_config
 from calprompt.runs.resources import Resources
 from calprompt.tuners import Tuner
 
@@ -115,6 +116,12 @@ def _check_imports(run: Run, places: Sequence[str]) -> None:
 def config_of_record(settings: dict[str, Any], path: Path) -> RunConfig:
     """The settings in a run's record."""
     flat = {name: value for name, value in settings.items() if name != "training"}
+    strange = [name for name in (*flat, *settings["training"]) if name not in RUN + TRAINING]
+    if strange:
+        raise NewerFormatError(
+            f"{path} has the setting {strange[0]!r}, which calprompt {calprompt.__version__} does not know; update "
+            "calprompt to use it"
+        )
     try:
         return build_config(**flat | {"imports": tuple(settings["imports"])}, **settings["training"])
     except (TypeError, KeyError) as error:

@@ -32,7 +32,7 @@ from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import Restored, restore
 from calprompt.runs.target import Target
 from calprompt.tensor_files import tensor_file
-from calprompt.text import slug
+from calprompt.text import os_problem, slug
 
 
 def evaluate_on(
@@ -89,16 +89,17 @@ def evaluate_on(
         return Transfer(folder, found.record, reused=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            clear_leftovers(folder)
+            record |= {"started": now(), "timings": {}}
+            (folder / TRANSFER).unlink(missing_ok=True)  # so that it never stands beside logits of something else
+            _evaluate(restored, dataset, parts, record, folder, resources, progress)
+            record = write_transfer(folder, record)
     except OSError as error:
         raise CalpromptError(
-            f"cannot write to the run {restored.run.folder}: {error.strerror or error}; copy it to a folder of your own"
+            f"cannot write to the run, {os_problem(error)}; make room there, or copy {restored.run.folder} to a folder "
+            "of your own"
         ) from error
-    with locked(folder):
-        clear_leftovers(folder)
-        record |= {"started": now(), "timings": {}}
-        (folder / TRANSFER).unlink(missing_ok=True)  # so that it never stands beside logits of something else
-        _evaluate(restored, dataset, parts, record, folder, resources, progress)
-        record = write_transfer(folder, record)
     return Transfer(folder, record)
 
 

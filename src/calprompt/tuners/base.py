@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from calprompt.class_names import check_class_names
 from calprompt.clip import Backbone, PromptLayout, unit
 from calprompt.errors import SettingError
+from calprompt.options import check_types
 from calprompt.outputs import Outputs
 from calprompt.registry import Registry, unknown
 
@@ -118,6 +119,13 @@ class Tuner(nn.Module, ABC):
 
     def image_features(self, images: Tensor) -> Tensor:
         """Unit image features [B, D]: of frozen features [B, D] here, of pixels where visual prompts are learned."""
+        D = self.backbone.embed_dim
+        if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != (D,):
+            got = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise SettingError(
+                f"the tuner {type(self).__name__} takes frozen image features [n, {D}] in floating point, as "
+                f"backbone.encode_image gives them; got {got}"
+            )
         return unit(images.to(self.backbone.device, self.backbone.prompt_dtype))
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
@@ -231,10 +239,15 @@ def create_tuner(
         SettingError: for an unknown name or option, which is answered with the known ones, or bad class names.
     """
     kind = tuners.get(name)
+    if not isinstance(backbone, Backbone):
+        raise SettingError(f"backbone must be what load_backbone returns, got {backbone!r}")
     check_class_names(class_names, allow_repeated=allow_repeated)
     for option in options:
         if option not in option_names(kind):
             raise unknown(f"option of tuner {name!r}:", option, option_names(kind))
+    for base in kind.__mro__:
+        if "__init__" in vars(base) and issubclass(base, Tuner):
+            check_types(f"option of tuner {name!r}:", vars(base)["__init__"], options)
     return kind(backbone, class_names, **options)
 
 

@@ -9,6 +9,7 @@ F and the F_k are affine maps from the text tower's width to the image tower's.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -67,10 +68,18 @@ class MaPLe(Tuner):
         return unit(self.backbone.encode_image(images, VisualPrompts(self.to_image(self.context), deep)))
 
 
-def prompt_depth(depth: int | None, where: str, blocks: int) -> int:
-    """How many blocks get prompts: 9 as published or all there are, unless said."""
+def prompt_depth(depth: int | None, where: str, blocks: int, option: str = "depth") -> int:
+    """How many blocks get prompts: 9 as published or all there are, unless said; no more than there are."""
     if depth is None:
         return min(9, blocks)
-    if not 1 <= depth <= blocks:
-        raise SettingError(f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}")
-    return depth
+    if depth < 1:
+        raise SettingError(
+            f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}, such as the option {option}={blocks}"
+        )
+    if depth > blocks:
+        warnings.warn(
+            f"prompts of depth {depth} do not fit {where}; they go into the first {blocks} blocks. Choose that with "
+            f"the option {option}={blocks}",
+            stacklevel=2,
+        )
+    return min(depth, blocks)

@@ -75,7 +75,7 @@ class PromptSRC(Tuner):
         self.averaged: dict[str, Tensor] = {}
         super().__init__(backbone, class_names, **base)
         depth = prompt_depth(depth, "the text tower", backbone.text_depth)
-        visual_depth = prompt_depth(visual_depth, "the image tower", backbone.image_depth)
+        visual_depth = prompt_depth(visual_depth, "the image tower", backbone.image_depth, "visual_depth")
         W, W_image = backbone.text_width, backbone.image_width
         if words:
             self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
