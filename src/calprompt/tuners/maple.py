@@ -24,9 +24,13 @@ from calprompt.tuners.base import Tuner, at_least_one, tuners
 class MaPLe(Tuner):
     """Learns coupled prompts in the first blocks of both towers.
 
-    context  vectors in each place
-    words    the first ones start from the first of these words, whose others stay frozen; none: at random
-    depth    blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
+    Args:
+        backbone: The frozen model, a vision transformer.
+        class_names: The classes to tell apart.
+        context: How many vectors each block gets.
+        words: The vectors at the input start from the first of these words, the others stay frozen; at random if None.
+        depth: How many blocks get prompts, the first one at the input; 9, or all of a shallower tower, unless given.
+        **base: Options of `Tuner`.
     """
 
     needs_pixels = True
@@ -46,10 +50,7 @@ class MaPLe(Tuner):
         super().__init__(backbone, class_names, **base)
         depth = prompt_depth(depth, "both towers", min(backbone.text_depth, backbone.image_depth))
         W, W_image = backbone.text_width, backbone.image_width
-        if words:
-            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
-        else:
-            self.context = self.random(context, W)
+        self.context = self.initial_context(words, context, context)
         self.to_image = self.linear(W, W_image)
         self.deep = nn.ParameterList([self.random(context, W) for _ in range(depth - 1)])
         first = self.linear(W, W_image)
@@ -68,9 +69,9 @@ class MaPLe(Tuner):
 
 
 def prompt_depth(depth: int | None, where: str, blocks: int) -> int:
-    """How many blocks get prompts: 9 as published or all there are, unless said."""
+    """How many blocks get prompts: the published 9 or all of a shallower tower, unless `depth` is given."""
     if depth is None:
         return min(9, blocks)
     if not 1 <= depth <= blocks:
-        raise SettingError(f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}")
+        raise SettingError(f"prompts of depth {depth} do not fit {where}: use a depth from 1 to {blocks}")
     return depth
