@@ -2,8 +2,8 @@
 
     L = mean_{i,c} ReLU( max_j z_ij - z_ic - m )
 
-on scaled logits, added to cross-entropy with a weight of 0.1. Within the margin m the loss is 0; with m = 0 it pulls all
-logits together, as label smoothing does.
+on scaled logits, added to cross-entropy with a weight of 0.1. Within the margin m the loss is 0; with m = 0 it pulls
+all logits together, as label smoothing does.
 """
 
 from __future__ import annotations

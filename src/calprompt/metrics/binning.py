@@ -7,8 +7,8 @@
              └──┬─────┬─────┬──
         0 ∈ (first]  ( lo, hi ]  ∋ 1
 
-By default every sample is in exactly one bin. `EqualWidth` defines where edges are and to which bin they belong: public
-evaluators differ there, for confidences that lie on an edge. Equal-mass bins never separate samples of equal confidence.
+By default every sample is in exactly one bin. `EqualWidth` defines where edges are and to which bin they belong, in
+which public evaluators differ. Equal-mass bins never separate samples of equal confidence.
 """
 
 from __future__ import annotations
