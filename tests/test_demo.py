@@ -133,7 +133,7 @@ def test_a_number_that_differs_is_named() -> None:
             check_results(moved, toys(), "old.json")
     with pytest.raises(CalpromptError, match=r"old.json is of other settings: seeds 2, not 3"):
         check_results(replace(toys(), settings={**toys().settings, "seeds": 3}), toys(), "old.json")
-    with pytest.raises(CalpromptError, match=r"toys, novel, CoOp \+ TCPT minus CoOp, weighted_mce: not there"):
+    with pytest.raises(CalpromptError, match=r"toys, novel, CoOp \+ TCPT minus CoOp, weighted_mce: missing"):
         check_results(replace(toys(), rows=toys().rows[:-1]), toys(), "old.json")
     with pytest.raises(CalpromptError, match="weighted_mce: not expected"):
         check_results(toys(), replace(toys(), rows=toys().rows[:-1]), "old.json")
@@ -185,8 +185,8 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
     for wrong, message in (
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
-        ({"data": ()}, "data must be datasets, each once; got none"),
-        ({"data": ("a", "a")}, "data must be datasets, each once; got a, a"),
+        ({"data": ()}, "data must be one or more different datasets, got none"),
+        ({"data": ("a", "a")}, "data must be one or more different datasets, got a, a"),
     ):
         with pytest.raises(CalpromptError, match=message):
             DemoSettings(**wrong)  # type: ignore[arg-type]

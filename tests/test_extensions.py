@@ -108,7 +108,7 @@ def test_a_metric_gives_a_finite_number(tmp_path: Path) -> None:
         return float("nan")
 
     try:
-        with pytest.raises(CalpromptError, match="metric 'own_metric' must give a finite float, got nan"):
+        with pytest.raises(CalpromptError, match="metric 'own_metric' must return a finite float, got nan"):
             metrics.evaluate([[0.5, 0.5]], [0])
     finally:
         del metrics.metrics._things["own_metric"]

@@ -5,9 +5,9 @@
     rho_mom/margin, rho_margin/CE, rho_mom/CE      of whole terms
 
 Ratios are of the terms before their weights in the objective, as the supplement writes them (α and β belong to the
-margin loss); norms, grad/NAME, are of the terms with their weights, which is what the prompts feel.
+margin loss); norms, grad/NAME, are of the terms with their weights, as they act on the prompts.
 
-A loss that has parts says so with a method `parts()`, which gives each part as a loss of its own.
+A loss that has parts has a method `parts()`, which returns them as losses by name.
 """
 
 from __future__ import annotations
@@ -32,25 +32,29 @@ RATIOS = {
 
 
 def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mapping[str, Tensor]) -> dict[str, float]:
-    """Gradient norms of all terms and parts, their ratios, and the margins' mean and variance, of one step.
+    """Gradient norms of all terms and parts of one step, their ratios, and the mean and variance of the margins.
 
-    terms  what the objective gave for these outputs; their graph is kept
+    Args:
+        tuner: Whose prompts the gradients are of.
+        objective: What is minimised.
+        outputs: Of the step.
+        terms: What the objective returned for these outputs; their graph is kept.
     """
-    pulls = objective.terms_of_tuner(outputs)
+    values = objective.terms_of_tuner(outputs)
     weights: dict[str, float] = {}
     for term in objective.terms:
         parts = {f"{term.name}.{part}": loss for part, loss in getattr(term.loss, "parts", dict)().items()}
-        own = {term.name: terms[term.name]} | {name: loss(outputs) for name, loss in parts.items()}
-        pulls |= own
-        weights |= dict.fromkeys(own, abs(term.weight))
+        with_parts = {term.name: terms[term.name]} | {name: loss(outputs) for name, loss in parts.items()}
+        values |= with_parts
+        weights |= dict.fromkeys(with_parts, abs(term.weight))
     parameters = list(tuner.parameters())
-    norms = {name: gradient_norm(value, parameters) for name, value in pulls.items()}
-    found = {f"grad/{name}": weights.get(name, 1.0) * norm for name, norm in norms.items()}
+    norms = {name: gradient_norm(value, parameters) for name, value in values.items()}
+    record = {f"grad/{name}": weights.get(name, 1.0) * norm for name, norm in norms.items()}
     for ratio, (above, below) in RATIOS.items():
         if above in norms and below in norms:
-            found[ratio] = norms[above] / (norms[below] + EPSILON)
+            record[ratio] = norms[above] / (norms[below] + EPSILON)
     m = margins(outputs.logits.detach(), outputs.labels)
-    return {**found, "margin_mean": float(m.mean()), "margin_variance": float(m.var(correction=0))}
+    return {**record, "margin_mean": float(m.mean()), "margin_variance": float(m.var(correction=0))}
 
 
 def gradient_norm(value: Tensor, parameters: list[torch.nn.Parameter]) -> float:

@@ -1,4 +1,4 @@
-"""A user's own file with a tuner, loss, calibrator or metric in it: run once, so that it registers itself."""
+"""Python files of the user that register a tuner, loss, calibrator or metric: each is run once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, NotFoundError, SettingError
 
-_imported: dict[Path, str] = {}  # files that this process has run, and what they said
+_imported: dict[Path, str] = {}  # files that this process has run, and their digests
 
 
 def load_extension(path: str | Path) -> str:
-    """Import a Python file by its path and return the sha256 of its text; a text is imported once, however often asked.
+    """Import a Python file by its path, once per process.
 
-    The file is code and is run: import only what you trust. One that has changed since it was imported is an error,
-    because what it registered then would go on to be used under the digest of what it says now.
+    The file is code and is run: import only what you trust. A file that has changed since it was imported is an error,
+    because the old code would be used under the digest of the new one.
+
+    Returns:
+        The sha256 of the file.
+
+    Raises:
+        NotFoundError: if there is no such Python file.
+        SettingError: if it has changed since it was imported, or importing it fails.
     """
     path, digest = Path(path).expanduser().resolve(), extension_digest(path)
     if _imported.get(path, digest) != digest:
-        raise CalpromptError(f"{path} has changed since this process imported it; start a new process to use it")
+        raise SettingError(f"{path} has changed since this process imported it; start a new process to use it")
     name = f"calprompt_extension_{digest[:16]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -33,15 +40,15 @@ def load_extension(path: str | Path) -> str:
             del sys.modules[name]
             if isinstance(error, CalpromptError | KeyboardInterrupt):
                 raise
-            said = f": {error}" if str(error) else ""
-            raise CalpromptError(f"importing {path} failed: {type(error).__name__}{said}") from error
+            reason = f": {error}" if str(error) else ""
+            raise SettingError(f"importing {path} failed: {type(error).__name__}{reason}") from error
     _imported[path] = digest
     return digest
 
 
 def extension_digest(path: str | Path) -> str:
-    """sha256 of a Python file, which is not run."""
+    """The sha256 of a Python file, which is not run."""
     path = Path(path).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
-        raise CalpromptError(f"there is no Python file {path} to import")
+        raise NotFoundError(f"there is no Python file {path} to import")
     return hashlib.sha256(path.read_bytes()).hexdigest()

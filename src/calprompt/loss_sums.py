@@ -1,11 +1,11 @@
-"""Sums of losses that have a name; needs no torch.
+"""Sums of losses that have a name; importing them needs no torch.
 
-One that is also the name of a loss (mbls, penalty) means the published sum when it stands alone.
+A name that is also that of a loss (mbls, penalty) means the published sum when it stands alone.
 """
 
 NAMED = {
     "tcpt": "ce + margin(alpha=0.1, beta=0.01) + 5*moments",  # the paper's objective, with its weights
-    # what it is compared with; zs_norm, label_smoothing and focal stand for themselves
+    # baselines; zs_norm, label_smoothing and focal are single losses
     "mbls": "ce + 0.1*mbls(margin=10)",
     "penalty": "ce + 10*penalty",
     # its parts

@@ -20,7 +20,15 @@ _WORDS = {
 
 
 def check_types(what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Raise for a value that is not of the type the function says; names it does not say anything about pass.
+    """Check that options have the types of a function's parameters; parameters without an annotation take anything.
+
+    Args:
+        what: What the options are called in the error.
+        function: Takes the options.
+        values: The options by name.
+
+    Raises:
+        SettingError: if a value has another type.
 
     >>> def bake(*, minutes: int, name: str | None = None): ...
     >>> check_types("option", bake, {"minutes": "ten"})
@@ -30,8 +38,8 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
     hints = get_type_hints(function)
     for name, value in values.items():
         allowed = _alternatives(hints.get(name, Any))
-        if not any(_fits(value, each) for each in allowed):
-            words = " or ".join(_WORDS.get(get_origin(each) or each, str(each)) for each in allowed)
+        if not any(_fits(value, hint) for hint in allowed):
+            words = " or ".join(_WORDS.get(get_origin(hint) or hint, str(hint)) for hint in allowed)
             raise SettingError(f"{what} {name} must be {words}, got {value!r}")
 
 

@@ -1,4 +1,4 @@
-"""What a tuner hands to the losses: one record per training step."""
+"""What losses are computed from: one record per training step."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from torch import Tensor
 class Outputs:
     """Logits and features of a batch of B images over C classes, embedding dimension D.
 
-    Features are unit vectors, but for the text of ProDA, which is a mean of such.
+    Features are unit vectors, except for the text of ProDA, which is a mean of unit vectors.
 
-    text         [C, D] tuned, or [B, C, D] if it depends on the image
-    frozen_text  [C, D] of the untuned model
-    terms        what the tuner adds to the objective by itself, already weighted
-    frozen_image gives [B, D] of the untuned model: called only if a loss asks for zero-shot logits
-    predicted    [B, C] logits of the prediction, where those of training are others
+    Attributes:
+        logits: Scaled cosines [B, C].
+        labels: Class indices [B].
+        image: Image features [B, D].
+        text: Tuned text features [C, D], or [B, C, D] if they depend on the image.
+        frozen_text: Text features [C, D] of the untuned model.
+        logit_scale: What cosines are multiplied by.
+        frozen_image: Returns the image features [B, D] of the untuned model; called only if a loss needs them.
+        terms: What the tuner adds to the objective, already weighted, by name.
+        predicted: Logits [B, C] of the prediction, where they differ from those of training.
+        seed: Of this step, for losses that draw at random.
     """
 
-    logits: Tensor  # [B, C], scaled
-    labels: Tensor  # [B]
-    image: Tensor  # [B, D]
+    logits: Tensor
+    labels: Tensor
+    image: Tensor
     text: Tensor
     frozen_text: Tensor
     logit_scale: Tensor
     frozen_image: Callable[[], Tensor]
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     predicted: Tensor | None = None
-    seed: int = 0  # of this step, for losses that draw
+    seed: int = 0
 
     @property
     def generator(self) -> torch.Generator:
-        """A fresh one of this step: a loss that is computed again draws the same."""
+        """A new generator with the seed of this step: a loss that is computed again draws the same numbers."""
         return torch.Generator().manual_seed(self.seed)
 
     @property
     def correct(self) -> Tensor:
-        """[B] whether the predicted class is the label."""
+        """Whether the predicted class is the label, [B]."""
         return (self.logits if self.predicted is None else self.predicted).detach().argmax(dim=1) == self.labels
 
     @property
     def zero_shot_logits(self) -> Tensor:
-        """[B, C] logits of the untuned model."""
+        """Logits of the untuned model, [B, C]."""
         return self.logit_scale * self.frozen_image() @ self.frozen_text.T

@@ -22,43 +22,54 @@ from calprompt.tuners import Tuner
 
 
 class TrainingSet(Protocol):
-    """Labelled images a tuner trains on: frozen features, or pixels if it learns visual prompts."""
+    """Labelled images a tuner trains on: frozen features, or pixels if it learns visual prompts.
 
-    labels: Tensor  # [n]
+    Attributes:
+        labels: Class indices [n].
+    """
+
+    labels: Tensor
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
-        """The images of this epoch's view, [len(indices), ...]."""
+        """The views of some images in this epoch, [len(indices), ...]."""
         ...
 
     def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
-        """The frozen features of the same views, if `images` gives pixels and they are at hand."""
+        """The frozen features of the same views, if `images` returns pixels and the features are stored."""
         ...
 
 
 @dataclass
 class TrainingState:
-    """All that a run needs to go on after an epoch."""
+    """All that a run needs to continue after an epoch.
 
-    epoch: int = 0  # epochs done
+    Attributes:
+        epoch: How many epochs are done.
+        prompts: The parameters of the tuner.
+        momenta: Of the optimiser, by parameter.
+        tuner: The training state of the tuner.
+    """
+
+    epoch: int = 0
     prompts: dict[str, Tensor] = field(default_factory=dict)
     momenta: dict[str, Tensor] = field(default_factory=dict)
-    tuner: dict[str, Tensor] = field(default_factory=dict)  # what the tuner itself carries from step to step
+    tuner: dict[str, Tensor] = field(default_factory=dict)
 
 
 def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Indices of an epoch's batches: shuffled, an incomplete last one left out unless it is the only one."""
+    """Indices of an epoch's batches, shuffled; an incomplete last batch is dropped unless it is the only one."""
     order = torch.randperm(n, generator=seeded(seed, epoch))
     size = min(batch_size, n)
     return [order[start : start + size] for start in range(0, n - size + 1, size)]
 
 
 def seeded(*numbers: int) -> torch.Generator:
-    """A generator of its own for every tuple of numbers."""
+    """A generator whose seed is made of all numbers."""
     return torch.Generator().manual_seed(mixed(*numbers))
 
 
 def mixed(*numbers: int) -> int:
-    """One number of many, by splitmix64: neighbouring seeds and epochs have unrelated streams."""
+    """One seed from several numbers, by splitmix64, so that neighbouring seeds and epochs have unrelated streams."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) % 2**64
@@ -77,10 +88,22 @@ def train(
     state: TrainingState | None = None,
     after_epoch: Callable[[TrainingState, dict[str, float]], None] | None = None,
 ) -> list[dict[str, float]]:
-    """Train the tuner's prompts in place and return a record per epoch: learning rate, accuracy, loss and its terms.
+    """Train the tuner's prompts in place.
 
-    state        continue after its last epoch
-    after_epoch  called with the state to keep and the epoch's record
+    Args:
+        tuner: Whose prompts are trained.
+        data: What they are trained on.
+        objective: What is minimised.
+        config: Epochs, batch size, learning rate and so on.
+        state: Continue after its last epoch.
+        after_epoch: Called with the state to save and the epoch's record.
+
+    Returns:
+        A record per epoch: learning rate, accuracy, loss and its terms.
+
+    Raises:
+        DataError: if there are no training images.
+        NonFiniteLossError: if the loss or a gradient is not finite; the prompts are those of the last good step.
     """
     parameters = dict(tuner.named_parameters())
     if not parameters:
@@ -106,7 +129,7 @@ def train(
     for epoch in range(done + 1, config.epochs + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(epoch, config)
-        seen: dict[str, list[float]] = {}
+        per_step: dict[str, list[float]] = {}
         steps = batches(n, config.batch_size, config.seed, epoch)
         for step, indices in enumerate(steps, start=1):
             values = training_step(
@@ -121,10 +144,10 @@ def train(
                 where=f"epoch {epoch}, step {step} of {len(steps)}",
             )
             for name, value in values.items():
-                seen.setdefault(name, []).append(value)
+                per_step.setdefault(name, []).append(value)
         tuner.end_epoch(epoch, config.epochs)
         record = {"epoch": float(epoch), "lr": learning_rate(epoch, config)}
-        record |= {name: math.fsum(values) / len(values) for name, values in seen.items()}
+        record |= {name: math.fsum(values) / len(values) for name, values in per_step.items()}
         history.append(record)
         if after_epoch is not None:
             momenta = {
@@ -133,8 +156,8 @@ def train(
                 if optimizer.state[parameter].get("momentum_buffer") is not None
             }
             prompts = {name: tensor.detach().cpu().clone() for name, tensor in tuner.state_dict().items()}
-            own = {name: tensor.detach().cpu().clone() for name, tensor in tuner.training_state().items()}
-            after_epoch(TrainingState(epoch, prompts, momenta, own), record)
+            extra = {name: tensor.detach().cpu().clone() for name, tensor in tuner.training_state().items()}
+            after_epoch(TrainingState(epoch, prompts, momenta, extra), record)
     return history
 
 
@@ -150,15 +173,31 @@ def training_step(
     diagnosed: bool = False,
     where: str = "this step",
 ) -> dict[str, float]:
-    """One update of the prompts; returns the loss, its terms and the batch accuracy, and diagnostics if asked.
+    """One update of the prompts.
 
-    A loss or gradient that is not finite raises before anything is updated.
+    Args:
+        tuner: Whose prompts are updated.
+        optimizer: Updates them.
+        objective: What is minimised.
+        images: Pixels or frozen features of the batch.
+        labels: Of the batch.
+        frozen: Frozen features of the same pixels, if there are any.
+        seed: Of this step.
+        diagnosed: Whether to add gradient norms and their ratios.
+        where: Which step this is, for errors.
+
+    Returns:
+        The loss, its terms, the batch accuracy, and diagnostics.
+
+    Raises:
+        NonFiniteLossError: if the loss or a gradient is not finite; nothing is updated then.
     """
     optimizer.zero_grad(set_to_none=True)
     outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)
-    total = float(loss.detach())  # which no loss that is called so may take the place of
-    values = {"loss": total, **{name: float(value.detach()) for name, value in terms.items()}} | {"loss": total}
+    total = float(loss.detach())
+    values = {"loss": total, **{name: float(value.detach()) for name, value in terms.items()}}
+    values["loss"] = total  # also if a term has this name
     if not math.isfinite(values["loss"]):
         bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
         raise NonFiniteLossError(f"the loss is not finite at {where} ({bad}); lower the learning rate or the weights")

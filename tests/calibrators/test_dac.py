@@ -94,7 +94,7 @@ def test_few_base_classes_are_averaged_or_divided_by_k() -> None:
     ("change", "says"),
     [
         ({"base_text": features(0, 60, 7, 8)}, r"for each image or neither, got \[5, 8\] and \[60, 7, 8\]"),
-        ({"base_text": features(0, 7, 9)}, "of one dimension"),
+        ({"base_text": features(0, 7, 9)}, "of the same dimension"),
         ({"base_text": torch.zeros(0, 8)}, "at least one base class"),
     ],
 )
@@ -104,7 +104,7 @@ def test_features_that_do_not_fit_are_refused(change: dict, says: str) -> None:
 
 
 def test_bad_options_are_refused() -> None:
-    with pytest.raises(CalpromptError, match="k of dac is 1 or more"):
+    with pytest.raises(CalpromptError, match="k of dac must be at least 1"):
         DistanceAware(k=0)
     with pytest.raises(CalpromptError, match=r"unknown divisor of dac 'neighbors'. Did you mean 'neighbours'"):
         DistanceAware(divisor="neighbors")

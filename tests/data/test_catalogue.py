@@ -194,7 +194,7 @@ DAMAGE = [
     ("stanford_cars", lose("cars_test"), "cars_test/: not there"),
     ("imagenet", lose("classnames.txt"), "classnames.txt: not there.* 'calprompt data prepare imagenet' makes it"),
     ("imagenet", lose("images/val"), "images/val/: not there"),
-    ("imagenet", flat_val, "val/: has no folders. Sort its images into a folder a class"),
+    ("imagenet", flat_val, "val/: has no folders. Sort its images into one folder per class"),
     ("imagenet", lose("images/val/n01440764"), "n01440764 is only in one of"),
     ("imagenet", edit("classnames.txt", "n01440764 tench", "n01440764"), "such as 'n01440764 tench', got 'n01440764'"),
     ("imagenet", edit("classnames.txt", "n01440764 tench\n", ""), "folder n01440764 is not in .*classnames.txt"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, UnknownNameError
 from calprompt.evaluation import bootstrap_intervals
 from calprompt.evaluation.bootstrap import draw_counts, resampled_metrics
-from calprompt.metrics import Predictions, evaluate, predictions
+from calprompt.metrics import Convention, EqualWidth, Metric, Predictions, accuracy, evaluate, metrics, predictions
 
 LOGIT_STEPS = np.array([0.0, 0.0, 1.0, 3.0, 40.0, -2.0])
 
@@ -21,25 +24,79 @@ def drawn(seed: int, n: int = 120, classes: int = 4, ties: bool = False) -> Pred
     return predictions(logits, labels, from_logits=True)
 
 
-def taken(given: Predictions, rows: np.ndarray) -> Predictions:
-    return Predictions(given.probs[rows], given.labels[rows], given.predicted[rows], given.log_likelihood[rows])
-
-
 @pytest.mark.parametrize("convention", ["default", "tcpt", "dac"])
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_resample_is_what_the_metrics_say_of_it(convention: str, ties: bool) -> None:
-    given = drawn(0, ties=ties)
+@pytest.mark.parametrize("classes", [2, 4, 30])
+def test_a_resample_is_what_the_metrics_say_of_it(convention: str, ties: bool, classes: int) -> None:
+    given = drawn(0, classes=classes, ties=ties)
     counts = draw_counts(np.random.default_rng(1), 120, 20)
     counts[0] = 1  # the sample itself
     counts[1] = 0
     counts[1, 7] = 120  # one image, over and over
     assert (counts.sum(axis=1) == 120).all()
     found = resampled_metrics(given, counts, n_bins=10, convention=convention)
+    assert set(found) == set(metrics.available())
     for row, count in enumerate(counts):
-        expected = evaluate(
-            taken(given, np.repeat(np.arange(120), count)), names=found, n_bins=10, convention=convention
-        )
+        expected = evaluate(given.take(np.repeat(np.arange(120), count)), n_bins=10, convention=convention)
         assert {name: values[row] for name, values in found.items()} == pytest.approx(expected, abs=1e-10)
+
+
+def test_bins_that_leave_out_or_only_weigh_their_ends() -> None:
+    """Probabilities of exactly 0 and 1 under bins that treat them in every possible way."""
+    probs = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.2, 0.8, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    sample = predictions(probs, [0, 1, 2, 1, 2])
+    counts = draw_counts(np.random.default_rng(2), 5, 30)
+    for closed in ("left", "right"):
+        for outermost in ("keep", "drop", "weigh"):
+            rule = Convention(ece=EqualWidth(closed=closed, outermost=outermost))
+            values = resampled_metrics(sample, counts, names=["classwise_ece", "ece"], convention=rule)
+            for row, count in enumerate(counts):
+                resample = sample.take(np.repeat(np.arange(5), count))
+                expected = evaluate(resample, names=values, convention=rule)
+                assert {name: drawn[row] for name, drawn in values.items()} == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[[str, Metric], None]]:
+    names: list[str] = []
+
+    def register(name: str, metric: Metric) -> None:
+        metrics.register(name)(metric)
+        names.append(name)
+
+    yield register
+    for name in names:
+        del metrics._things[name], metrics._info[name]
+
+
+def test_a_metric_of_the_user_gets_an_interval(registered: Callable[[str, Metric], None]) -> None:
+    def error_rate(probs: Any, labels: Any = None, **options: Any) -> float:
+        return 1 - accuracy(probs, labels, **options)
+
+    registered("error_rate", error_rate)
+    sample = drawn(6)
+    intervals = bootstrap_intervals(sample, resamples=100, seed=3)
+    low, high = intervals["accuracy"]
+    assert set(intervals) == set(metrics.available())
+    assert intervals["error_rate"] == pytest.approx((1 - high, 1 - low))
+    assert bootstrap_intervals(sample, names=["error_rate"], resamples=100, seed=3) == {
+        "error_rate": intervals["error_rate"]
+    }
+
+
+def test_a_metric_that_is_undefined_on_a_resample_has_no_interval(
+    registered: Callable[[str, Metric], None],
+) -> None:
+    def strict(probs: Any, labels: Any = None, **options: Any) -> float:
+        return 0.5 if len(np.unique(probs.labels)) == 4 else float("nan")
+
+    registered("strict", strict)
+    assert set(bootstrap_intervals(drawn(0, n=8), names=["strict", "ece"], resamples=100)) == {"ece"}
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="unknown metric 'ecee'"):
+        bootstrap_intervals(drawn(0), names=["ecee"])
 
 
 def test_the_seed_decides_and_holding_fewer_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +116,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     names = ("accuracy", "nll", "brier", "confidence_gap", "mean_confidence", "aurc")
     covered = dict.fromkeys(names, 0)
     for seed in range(200):
-        found = bootstrap_intervals(drawn(seed, n=250), resamples=300, seed=seed)
+        found = bootstrap_intervals(drawn(seed, n=250), names=names, resamples=300, seed=seed)
         for name in names:
             covered[name] += found[name][0] <= truth[name] <= found[name][1]
     for name, times in covered.items():
@@ -67,7 +124,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
 
 
 def test_more_images_make_a_narrower_interval() -> None:
-    widths = [np.diff(bootstrap_intervals(drawn(5, n=n), resamples=200)["ece"])[0] for n in (100, 10_000)]
+    widths = [
+        np.diff(bootstrap_intervals(drawn(5, n=n), names=["ece"], resamples=200)["ece"])[0] for n in (100, 10_000)
+    ]
     assert widths[1] < widths[0] / 4
 
 

@@ -215,7 +215,7 @@ class TestOrthogonality:
         assert orthogonality_gap(tuned, frozen).item() == pytest.approx(abs(mean(tuned) - mean(frozen)), abs=1e-12)
 
     def test_one_class_is_refused(self) -> None:
-        with pytest.raises(CalpromptError, match="two or more of them, got 1"):
+        with pytest.raises(CalpromptError, match="at least two of them, got 1"):
             orthogonality_gap(torch.ones(1, 4), torch.ones(1, 4))
 
 
@@ -254,5 +254,5 @@ class TestLabelSmoothingAndFocal:
         assert z.grad[0].tolist() == pytest.approx([slope, -slope], rel=1e-5)
 
     def test_one_class_is_refused(self) -> None:
-        with pytest.raises(CalpromptError, match=r"two classes or more, got \(3, 1\)"):
+        with pytest.raises(CalpromptError, match=r"two or more classes, got \(3, 1\)"):
             focal_loss(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))

@@ -86,7 +86,7 @@ class TestMargin:
         assert z.grad.dtype == dtype
 
     def test_one_class_is_refused(self) -> None:
-        with pytest.raises(CalpromptError, match=r"two classes or more, got \(3, 1\)"):
+        with pytest.raises(CalpromptError, match=r"two or more classes, got \(3, 1\)"):
             mean_variance_margin(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))
 
 

@@ -74,7 +74,7 @@ def test_record_has_every_setting() -> None:
     ("text", "says"),
     [
         ("tcp", "unknown loss 'tcp'. Did you mean 'tcpt'"),
-        ("tcpt + l1", "tcpt is the name of a sum and stands alone; in another, write it out: ce"),
+        ("tcpt + l1", "tcpt is the name of a sum and must stand alone; in another sum, write its terms: ce"),
         ("ce + margn", "unknown loss 'margn'. Did you mean 'margin'"),
         ("ce + margin(alfa=1)", "unknown option of loss 'margin': 'alfa'. Did you mean 'alpha'"),
         ("ce +", "cannot read the loss"),
@@ -85,8 +85,8 @@ def test_record_has_every_setting() -> None:
         ("ce + margin(alpha=open('x'))", "cannot read the loss"),
         ("ce + ce", "more than once"),
         ("ce + margin(alpha='much')", "option of loss 'margin': alpha must be a number, got 'much'"),
-        ("label_smoothing(epsilon=2)", "a share in"),
-        ("focal(gamma=-1)", "0 or more, got -1"),
+        ("label_smoothing(epsilon=2)", "must lie in"),
+        ("focal(gamma=-1)", "at least 0, got -1"),
         ("__import__('os').system('true')", "cannot read"),
     ],
 )
@@ -99,7 +99,7 @@ def test_moments_over_drawn_classes_follow_the_generator() -> None:
     loss = Objective.parse("moments(classes=3)")
     values = [loss(outputs(seed=s))[0].item() for s in (1, 1, 2)]
     assert values[0] == values[1] != values[2]
-    with pytest.raises(CalpromptError, match="over 7 classes, but there are 6"):
+    with pytest.raises(CalpromptError, match="from 1 to 6, got 7"):
         Objective.parse("moments(classes=7)")(outputs())
 
 

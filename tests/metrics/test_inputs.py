@@ -160,7 +160,7 @@ def test_reliability_table_is_plain_data() -> None:
             {},
             r"sum to 1 within 0.001, but row 1 sums to 0.8 \(largest deviation 0.2\); for logits pass from_logits=True",
         ),
-        (PROBS, [0, 1, 0], {}, r"labels must have one entry a sample: got 3 for 4 samples"),
+        (PROBS, [0, 1, 0], {}, r"labels must have one entry per sample, got 3 for 4 samples"),
         (PROBS, None, {}, r"labels are missing"),
         (PROBS, [0, 1, 0, 3], {}, r"labels must lie in 0..2 for 3 classes, got 3"),
         (PROBS, [0, -1, 0, 2], {}, r"labels must lie in 0..2 for 3 classes, got -1"),
@@ -185,9 +185,9 @@ def test_mistakes_are_named(probs, labels, options, message: str) -> None:
         ([[0.5]], [1], r"confidence must be a vector .* \[1, 1\]"),
         ([0.5, 1.5], [1, 0], r"confidence must lie in \[0, 1\], got 1.5"),
         ([0.5, NAN], [1, 0], r"confidence must be finite, got nan at sample 1"),
-        ([0.5, 0.5], [1], r"correct must have one entry a sample: got 1 for 2 samples"),
-        ([0.5, 0.5], [1, 2], r"correct must hold only true/false or 0/1, got 2"),
-        ([0.5], [NAN], r"correct must hold only true/false or 0/1, got nan"),
+        ([0.5, 0.5], [1], r"correct must have one entry per sample, got 1 for 2 samples"),
+        ([0.5, 0.5], [1, 2], r"correct must contain only true/false or 0/1, got 2"),
+        ([0.5], [NAN], r"correct must contain only true/false or 0/1, got nan"),
     ],
 )
 def test_mistakes_in_confidence_vectors_are_named(confidence, correct, message: str) -> None:
@@ -197,7 +197,7 @@ def test_mistakes_in_confidence_vectors_are_named(confidence, correct, message: 
 
 
 def test_mistakes_in_distances_are_named() -> None:
-    with pytest.raises(CalpromptError, match="distances must have one entry a sample: got 1 for 4 samples"):
+    with pytest.raises(CalpromptError, match="distances must have one entry per sample, got 1 for 4 samples"):
         proximity_calibration_error(PROBS, LABELS, distances=[1.0])
     with pytest.raises(CalpromptError, match="distances must be finite, got inf at sample 2"):
         proximity_calibration_error(PROBS, LABELS, distances=[0.0, 1.0, INF, 2.0])
@@ -210,5 +210,5 @@ def test_first_of_equal_scores_wins() -> None:
 
 def test_predictions_have_their_labels() -> None:
     given = predictions([[0.5, 0.5]], [0])
-    with pytest.raises(CalpromptError, match="predictions have their labels in them"):
+    with pytest.raises(CalpromptError, match="which contain their labels"):
         evaluate(given, [1])

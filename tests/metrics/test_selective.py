@@ -207,9 +207,9 @@ def test_what_cannot_be_guaranteed_says_why() -> None:
         ([], [], "confidence must be a vector with at least one sample"),
         ([0.5, float("nan")], [1, 0], "confidence must be finite, got nan at sample 1"),
         ([0.5, 1.2], [1, 0], r"confidence must lie in \[0, 1\], got 1.2"),
-        ([0.5, 0.6], [1], "correct must have one entry a sample: got 1 for 2"),
-        ([0.5, 0.6], [1, float("nan")], "correct must hold only true/false or 0/1, got nan"),
-        ([0.5, 0.6], [1, 2], "correct must hold only true/false or 0/1, got 2"),
+        ([0.5, 0.6], [1], "correct must have one entry per sample, got 1 for 2"),
+        ([0.5, 0.6], [1, float("nan")], "correct must contain only true/false or 0/1, got nan"),
+        ([0.5, 0.6], [1, 2], "correct must contain only true/false or 0/1, got 2"),
         ([[0.5], [0.6]], [1, 0], "confidence must be a vector"),
     ],
 )

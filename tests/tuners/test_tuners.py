@@ -55,7 +55,7 @@ def test_words_set_the_length() -> None:
     torch.testing.assert_close(some.text_features(), some.frozen_text)  # nothing learned yet: the sentence itself
     with pytest.raises(CalpromptError, match="16 context vectors do not fit the 4 tokens of 'a photo of a'"):
         CoOp(BACKBONE, NAMES, words="a photo of a", context=16)
-    with pytest.raises(CalpromptError, match="at least 1; got 0"):
+    with pytest.raises(CalpromptError, match="at least 1, got 0"):
         CoOp(BACKBONE, NAMES, context=0)
 
 
@@ -83,22 +83,19 @@ LEARN_CONTEXT = ("coop", "cocoop", "maple", "proda", "promptsrc")
 @pytest.mark.parametrize(
     ("name", "option", "says"),
     [
-        ("cocoop", {"text_of": "first"}, "text_of is 'all' or 'last'"),
-        ("kgcoop", {"pull": "none"}, "pull is one of knowledge, orthogonality"),
-        ("prograd", {"context": 2}, "4 words before its slot and the context holds 2"),
-        ("prograd", {"regularisers": "both"}, "cross-entropy or distillation"),
-        ("proda", {"prompts": 6, "prompt_batch": 4}, "6 prompts cannot be taken 4 at a time"),
-        *(
-            (name, {"context": 0}, "context is a number of vectors or prompts, at least 1; got 0")
-            for name in LEARN_CONTEXT
-        ),
-        ("proda", {"prompt_batch": 0}, "prompt_batch is a number of vectors or prompts, at least 1; got 0"),
-        ("proda", {"prompt_batch": -4}, "at least 1; got -4"),
-        ("promptsrc", {"visual": 0}, "visual is a number of vectors or prompts, at least 1; got 0"),
-        ("promptsrc", {"average": "late"}, r"such as \(15, 1\), or 'auto'; got 'late'"),
+        ("cocoop", {"text_of": "first"}, "text_of must be 'all' or 'last'"),
+        ("kgcoop", {"pull": "none"}, "unknown pull 'none'. Known: knowledge, orthogonality"),
+        ("prograd", {"context": 2}, "4 words before its slot, more than context=2"),
+        ("prograd", {"regularisers": "both"}, "Known: cross-entropy, distillation"),
+        ("proda", {"prompts": 6, "prompt_batch": 4}, "prompts must be a multiple of prompt_batch=4, got 6"),
+        *((name, {"context": 0}, "context must be at least 1, got 0") for name in LEARN_CONTEXT),
+        ("proda", {"prompt_batch": 0}, "prompt_batch must be at least 1, got 0"),
+        ("proda", {"prompt_batch": -4}, "at least 1, got -4"),
+        ("promptsrc", {"visual": 0}, "visual must be at least 1, got 0"),
+        ("promptsrc", {"average": "late"}, r"such as \(15, 1\), 'auto' or None; got 'late'"),
         ("prograd", {"words": "a photo"}, "unknown option of tuner 'prograd': 'words'"),
-        ("maple", {"depth": 0}, "do not fit both towers: choose 1 to 3"),
-        ("promptsrc", {"visual_depth": -1}, "do not fit the image tower: choose 1 to 3"),
+        ("maple", {"depth": 0}, "do not fit both towers: use depth=1 to depth=3"),
+        ("promptsrc", {"visual_depth": -1}, "do not fit the image tower: use visual_depth=1 to visual_depth=3"),
         ("promptsrc", {"teacher": 7}, "60 or 80"),
     ],
 )

@@ -2,7 +2,7 @@
 
 val, test = StoredLogits(val_logits, val_labels), StoredLogits(test_logits)
 calibrators.parse("temperature").fit(val)(test)        calibrated logits of the test images
-calibrators.parse("temperature -> dac")                one after another
+calibrators.parse("temperature -> dac")                a chain: one after another
 """
 
 from calprompt.calibrators.base import Calibrator, calibrators

@@ -1,4 +1,4 @@
-"""Calibrators one after another: `temperature -> dac`, each fitted on what the former one gives."""
+"""Chains of calibrators, such as `temperature -> dac`: each is fitted on the logits that the previous one returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ARROW = "->"
 
 
 class Chain(Calibrator):
-    """Calibrators in a row. It promises what all of them promise and needs what any of them needs.
+    """Calibrators one after another. A chain promises what all of them promise and needs what any of them needs.
+
+    Args:
+        steps: The calibrators, in the order they are applied.
 
     >>> chain = parse("temperature -> dac(k=3)")
     >>> chain.keeps_argmax, chain.novel, chain.needs
@@ -40,7 +43,7 @@ class Chain(Calibrator):
 
     @property
     def states(self) -> list[dict[str, Any]] | None:
-        """What each step learned; nothing before the fit."""
+        """What each step learned; None before the fit."""
         states = [step.state() for step in self.steps]
         return None if any(value is None for state in states for value in state.values()) else states
 
@@ -65,16 +68,23 @@ class Chain(Calibrator):
 
     def restore(self, state: Mapping[str, Any]) -> Chain:
         self.forget()
-        learned = state.get("states") or []
-        if learned and len(learned) != len(self.steps):
-            raise SettingError(f"the chain {self.name!r} has {len(self.steps)} steps, got the states of {len(learned)}")
-        for step, each in zip(self.steps, learned, strict=False):
-            step.restore(each)
+        states = state.get("states") or []
+        if states and len(states) != len(self.steps):
+            raise SettingError(f"the chain {self.name!r} has {len(self.steps)} steps, got the states of {len(states)}")
+        for step, step_state in zip(self.steps, states, strict=False):
+            step.restore(step_state)
         return self
 
 
 def parse(spec: str | Calibrator | Sequence[str | Calibrator]) -> Calibrator:
-    """A calibrator from its name, with options if need be, or a chain from several.
+    """A calibrator from its name, or a chain from several.
+
+    Args:
+        spec: A name, with options in parentheses if needed; several with "->" between them; or a list of these.
+
+    Raises:
+        UnknownNameError: if there is no such calibrator or option.
+        SettingError: if the text cannot be read, or an option has a wrong value.
 
     >>> parse("dac(k=3)"), parse("temperature").name, parse(["temperature", "dac"]).name
     (DistanceAware(k=3, threshold=0.05, divisor='neighbours'), 'temperature', 'temperature -> dac')
@@ -84,4 +94,4 @@ def parse(spec: str | Calibrator | Sequence[str | Calibrator]) -> Calibrator:
     if isinstance(spec, str):
         parts = spec.split(ARROW)
         return calibrators.create(spec) if len(parts) == 1 else Chain([calibrators.create(part) for part in parts])
-    return Chain([parse(each) for each in spec])
+    return Chain([parse(step) for step in spec])

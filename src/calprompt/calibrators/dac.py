@@ -5,9 +5,9 @@
     γ_c  = exp(d⁰_c - d_c),  or 1 where the nearest tuned base feature is closer than 0.05: c is a base class
     z_i  ← γ_p z_i           with p the predicted class of image i
 
-u and t are frozen and tuned text features, as unit vectors. Where tuning has driven a class away from the base classes,
-d_c > d⁰_c, and predictions of it become less sure. γ is not clipped: above 1, they become surer. Nothing is fitted, and
-base classes are left alone.
+u and t are frozen and tuned text features, as unit vectors. Where tuning has moved a class away from the base classes,
+d_c > d⁰_c, and predictions of it become less confident. γ is not clipped: above 1, they become more confident. Nothing
+is fitted, and base classes do not change.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ DIVISORS = ("neighbours", "k")
 class DistanceAware(Calibrator):
     """Confidence of a class scaled by how far tuning moved it from the base classes (DAC).
 
-    k          nearest base classes whose distances are averaged
-    threshold  a class this near to a base class is one
-    divisor    with fewer base classes than k: "neighbours" divides by how many there are, "k" by k as the public code
+    Text features that depend on the image, [n, C, D], give each image the factor of its predicted class from the
+    image's features; then `base_text` depends on the image too. Runs do not store that many: of CoCoOp they store those
+    under the mean shift of the images of each split (the public code takes those of one image).
 
-    Text features that depend on the image, [n, C, D], give each image the factor of its predicted class from its own
-    features; then `base_text` depends on the image too. Runs do not keep so many: of CoCoOp they keep those under the
-    mean shift of the images of each split (the public code takes those of one image).
+    Attributes:
+        k: How many nearest base classes are averaged over.
+        threshold: A class closer than this to a base class counts as that class.
+        divisor: With fewer base classes than k, "neighbours" divides by how many there are, and "k" by k as in the
+            public code.
 
     >>> base, near, far = torch.eye(3)[:1], torch.tensor([[0.6, 0.8, 0.0]]), torch.eye(3)[1:2]
     >>> moved = StoredLogits(torch.ones(1, 1), text=far, frozen_text=near, base_text=base, base_frozen_text=base)
@@ -55,7 +57,7 @@ class DistanceAware(Calibrator):
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise SettingError(f"k of dac is 1 or more, got {self.k}")
+            raise SettingError(f"k of dac must be at least 1, got {self.k}")
         if self.divisor not in DIVISORS:
             raise unknown("divisor of dac", self.divisor, DIVISORS)
 
@@ -73,20 +75,20 @@ class DistanceAware(Calibrator):
         predicted = record.logits.argmax(dim=1)
         if text.ndim == 2:
             return self.class_factors(text, frozen, base, base_frozen)[predicted]
-        own = text[torch.arange(len(text), device=text.device), predicted]  # [n, D]
-        return self.class_factors(own[:, None], frozen[predicted][:, None], base, base_frozen)[:, 0]
+        of_predicted = text[torch.arange(len(text), device=text.device), predicted]  # [n, D]
+        return self.class_factors(of_predicted[:, None], frozen[predicted][:, None], base, base_frozen)[:, 0]
 
     def class_factors(self, text: Tensor, frozen: Tensor, base: Tensor, base_frozen: Tensor) -> Tensor:
         """γ of every class: features [..., C, D], base features [..., C', D] -> [..., C]."""
-        now, nearest = self.distance(text, base)
-        before, _ = self.distance(frozen, base_frozen)
-        return torch.where(nearest < self.threshold, 1.0, torch.exp(before - now))
+        tuned_distance, nearest = self.distance(text, base)
+        frozen_distance, _ = self.distance(frozen, base_frozen)
+        return torch.where(nearest < self.threshold, 1.0, torch.exp(frozen_distance - tuned_distance))
 
     def distance(self, features: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
         """Mean distance to the k nearest base features, and the distance to the nearest, both [..., C]."""
         if features.shape[-1] != base.shape[-1] or base.shape[-2] == 0:
             raise SettingError(
-                f"dac needs text features of one dimension and at least one base class, "
+                f"dac needs text features of the same dimension and at least one base class, "
                 f"got {list(features.shape)} and base features {list(base.shape)}"
             )
         features, base = F.normalize(features.double(), dim=-1), F.normalize(base.double(), dim=-1)

@@ -2,8 +2,8 @@
 
     p = max_c softmax(z)_c falls into one of ten bins of equal width (lo, hi];  q = share of right predictions in it
 
-The predicted class gets q; the other classes share 1 - q in the proportions they had. A bin without validation images
-leaves its confidences as they are. Where q is below what another class then gets, the prediction changes.
+The predicted class gets q; the other classes share 1 - q in the proportions they had. In a bin without validation
+images confidences do not change. Where q is below what another class then gets, the prediction changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ TINY = torch.finfo(torch.float64).tiny  # a probability of 0 is written as the l
 @calibrators.register("histogram")
 @dataclass
 class Histogram(Calibrator):
-    """Confidence of the predicted class replaced by the accuracy of its bin. Gives log-probabilities.
+    """Confidence of the predicted class replaced by the accuracy of its bin. Returns log-probabilities.
+
+    Attributes:
+        n_bins: How many bins.
+        accuracy: Of each bin, after the fit; None for a bin without images.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> binned = Histogram().fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right
@@ -36,7 +40,7 @@ class Histogram(Calibrator):
     learns = ("accuracy",)
 
     n_bins: int = 10
-    accuracy: list[float | None] | None = field(default=None, init=False)  # of each bin; None: no images
+    accuracy: list[float | None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         check_n_bins(self.n_bins)
@@ -57,14 +61,14 @@ class Histogram(Calibrator):
         confidence, predicted = top_confidence(logits)
         top = predicted[:, None]
         bins = torch.from_numpy(width_index(confidence.cpu().numpy(), self.n_bins, EqualWidth())).to(logits.device)
-        known = logits.new_tensor([float("nan") if share is None else share for share in self.accuracy])
-        q = known[bins][:, None]
+        accuracy = logits.new_tensor([float("nan") if share is None else share for share in self.accuracy])
+        q = accuracy[bins][:, None]
         others = logits.scatter(1, top, float("-inf")).log_softmax(dim=1)  # proportions among the rest
         binned = ((1 - q).clamp(min=TINY).log() + others).scatter(1, top, q.clamp(min=TINY).log())
         return torch.where(q.isnan(), logits.log_softmax(dim=1), binned)
 
 
 def top_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Confidence and class of the predictions, both [n]; computed in one way, because an edge of a bin is near."""
+    """Confidence and class of the predictions, both [n]; fit and application share it, so that bins are the same."""
     confidence, predicted = logits.softmax(dim=1).max(dim=1)
     return confidence, predicted

@@ -3,7 +3,7 @@
     g = argmin Σ_{i,c} ( g(p_ic) - [y_i = c] )²  over non-decreasing g          q_ic ∝ g(p_ic) + 1e-9 p_ic
 
 p = softmax(z). g is found by pooling adjacent violators, is linear between the scores it was fitted on and constant
-beyond them. The last summand keeps the order of classes where g is flat; where g is 0 for all, it leaves p as it is.
+beyond them. The last summand keeps the order of classes where g is flat; where g is 0 for all, p does not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ TINY = torch.finfo(torch.float64).tiny  # a probability of 0 is written as the l
 @calibrators.register("isotonic")
 @dataclass
 class Isotonic(Calibrator):
-    """All class probabilities through one monotone map, then normalised. Gives log-probabilities.
+    """All class probabilities through one monotone map, then normalised. Returns log-probabilities.
+
+    Attributes:
+        scores: Corners of the map after the fit: probabilities.
+        frequencies: Corners of the map after the fit: how often such a class is right.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> mapped = Isotonic().fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right
@@ -60,10 +64,10 @@ class Isotonic(Calibrator):
 
 
 def isotonic_regression(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Corners of the non-decreasing function of x nearest to y in squares.
+    """Corners of the non-decreasing function of x that is nearest to y in least squares.
 
-    Every pass pools each run of values that do not rise into its mean, until all rise. What falls ends up in one pool
-    in any case, so many runs can be pooled at once.
+    Every pass pools each run of values that do not rise into its mean, until all rise. Falling values end up in one
+    pool in any case, so many runs can be pooled at once.
 
     >>> isotonic_regression(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 3.0, 1.0, 5.0]))
     (array([1., 2., 3., 4.]), array([0., 2., 2., 5.]))

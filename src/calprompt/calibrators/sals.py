@@ -2,8 +2,8 @@
 
     R(z) = (z - min z) / (max z - min z) * (max z⁰ - min z⁰) + min z⁰
 
-with minima and maxima over the classes of one image, and z⁰ its zero-shot logits. The order of the classes stays; how
-sure the model may be is taken from before tuning. Nothing is fitted. The same map in the training loss is `zs_norm`.
+with minima and maxima over the classes of one image, and z⁰ its zero-shot logits. The order of the classes stays; the
+range of the logits is that before tuning. Nothing is fitted. The same map in the training loss is `zs_norm`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from calprompt.losses.zs_norm import rescale_to_range
 class SampleLogitScaling(Calibrator):
     """Logits of each image rescaled to the range of its zero-shot ones (SaLS).
 
-    An image with equal logits for all classes, tuned or zero-shot, is refused: no range, or no prediction left.
+    An image with equal logits for all classes, tuned or zero-shot, is an error: it has no range, or no prediction.
 
     >>> import torch
     >>> tuned, zero_shot = torch.tensor([[0.0, 5.0, 10.0]]), torch.tensor([[2.0, 4.0, 3.0]])
@@ -41,6 +41,6 @@ class SampleLogitScaling(Calibrator):
         if flat:
             raise SettingError(
                 f"sals: the zero-shot logits of image {flat[0]} are the same for every class, so its prediction would "
-                f"be lost ({len(flat)} such of {len(zero_shot)} images)"
+                f"be lost (this is so for {len(flat)} of {len(zero_shot)} images)"
             )
         return rescale_to_range(record.logits.double(), zero_shot)

@@ -22,7 +22,10 @@ SMALLEST, LARGEST = 1e-6, 1e12  # of s, for logits that differ by 1 at most
 @calibrators.register("temperature")
 @dataclass
 class Temperature(Calibrator):
-    """One number that all logits are divided by, of the best likelihood.
+    """All logits divided by one number, that of the best likelihood.
+
+    Attributes:
+        temperature: That number, after the fit.
 
     >>> import torch
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
@@ -41,25 +44,25 @@ class Temperature(Calibrator):
         logits = record.logits.double()
         spread = float((logits.amax(dim=1) - logits.amin(dim=1)).max())
         logits = (logits - logits.amax(dim=1, keepdim=True)) / spread  # so that the scale of logits does not matter
-        own = logits.gather(1, record.given("labels")[:, None].to(logits.device))[:, 0]
-        if slope(SMALLEST, logits, own) >= 0:
+        at_label = logits.gather(1, record.given("labels")[:, None].to(logits.device))[:, 0]
+        if slope(SMALLEST, logits, at_label) >= 0:
             raise SettingError(
                 "no temperature fits: on the validation data the true class does not even have an above-average logit, "
                 "so the likelihood is best when every class is equally probable. Check the labels."
             )
-        if bool((own >= logits.max(dim=1).values).all()):
+        if bool((at_label >= logits.max(dim=1).values).all()):
             raise SettingError(
                 f"no temperature fits: all {len(logits)} validation images are classified right, "
-                "so the likelihood grows for ever as confidence goes to 1. Use more validation images."
+                "so the likelihood grows without limit as confidence goes to 1. Use more validation images."
             )
-        if slope(LARGEST, logits, own) < 0:
+        if slope(LARGEST, logits, at_label) < 0:
             raise SettingError(
                 f"no temperature fits: of the {len(logits)} validation images all are classified right, or wrong by "
                 "almost nothing, so the likelihood grows as confidence goes to 1. Use more validation images."
             )
         low, high = SMALLEST, LARGEST
         while high / low > 1 + 1e-15 and (middle := (low * high) ** 0.5) not in (low, high):
-            low, high = (middle, high) if slope(middle, logits, own) < 0 else (low, middle)
+            low, high = (middle, high) if slope(middle, logits, at_label) < 0 else (low, middle)
         self.temperature = spread / high
 
     def apply(self, record: StoredLogits) -> Tensor:
@@ -70,7 +73,10 @@ class Temperature(Calibrator):
 @calibrators.register("temperature_fixed")
 @dataclass
 class FixedTemperature(Calibrator):
-    """All logits divided by a number that was found elsewhere; 1.16 is what the released TCPT code writes for ViT.
+    """All logits divided by a given number; 1.16 is that of the released TCPT code for ViT.
+
+    Attributes:
+        temperature: The number.
 
     >>> import torch
     >>> FixedTemperature(2.0)(torch.tensor([[4.0, 0.0]]))
@@ -84,13 +90,13 @@ class FixedTemperature(Calibrator):
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise SettingError(f"a temperature is above 0, got {self.temperature}")
+            raise SettingError(f"temperature must be a finite number above 0, got {self.temperature}")
 
     def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() / self.temperature
 
 
-def slope(s: float, logits: Tensor, own: Tensor) -> float:
-    """Derivative of the NLL at s: mean of the expected logit minus the true one."""
+def slope(s: float, logits: Tensor, at_label: Tensor) -> float:
+    """Derivative of the NLL at s: mean of the expected logit minus that of the label."""
     probabilities = (s * logits).softmax(dim=1)
-    return float(((probabilities * logits).sum(dim=1) - own).mean())
+    return float(((probabilities * logits).sum(dim=1) - at_label).mean())

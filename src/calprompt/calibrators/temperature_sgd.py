@@ -3,9 +3,9 @@
     z = e^θ f·t,    θ starts at 4.6052 (a scale of 100) and follows SGD on the cross-entropy
 
 with momentum 0.9, a weight decay of 5e-4 that acts on θ too, batches of 100 in a fixed order, and 20 epochs: the first
-at a rate of 1e-5, the others along half a cosine from 0.05. Cosines are the stored logits divided by their known scale.
-θ depends on these settings and never quite arrives; `temperature` finds the optimum itself. In return it gives a number
-for any data, also where all predictions are right and the optimum is infinite.
+at a rate of 1e-5, the others along half a cosine from 0.05. Cosines are the stored logits divided by their scale. θ
+depends on these settings and does not quite reach the optimum, which `temperature` finds exactly. On the other hand it
+gives a number for any data, also where all predictions are right and the optimum is infinite.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ from calprompt.errors import SettingError
 @dataclass
 class TemperatureSGD(Calibrator):
     """One scale for all cosines, fitted by stochastic gradient descent as published.
+
+    Attributes:
+        initial: Where log_scale starts.
+        lr: Learning rate after the first epoch.
+        epochs: Passes over the validation images.
+        batch_size: Images per step.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+        warmup_lr: Learning rate of the first epoch.
+        log_scale: Logarithm of the scale, after the fit.
 
     >>> logits, labels = torch.tensor([[4.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
     >>> scaled = TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0))
@@ -49,7 +59,7 @@ class TemperatureSGD(Calibrator):
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise SettingError(f"epochs and batch_size are 1 or more, got {self.epochs} and {self.batch_size}")
+            raise SettingError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
 
     def learn(self, record: StoredLogits) -> None:
         assert record.logit_scale is not None
@@ -99,7 +109,13 @@ class TemperatureSGD(Calibrator):
 
 @dataclass
 class Descent:
-    """How a fit went: θ and the learning rate after each epoch, the loss at each step."""
+    """The course of a fit.
+
+    Attributes:
+        log_scales: θ after each epoch.
+        rates: Learning rate of each epoch.
+        losses: Loss of each step.
+    """
 
     log_scales: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)

@@ -19,14 +19,19 @@ from calprompt.calibrators.base import Calibrator, calibrators, refuse_one_outco
 from calprompt.calibrators.stored_logits import StoredLogits
 from calprompt.errors import SettingError
 
-SETTLED = 1e-12  # what is left to gain when one more step is the last: its error is squared
+SETTLED = 1e-12  # once a step gains no more than this it is the last one; the error after it is the square of this
 MAX_STEPS = 500
 
 
 @calibrators.register("vector")
 @dataclass
 class Vector(Calibrator):
-    """A scale and a bias for each class's logit, of the best likelihood; for the classes of the fit only.
+    """A scale and a bias for each class's logit, those of the best likelihood; only for the classes of the fit.
+
+    Attributes:
+        ridge: Weight of the pull towards no change.
+        scale: Of each class, after the fit.
+        bias: Of each class, after the fit.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> scaled = Vector(ridge=1e-6).fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right

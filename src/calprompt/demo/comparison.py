@@ -1,10 +1,10 @@
 """The demonstration: zero-shot CLIP, CoOp, and CoOp with TCPT, from base to novel classes, over several seeds.
 
-    <out>/runs/                       the runs, as `calprompt train` leaves them
+    <out>/runs/                       the runs, as `calprompt train` writes them
           table.csv, table.json       the numbers
           reliability-<dataset>.png   confidence against accuracy
 
-Runs that are there are not computed again, and one that was stopped goes on where it was.
+Finished runs are not computed again, and one that was interrupted continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from calprompt.report.reliability import reliability_figure, runs_panel, save_fi
 from calprompt.runs import Resources, Run, run
 from calprompt.text import slug
 
-METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; all else is the same
+METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything else is the same
 UNTUNED = "zero-shot"
 DIFFERENCES = (("CoOp + TCPT", "CoOp"),)
 SPLITS = ("base", "novel")
@@ -39,7 +39,13 @@ SPLITS = ("base", "novel")
 
 @dataclass(frozen=True)
 class Demo:
-    """The results, how many runs had to be computed, and the files that were written."""
+    """The demonstration's results.
+
+    Attributes:
+        results: The numbers.
+        computed: How many runs had to be computed.
+        files: The files that were written.
+    """
 
     results: Results
     computed: int
@@ -55,7 +61,7 @@ def run_demo(
         settings: What is compared.
         out: Folder of the runs, numbers and figures.
         store: Where image features are kept on disk, so that they are computed once.
-        progress: Shows how far it is.
+        progress: Called while it works.
     """
     out = Path(out).expanduser()
     resources = Resources(store=store)
@@ -68,9 +74,9 @@ def run_demo(
         runs[name][method].append(run(config, out / "runs", resources=resources, progress=progress))
     progress("runs", len(planned), len(planned), "")
     rows, files = list[Row](), []
-    for done, (name, held) in enumerate(runs.items()):
+    for done, (name, by_method) in enumerate(runs.items()):
         progress("tables and figures", done, len(runs), name)
-        methods = stored_predictions(held)
+        methods = stored_predictions(by_method)
         rows += compare(name, methods, differences=DIFFERENCES, n_bins=settings.bins, resamples=settings.resamples)
         panels = {
             split: {method: runs_panel(parts[split], n_bins=settings.bins) for method, parts in methods.items()}
@@ -78,31 +84,33 @@ def run_demo(
         }
         files.append(save_figure(reliability_figure(panels, name), out / f"reliability-{slug(name)}.png"))
     progress("tables and figures", len(runs), len(runs), "")
-    every = [each for held in runs.values() for of_method in held.values() for each in of_method]
-    sizes = {name: _sizes(next(iter(held.values()))[0]) for name, held in runs.items()}
-    results = Results(settings.record(), sizes, tuple(rows), _about(every[0]))
+    all_runs = [result for by_method in runs.values() for seeds in by_method.values() for result in seeds]
+    sizes = {name: _sizes(next(iter(by_method.values()))[0]) for name, by_method in runs.items()}
+    results = Results(settings.record(), sizes, tuple(rows), _metadata(all_runs[0]))
     results.write_csv(out / "table.csv")
     results.write_json(out / "table.json")
-    computed = sum(not each.reused for each in every)
+    computed = sum(not result.reused for result in all_runs)
     return Demo(results, computed, (out / "table.csv", out / "table.json", *files))
 
 
 def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Predictions]]]:
-    """Predictions on base and novel test images from the runs' logits: of the untuned model, then of every method."""
-    models = {method: [stored_models(each) for each in held] for method, held in runs.items()}
-    first = next(iter(models.values()))[0]
-    chosen = {UNTUNED: [first[ZERO_SHOT]]} | {method: [each[TUNED] for each in held] for method, held in models.items()}
+    """Predictions on base and novel test images from stored logits: method -> split -> one entry per run."""
+    stored = {method: [stored_models(result) for result in results] for method, results in runs.items()}
+    untuned = next(iter(stored.values()))[0][ZERO_SHOT]
+    models = {UNTUNED: [untuned]} | {method: [kinds[TUNED] for kinds in seeds] for method, seeds in stored.items()}
     return {
         method: {
-            split: [predictions(each.tests[split].logits, each.tests[split].labels, from_logits=True) for each in held]
+            split: [
+                predictions(model.tests[split].logits, model.tests[split].labels, from_logits=True) for model in seeds
+            ]
             for split in SPLITS
         }
-        for method, held in chosen.items()
+        for method, seeds in models.items()
     }
 
 
 def _names(settings: DemoSettings, resources: Resources, progress: Progress) -> dict[str, str]:
-    """What the datasets are called, each its own way, and where they are; pictures of the package are made here."""
+    """Names of the datasets, all different, and where they are; pictures of the package are made here."""
     names: dict[str, str] = {}
     for done, data in enumerate(settings.data):
         progress("datasets", done, len(settings.data), data)
@@ -116,13 +124,13 @@ def _names(settings: DemoSettings, resources: Resources, progress: Progress) -> 
     return names
 
 
-def _sizes(one: Run) -> dict[str, dict[str, int]]:
-    return {split: {count: one.metrics[split][count] for count in ("images", "classes")} for split in SPLITS}
+def _sizes(result: Run) -> dict[str, dict[str, int]]:
+    return {split: {count: result.metrics[split][count] for count in ("images", "classes")} for split in SPLITS}
 
 
-def _about(one: Run) -> dict[str, Any]:
+def _metadata(result: Run) -> dict[str, Any]:
     return {
-        "weights": one.record["backbone"]["fingerprint"],
+        "weights": result.record["backbone"]["fingerprint"],
         "calprompt": calprompt.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,

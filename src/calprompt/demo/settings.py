@@ -39,7 +39,7 @@ class DemoSettings:
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.data or len(set(self.data)) < len(self.data):
-            raise SettingError(f"data must be datasets, each once; got {', '.join(self.data) or 'none'}")
+            raise SettingError(f"data must be one or more different datasets, got {', '.join(self.data) or 'none'}")
 
     def config(self, data: str, loss: str, seed: int) -> RunConfig:
         """The settings of one run."""
@@ -49,6 +49,6 @@ class DemoSettings:
         return build_config(**{**read_recipe(self.recipe)[1], **changes})
 
     def record(self) -> dict[str, Any]:
-        """As plain data, with the epochs that the recipe says."""
+        """The settings as plain data, with the epochs of the recipe."""
         epochs = self.config(self.data[0], "ce", 1).training.epochs
         return {**asdict(self), "data": list(self.data), "epochs": epochs}

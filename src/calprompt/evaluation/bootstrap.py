@@ -1,57 +1,101 @@
-"""Bootstrap intervals of metrics: the images drawn again with replacement, the model and the calibrator as they are.
+"""Bootstrap intervals of metrics: the images are drawn again with replacement, the model and the calibrator stay.
 
 A resample is a row of counts w [N], how often each image was drawn. A mean over images is then w·x / N, and the sums of
 a bin are w·(x in the bin), so that many resamples are one product of matrices: counts [R, N] times columns [N, K].
 What depends on the order of the confidences (ACE, AURC) is sorted once and accumulated along the sorted counts.
 
+    1000 resamples of 1,600 images                                  about
+    all metrics of calprompt together, 5 or 100 classes             0.2 s
+    ACE of the conventions tcpt and dac                             0.3 s more
+    a metric that was registered elsewhere                          1000 times what it takes once
+
 The interval is the percentile one. Errors of bins (ECE, ACE, MCE) are made of absolute values, which grow with noise,
 and a resample is noisier than the sample: for a model that is nearly calibrated, or on few images, the interval lies
-too high and may not even hold the value itself.
+too high and may not even contain the value itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
-from calprompt.errors import CalpromptError
-from calprompt.metrics import Convention, EqualWidth, Predictions, binning
+from calprompt.errors import SettingError
+from calprompt.metrics import Convention, EqualWidth, Predictions, binning, metrics
+from calprompt.metrics.binning import check_n_bins
 from calprompt.metrics.conventions import DEFAULT, find_convention
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.scores import squared_errors
 
-AT_ONCE = 2_000_000  # counts held at a time
+AT_ONCE = 2_000_000  # counts in memory at a time
 
 
 def bootstrap_intervals(
-    given: Predictions,
+    predictions: Predictions,
     *,
+    names: Iterable[str] | None = None,
     n_bins: int = 10,
     convention: Convention | str = DEFAULT,
     resamples: int = 1000,
     seed: int | Sequence[int] = 0,
     level: float = 0.95,
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of all metrics but class-wise ECE and macro F1; the same seed draws the same images.
+    """Percentile intervals of metrics; the same seed draws the same images.
+
+    The metrics of calprompt are computed for many resamples at once. One that was registered elsewhere is called once
+    per resample, with the images that were drawn.
+
+    Args:
+        predictions: Checked probabilities and labels.
+        names: Which metrics; all registered ones, unless given.
+        n_bins: Bins of the calibration errors.
+        convention: How to bin.
+        resamples: How often the images are drawn.
+        seed: Of the draws.
+        level: How much of the resamples an interval contains.
+
+    Returns:
+        Both ends by metric. A metric that is not a finite number on some resample has no interval.
+
+    Raises:
+        SettingError: if `resamples` is not at least 1.
+        UnknownNameError: if a metric is not registered.
 
     >>> from calprompt.metrics import predictions
     >>> probs, labels = [[0.9, 0.1]] * 80 + [[0.7, 0.3]] * 20, [0] * 90 + [1] * 10
-    >>> bootstrap_intervals(predictions(probs, labels))["accuracy"]
+    >>> bootstrap_intervals(predictions(probs, labels), names=["accuracy", "macro_f1"])["accuracy"]
     (0.84, 0.96)
     """
+    rng, n = np.random.default_rng(seed), len(predictions.labels)
+    resampled = ResampledMetrics(predictions, names=names, n_bins=n_bins, convention=convention)
+    parts = [resampled(counts) for counts in resample_counts(rng, n, resamples)]
+    values = {name: np.concatenate([part[name] for part in parts]) for name in resampled.names}
+    return {name: percentile_interval(drawn, level) for name, drawn in values.items() if np.isfinite(drawn).all()}
+
+
+def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
+    """The interval that contains the middle of some values.
+
+    >>> percentile_interval(np.arange(101.0), 0.5)
+    (25.0, 75.0)
+    """
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def resample_counts(rng: np.random.Generator, n: int, resamples: int) -> Iterator[Ints]:
+    """How often each of n images is drawn in each resample, some rows [R, n] at a time.
+
+    Raises:
+        SettingError: if `resamples` is not at least 1.
+    """
     if resamples < 1:
-        raise CalpromptError(f"resamples must be at least 1, got {resamples}")
-    rng, n = np.random.default_rng(seed), len(given.labels)
-    parts: list[dict[str, Floats]] = []
-    left = resamples
-    while left:
-        rows = min(left, max(1, AT_ONCE // n))
-        parts.append(resampled_metrics(given, draw_counts(rng, n, rows), n_bins=n_bins, convention=convention))
-        left -= rows
-    ends = [(1 - level) / 2, (1 + level) / 2]
-    drawn = {name: np.quantile(np.concatenate([part[name] for part in parts]), ends) for name in parts[0]}
-    return {name: (float(low), float(high)) for name, (low, high) in drawn.items()}
+        raise SettingError(f"resamples must be at least 1, got {resamples}")
+    while resamples:
+        rows = min(resamples, max(1, AT_ONCE // n))
+        yield draw_counts(rng, n, rows)
+        resamples -= rows
 
 
 def draw_counts(rng: np.random.Generator, n: int, rows: int) -> Ints:
@@ -60,66 +104,175 @@ def draw_counts(rng: np.random.Generator, n: int, rows: int) -> Ints:
     return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
 
 
+class ResampledMetrics:
+    """Metrics of resamples of some predictions.
+
+    Args:
+        predictions: The sample.
+        names: Which metrics; all registered ones, unless given.
+        n_bins: Bins of the calibration errors.
+        convention: How to bin.
+    """
+
+    def __init__(
+        self,
+        predictions: Predictions,
+        *,
+        names: Iterable[str] | None = None,
+        n_bins: int = 10,
+        convention: Convention | str = DEFAULT,
+    ) -> None:
+        self.names = metrics.available() if names is None else list(names)
+        for name in self.names:
+            metrics.get(name)
+        self.predictions, self.n_bins, self.rule = predictions, check_n_bins(n_bins), find_convention(convention)
+        self.confidence, self.correct = predictions.confidence, predictions.correct.astype(np.float64)
+
+    def __call__(self, counts: Ints) -> dict[str, Floats]:
+        """The metrics of the sample that has image i counts[r, i] times, [R] each.
+
+        Args:
+            counts: [R, N]; all rows have the same sum.
+        """
+        values: dict[str, Floats] = {}
+        weights = counts.astype(np.float64)
+        groups: list[tuple[set[str], Callable[[Ints, Floats], dict[str, Floats]]]] = [
+            ({"accuracy", "mean_confidence", "confidence_gap", "nll", "brier"}, self._means),
+            ({"ece", "mce", "weighted_mce"}, self._binned),
+            ({"ace", "aurc"}, self._ranked),
+            ({"macro_f1"}, self._macro_f1),
+            ({"classwise_ece"}, self._classwise),
+        ]
+        for group, compute in groups:
+            if not group.isdisjoint(self.names):
+                values |= compute(counts, weights)
+        return {name: values[name] if name in values else self._one_by_one(name, counts) for name in self.names}
+
+    def _means(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        """Metrics that are means over images."""
+        accuracy, confidence, nll, brier = (weights @ self._columns / counts[0].sum()).T
+        gap = confidence - accuracy
+        return {"accuracy": accuracy, "mean_confidence": confidence, "confidence_gap": gap, "nll": nll, "brier": brier}
+
+    @cached_property
+    def _columns(self) -> Floats:
+        likelihood, errors = self.predictions.log_likelihood, squared_errors(self.predictions)
+        return np.stack([self.correct, self.confidence, -likelihood, errors], axis=1)
+
+    def _binned(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        """Calibration errors over equal-width bins of confidence."""
+        ece, mce, weighted_mce = self._width_gaps(weights, self.rule.ece, self.confidence, self.correct)
+        if self.rule.mce != self.rule.ece:
+            _, mce, weighted_mce = self._width_gaps(weights, self.rule.mce, self.confidence, self.correct)
+        return {"ece": ece, "mce": mce, "weighted_mce": weighted_mce}
+
+    def _width_gaps(
+        self, weights: Floats, bins: EqualWidth, confidence: Floats, correct: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """ECE, MCE and weighted MCE over equal-width bins, [R] each."""
+        index, counted, averaged = binning.width_members(confidence, self.n_bins, bins)
+        inside = (index[:, None] == np.arange(self.n_bins)).astype(np.float64)  # [N, bins]
+        count, members, difference = (
+            weights @ (inside * x[:, None]) for x in (counted, averaged, averaged * (correct - confidence))
+        )
+        gap = np.abs(np.divide(difference, members, out=np.zeros_like(difference), where=members > 0))
+        terms = count * gap / weights[0].sum()
+        return terms.sum(axis=1), gap.max(axis=1), terms.max(axis=1)
+
+    def _ranked(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        """ACE and AURC: sums over images of equal confidence, then along the confidences."""
+        order = np.argsort(self.confidence, kind="stable")
+        values, first = np.unique(self.confidence[order], return_index=True)
+        equal = counts[:, order]
+        right = equal * self.correct[order].astype(np.int64)
+        if len(values) < len(order):
+            equal, right = (np.add.reduceat(x, first, axis=1) for x in (equal, right))  # [R, values]
+        total = int(counts[0].sum())
+        upto = np.cumsum(equal, axis=1)
+        if self.rule.ace == "midrank":
+            ace = self._midrank_gaps(values, equal, right, upto, total)
+        else:
+            ace = np.array([self._mass_gap(np.repeat(np.arange(len(order)), row)) for row in counts])
+        wrong = equal - right
+        accepted = total - upto + equal  # at least this confident
+        wrong_accepted = wrong.sum(axis=1, keepdims=True) - np.cumsum(wrong, axis=1) + wrong
+        risk = wrong_accepted / np.maximum(accepted, 1)
+        return {"ace": ace, "aurc": (equal * risk).sum(axis=1) / total}
+
+    def _midrank_gaps(self, values: Floats, equal: Ints, right: Ints, upto: Ints, total: int) -> Floats:
+        rows, n_bins = len(equal), self.n_bins
+        bins = np.minimum(n_bins * (2 * upto - equal) // (2 * total), n_bins - 1)  # beyond the last: was not drawn
+        cell = bins + n_bins * np.arange(rows)[:, None]
+        difference = np.bincount(cell.ravel(), (right - equal * values).ravel(), minlength=rows * n_bins)
+        return np.asarray(np.abs(difference.reshape(rows, n_bins)).sum(axis=1) / total)
+
+    def _mass_gap(self, rows: Ints) -> float:
+        table = binning.mass_table(self.confidence[rows], self.correct[rows], self.n_bins, self.rule.ace)
+        return table.expected_gap
+
+    def _macro_f1(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        sample, by_image = self.predictions, np.ascontiguousarray(weights.T)
+        seen, total = np.zeros(len(counts)), np.zeros(len(counts))
+        for k in np.unique(sample.labels):
+            labels, predicted = sample.labels == k, sample.predicted == k
+            labelled = by_image[labels].sum(axis=0)
+            twice_hit, both = 2 * by_image[labels & predicted].sum(axis=0), labelled + by_image[predicted].sum(axis=0)
+            total += np.divide(twice_hit, both, out=np.zeros_like(both), where=labelled > 0)
+            seen += labelled > 0
+        return {"macro_f1": total / seen}
+
+    def _classwise(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        """Class-wise ECE.
+
+        The gap of a bin times its size is |Σ w·(y − p)| over the images in it. Nearly all probabilities of a class lie
+        in one bin. Its sum is that over all images, a product of matrices, less the sums of the other bins.
+        """
+        probs, labels = self.predictions.probs, self.predictions.labels
+        by_image, total = np.ascontiguousarray(weights.T), np.zeros(len(counts))
+        n, n_classes = probs.shape
+        at_once = max(1, AT_ONCE // n)
+        for start in range(0, n_classes, at_once):
+            classes = range(start, min(start + at_once, n_classes))
+            difference = (labels[:, None] == np.arange(start, classes.stop)) - probs[:, start : classes.stop]
+            usual = weights @ difference  # [R, classes], of all images
+            for k, rest in zip(classes, usual.T, strict=True):
+                bins = self._class_bins[k]
+                if bins is None:  # some images weigh in a bin without being in its means
+                    total += self._width_gaps(weights, self.rule.ece, probs[:, k], labels == k)[0] * counts[0].sum()
+                    continue
+                for rows in bins:
+                    part = difference[rows, k - start] @ by_image[rows]
+                    rest -= part
+                    total += np.abs(part)
+                total += np.abs(rest)
+        return {"classwise_ece": total / (n_classes * counts[0].sum())}
+
+    @cached_property
+    def _class_bins(self) -> list[list[Ints] | None]:
+        """Of each class, the images in each bin of its probability but the fullest; None if bins leave images out."""
+        result: list[list[Ints] | None] = []
+        for p in np.ascontiguousarray(self.predictions.probs.T):
+            index, counted, averaged = binning.width_members(p, self.n_bins, self.rule.ece)
+            size = np.bincount(index)
+            others = np.flatnonzero(size * (np.arange(len(size)) != size.argmax()))
+            whole = counted.all() and averaged.all()
+            result.append([np.flatnonzero(index == b) for b in others] if whole else None)
+        return result
+
+    def _one_by_one(self, name: str, counts: Ints) -> Floats:
+        """Any other metric, of each resample as predictions."""
+        metric, every = metrics.get(name), np.arange(counts.shape[1])
+        samples = (self.predictions.take(np.repeat(every, row)) for row in counts)
+        return np.array([metric(sample, n_bins=self.n_bins, convention=self.rule) for sample in samples])
+
+
 def resampled_metrics(
-    given: Predictions, counts: Ints, *, n_bins: int = 10, convention: Convention | str = DEFAULT
+    predictions: Predictions,
+    counts: Ints,
+    *,
+    names: Iterable[str] | None = None,
+    n_bins: int = 10,
+    convention: Convention | str = DEFAULT,
 ) -> dict[str, Floats]:
-    """Metrics of resamples: of image i taken counts[r, i] times, [R] each. Every row of counts has the same sum."""
-    rule, confidence, correct = find_convention(convention), given.confidence, given.correct.astype(np.float64)
-    total, weights = int(counts[0].sum()), counts.astype(np.float64)
-    columns = np.stack([correct, confidence, -given.log_likelihood, squared_errors(given)], axis=1)
-    accuracy, sure, nll, brier = (weights @ columns / total).T
-    ece, mce, weighted_mce = _binned(weights, confidence, correct, n_bins, rule.ece)
-    if rule.mce != rule.ece:
-        _, mce, weighted_mce = _binned(weights, confidence, correct, n_bins, rule.mce)
-    ace, aurc = _ranked(counts, confidence, correct, n_bins)
-    if rule.ace != "midrank":
-        takes = (np.repeat(np.arange(len(confidence)), row) for row in counts)
-        tables = (binning.mass_table(confidence[take], correct[take], n_bins, rule.ace) for take in takes)
-        ace = np.array([table.expected_gap for table in tables])
-    return {
-        "accuracy": accuracy,
-        "mean_confidence": sure,
-        "confidence_gap": sure - accuracy,
-        "nll": nll,
-        "brier": brier,
-        "ece": ece,
-        "mce": mce,
-        "weighted_mce": weighted_mce,
-        "ace": ace,
-        "aurc": aurc,
-    }
-
-
-def _binned(
-    weights: Floats, confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth
-) -> tuple[Floats, Floats, Floats]:
-    """ECE, MCE and weighted MCE over equal-width bins, [R] each."""
-    index, counted, averaged = binning.width_members(confidence, n_bins, bins)
-    inside = (index[:, None] == np.arange(n_bins)).astype(np.float64)  # [N, bins]
-    count, members, difference = (
-        weights @ (inside * x[:, None]) for x in (counted, averaged, averaged * (correct - confidence))
-    )
-    gap = np.abs(np.divide(difference, members, out=np.zeros_like(difference), where=members > 0))
-    terms = count * gap / weights[0].sum()
-    return terms.sum(axis=1), gap.max(axis=1), terms.max(axis=1)
-
-
-def _ranked(counts: Ints, confidence: Floats, correct: Floats, n_bins: int) -> tuple[Floats, Floats]:
-    """ACE with mid-rank bins and AURC, [R] each: sums over images of equal confidence, then along the confidences."""
-    order = np.argsort(confidence, kind="stable")
-    values, first = np.unique(confidence[order], return_index=True)
-    equal = np.add.reduceat(counts[:, order], first, axis=1)  # [R, values]
-    right = np.add.reduceat(counts[:, order] * correct[order].astype(np.int64), first, axis=1)
-    rows, total = len(counts), int(counts[0].sum())
-    upto = np.cumsum(equal, axis=1)
-
-    bins = np.minimum(n_bins * (2 * upto - equal) // (2 * total), n_bins - 1)  # the last is not drawn if it is beyond
-    cell = bins + n_bins * np.arange(rows)[:, None]
-    difference = np.bincount(cell.ravel(), (right - equal * values).ravel(), minlength=rows * n_bins)
-    ace = np.abs(difference.reshape(rows, n_bins)).sum(axis=1) / total
-
-    wrong = equal - right
-    accepted = total - upto + equal  # at least this confident
-    wrong_accepted = wrong.sum(axis=1, keepdims=True) - np.cumsum(wrong, axis=1) + wrong
-    risk = wrong_accepted / np.maximum(accepted, 1)
-    return ace, (equal * risk).sum(axis=1) / total
+    """Metrics of resamples, [R] each: see `ResampledMetrics`."""
+    return ResampledMetrics(predictions, names=names, n_bins=n_bins, convention=convention)(counts)

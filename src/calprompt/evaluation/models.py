@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calprompt.calibrators import StoredLogits
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
 
 TUNED, ZERO_SHOT = "tuned", "zero-shot"
@@ -25,12 +25,14 @@ PARTS = ("base", "novel", "all")
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What one model gave on the images of a run.
+    """The results of one model on the images of a run.
 
-    val      of the classes that were trained on; None if the run has no validation images
-    tests    by split
-    missing  test splits the model has no logits of, and why
-    others   test splits of other classes than those trained on
+    Attributes:
+        name: "tuned" or "zero-shot".
+        val: Of the classes that were trained on; None if the run has no validation images.
+        tests: By split.
+        missing: Test split -> why the model has no logits of it.
+        others: Test splits of other classes than those trained on.
     """
 
     name: str
@@ -42,7 +44,15 @@ class StoredModel:
 
 @dataclass(frozen=True)
 class LogitsFile:
-    """A file of logits, the run's own or one of other data, and the metrics that were taken of it."""
+    """A file of logits, of a run or of its evaluation on other data.
+
+    Attributes:
+        path: Where it is.
+        tensors: What it contains.
+        class_names: Part (base, novel or all; val) -> class names.
+        logit_scale: Of the backbone.
+        metrics: What was measured on it.
+    """
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -52,80 +62,86 @@ class LogitsFile:
 
     @classmethod
     def read(cls, folder: Path, metrics: Mapping[str, Any], record: Mapping[str, Any]) -> LogitsFile:
-        """A file of logits, verified against the record that has its checksum."""
+        """Read a file of logits and verify it against the record that has its checksum."""
         path = folder / LOGITS
-        tensors, about = read_run_tensors(folder, LOGITS, record)
-        if not {"class_names", "logit_scale"} <= set(about) or not set(PARTS) & set(about["class_names"]):
-            raise CalpromptError(f"{path} does not hold class_names and logit_scale: it is damaged or not of a run")
-        return cls(path, tensors, about["class_names"], float(about["logit_scale"]), metrics)
+        tensors, metadata = read_run_tensors(folder, LOGITS, record)
+        if not {"class_names", "logit_scale"} <= set(metadata) or not set(PARTS) & set(metadata["class_names"]):
+            raise DamagedFileError(f"{path} does not hold class_names and logit_scale: it is damaged or not of a run")
+        return cls(path, tensors, metadata["class_names"], float(metadata["logit_scale"]), metrics)
 
     @property
     def parts(self) -> list[str]:
-        """What it has test images of; the first of the run's own is what was trained on."""
+        """Which of base, novel and all it has; the first one of a run is what was trained on."""
         return [part for part in PARTS if part in self.class_names]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise CalpromptError(f"{self.path} does not hold {name!r}: it is damaged or not of a run")
+            raise DamagedFileError(f"{self.path} does not hold {name!r}: it is damaged or not of a run")
         return self.tensors[name]
 
 
 def stored_models(run: Run) -> dict[str, StoredModel]:
-    """The tuned and the zero-shot model of a run, from its files of logits."""
+    """The tuned and the zero-shot model of a run, from its files of logits.
+
+    Raises:
+        NotFoundError: if the run has no logits, because it is not finished.
+        DamagedFileError: if a file of logits is damaged.
+    """
     if not (run.folder / LOGITS).is_file():
-        raise CalpromptError(f"{run.folder} has no {LOGITS}: it {run.unfinished}")
-    own = LogitsFile.read(run.folder, run.metrics, run.record)
-    files = {f"{each.name}/": LogitsFile.read(each.folder, each.metrics, each.record) for each in run.transfers}
-    return {name: _model(name, own, {"": own, **files}) for name in (TUNED, ZERO_SHOT)}
+        raise NotFoundError(f"{run.folder} has no {LOGITS}: it {run.unfinished}")
+    main = LogitsFile.read(run.folder, run.metrics, run.record)
+    files = {f"{other.name}/": LogitsFile.read(other.folder, other.metrics, other.record) for other in run.transfers}
+    return {name: _model(name, main, {"": main, **files}) for name in (TUNED, ZERO_SHOT)}
 
 
-def _model(name: str, own: LogitsFile, files: Mapping[str, LogitsFile]) -> StoredModel:
-    """`files` are those of all test splits, by what the names of their splits begin with."""
+def _model(name: str, main: LogitsFile, files: Mapping[str, LogitsFile]) -> StoredModel:
+    """A model from the file of the run itself, `main`, and all files by the prefix of their splits."""
     logits, _ = KINDS[name]
-    base = own.parts[0]
+    base = main.parts[0]
     tests, missing, others = {}, {}, set()
-    for where, file in files.items():
+    for prefix, file in files.items():
         for part in file.parts:
-            split = f"{where}{part}"
-            if file.class_names[part] != own.class_names[base]:
+            split = f"{prefix}{part}"
+            if file.class_names[part] != main.class_names[base]:
                 others.add(split)
             reason = file.metrics.get(part, {}).get("not_applicable")
             if reason and f"{part}/{logits}" not in file.tensors:
                 missing[split] = reason
             else:
-                tests[split] = _record(name, file, own, part, part)
-    val = _record(name, own, own, "val", base) if "val" in own.class_names else None
+                tests[split] = _record(name, file, main, part, part)
+    val = _record(name, main, main, "val", base) if "val" in main.class_names else None
     return StoredModel(name, val, tests, missing, frozenset(others))
 
 
-def _record(name: str, file: LogitsFile, own: LogitsFile, split: str, part: str) -> StoredLogits:
-    """One split of a file; its text features are those of `part`, and base features are the run's own."""
-    (logits, text), base = KINDS[name], own.parts[0]
-    held = {
+def _record(name: str, file: LogitsFile, main: LogitsFile, split: str, part: str) -> StoredLogits:
+    """One split of a file; its text features are those of `part`, and base features are those of the run itself."""
+    (logits, text), base = KINDS[name], main.parts[0]
+    tensors = {
         "logits": file[f"{split}/{logits}"],
         "labels": file[f"{split}/labels"],
-        "text": _text(text, file, own, part),
+        "text": _text(text, file, main, part),
         "frozen_text": file[f"{part}/frozen_text"],
-        "base_text": own[f"{base}/{text}"],
-        "base_frozen_text": own[f"{base}/frozen_text"],
+        "base_text": main[f"{base}/{text}"],
+        "base_frozen_text": main[f"{base}/frozen_text"],
         "zero_shot_logits": file[f"{split}/zero_shot_logits"],
     }
     try:
-        return StoredLogits(**held, logit_scale=file.logit_scale)
+        return StoredLogits(**tensors, logit_scale=file.logit_scale)
     except CalpromptError as error:
-        raise CalpromptError(f"{file.path} is damaged: {error}") from error
+        raise DamagedFileError(f"{file.path} is damaged: {error}") from error
 
 
-def _text(kind: str, file: LogitsFile, own: LogitsFile, part: str) -> Tensor:
-    """Text features of a part; of tuned prompts, those that the run has of a class stand for it in other data too.
+def _text(kind: str, file: LogitsFile, main: LogitsFile, part: str) -> Tensor:
+    """Text features of a part; a class that the run itself has keeps the features it has there.
 
-    They differ only where text features depend on images: without this, a base class in other pictures would be none.
+    Tuned text features that depend on images differ between files: without this, a calibrator would not recognise a
+    base class in other data.
     """
-    found = file[f"{part}/{kind}"]
-    if file is own or kind != KINDS[TUNED][1]:
-        return found
-    known: dict[str, Tensor] = {}
-    for each in own.parts:
-        if f"{each}/{kind}" in own.tensors:
-            known |= zip(own.class_names[each], own[f"{each}/{kind}"], strict=True)
-    return torch.stack([known.get(name, row) for name, row in zip(file.class_names[part], found, strict=True)])
+    features = file[f"{part}/{kind}"]
+    if file is main or kind != KINDS[TUNED][1]:
+        return features
+    by_class: dict[str, Tensor] = {}
+    for main_part in main.parts:
+        if f"{main_part}/{kind}" in main.tensors:
+            by_class |= zip(main.class_names[main_part], main[f"{main_part}/{kind}"], strict=True)
+    return torch.stack([by_class.get(name, row) for name, row in zip(file.class_names[part], features, strict=True)])

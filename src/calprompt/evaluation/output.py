@@ -2,13 +2,11 @@
 
 A row is one number: run, model (tuned or zero-shot), split, calibrator, metric, value, low, high, n. Values are
 fractions; low and high are the ends of the 95 % interval, empty where there is none; n is the number of images. A JSON
-file also holds the settings, the versions, what calibrators promise and learned, thresholds, and why a row is missing.
+file also has the settings, the versions, what calibrators promise and learned, thresholds, and why a row is missing.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -19,8 +17,9 @@ import numpy as np
 import torch
 
 import calprompt
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
+from calprompt.evaluation.tables import csv_bytes
 from calprompt.extensions import load_extension
 from calprompt.files import locked, write_bytes, write_json
 from calprompt.runs.folder import EVALUATION, write_evaluation
@@ -30,34 +29,34 @@ SUFFIXES = (".json", ".csv")
 
 
 def tidy_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """One row a number, in the order of `COLUMNS`."""
+    """One row per number, in the order of `COLUMNS`."""
     names = run_names(evaluations)
     rows = (
-        (name, each.model, split, each.calibrator, *row)
+        (name, calibrated.model, split, calibrated.calibrator, *row)
         for name, evaluation in zip(names, evaluations, strict=True)
-        for each in evaluation.calibrated
-        for split, *row in _numbers(evaluation, each)
+        for calibrated in evaluation.calibrated
+        for split, *row in _numbers(evaluation, calibrated)
     )
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
-def _numbers(evaluation: Evaluation, each: Calibrated) -> Iterator[tuple[Any, ...]]:
+def _numbers(evaluation: Evaluation, calibrated: Calibrated) -> Iterator[tuple[Any, ...]]:
     """Split, metric, value, low, high, n of one calibrator."""
-    for split, values in each.values.items():
+    for split, values in calibrated.values.items():
         for metric, measured in values.items():
             yield split, metric, measured.value, measured.low, measured.high, evaluation.sizes[split][0]
-    if each.selection is None:
+    if calibrated.selection is None:
         return
-    for split, found in each.selection.accepted.items():
+    for split, outcome in calibrated.selection.accepted.items():
         if split == "val":
-            yield split, "threshold", each.selection.threshold, None, None, found.images
-        yield split, "coverage_at_threshold", found.coverage, None, None, found.images
-        if found.error is not None:
-            yield split, "error_at_threshold", found.error, None, None, found.accepted
+            yield split, "threshold", calibrated.selection.threshold, None, None, outcome.images
+        yield split, "coverage_at_threshold", outcome.coverage, None, None, outcome.images
+        if outcome.error is not None:
+            yield split, "error_at_threshold", outcome.error, None, None, outcome.accepted
 
 
 def evaluation_record(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """Everything about evaluations of the same settings, as plain data."""
+    """Everything about evaluations with the same settings, as plain data."""
     settings = evaluations[0].settings
     names = run_names(evaluations)
     return {
@@ -73,7 +72,7 @@ def evaluation_record(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "runs": [_run(name, each) for name, each in zip(names, evaluations, strict=True)],
+        "runs": [_run(name, evaluation) for name, evaluation in zip(names, evaluations, strict=True)],
         "rows": tidy_rows(evaluations),
     }
 
@@ -86,15 +85,15 @@ def _run(name: str, evaluation: Evaluation) -> dict[str, Any]:
         "val_images": evaluation.val_images,
         "calibrators": [
             {
-                "model": each.model,
-                "calibrator": each.calibrator,
-                "keeps_argmax": each.keeps_argmax,
-                "novel": each.novel,
-                "state": each.state,
-                "not_applicable": each.reasons,
-                "selection": None if each.selection is None else asdict(each.selection),
+                "model": calibrated.model,
+                "calibrator": calibrated.calibrator,
+                "keeps_argmax": calibrated.keeps_argmax,
+                "novel": calibrated.novel,
+                "state": calibrated.state,
+                "not_applicable": calibrated.reasons,
+                "selection": None if calibrated.selection is None else asdict(calibrated.selection),
             }
-            for each in evaluation.calibrated
+            for calibrated in evaluation.calibrated
         ],
     }
 
@@ -107,22 +106,37 @@ def run_names(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def check_output(path: str | Path) -> Path:
-    """Where to write: a .json or .csv file in a folder that is there, or can be made."""
+    """Where to write evaluations; its folder is made if it does not exist.
+
+    Raises:
+        SettingError: if the path does not end in .json or .csv, or is a folder.
+    """
     path = Path(path).expanduser()
     if path.suffix not in SUFFIXES:
-        raise CalpromptError(f"evaluations are written as {' or '.join(SUFFIXES)}, got {path.name!r}")
+        raise SettingError(f"evaluations are written as {' or '.join(SUFFIXES)}, got {path.name!r}")
     if path.is_dir():
-        raise CalpromptError(f"{path} is a folder; give the name of a file")
+        raise SettingError(f"{path} is a folder; give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None = None) -> list[Path]:
-    """Write one file of all of them, or evaluation.json into the folder of each; returns what was written."""
+    """Write evaluations to files.
+
+    Args:
+        evaluations: All with the same settings.
+        path: A .json or .csv file for all of them; evaluation.json in the folder of each run, unless given.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        CalpromptError: if a run folder cannot be written to.
+    """
     if path is not None:
         path = check_output(path)
         if path.suffix == ".csv":
-            write_bytes(path, _csv(tidy_rows(evaluations)))
+            write_bytes(path, csv_bytes(COLUMNS, tidy_rows(evaluations)))
         else:
             write_json(path, evaluation_record(evaluations))
         return [path]
@@ -137,11 +151,3 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
                 f"cannot write {folder / EVALUATION}: {error.strerror or error}; write elsewhere with out=FILE"
             ) from error
     return paths
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()

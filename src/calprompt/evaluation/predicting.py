@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator
 from calprompt.class_names import check_class_names
-from calprompt.errors import CalpromptError, DamagedFileError, SettingError
+from calprompt.errors import DamagedFileError, SettingError
 from calprompt.evaluation.models import TUNED, stored_models
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.predictor import Predictor
@@ -47,7 +47,7 @@ def run_predictor(
     with restored.backbone.limited_threads():
         tuner, reason = tuner_for_classes(restored.config, restored.tuner, names, restored.tuner.template)
     if tuner is None:
-        raise CalpromptError(f"{run.folder}: {reason}")
+        raise SettingError(f"{run.folder}: {reason}")
     tensors, metadata = read_run_tensors(run.folder, LOGITS, run.record)
     base = next(iter(restored.class_names))
     return Predictor(
@@ -62,10 +62,15 @@ def run_predictor(
 def fitted_calibrator(run: Run, spec: str) -> Calibrator:
     """A calibrator with what it learned on the validation images of a run.
 
-    Its state is read back from evaluation.json, if `evaluate` fitted it there; otherwise it is fitted on the stored
-    logits in the same way.
+    Its state is read from evaluation.json, if `evaluate` has fitted it; otherwise it is fitted on the stored logits in
+    the same way.
+
+    Args:
+        run: A finished run.
+        spec: The calibrator, such as "temperature" or "temperature -> dac".
 
     Raises:
+        DamagedFileError: if evaluation.json is of another run.
         CalpromptError: if the run has no validation images, or the calibrator cannot be fitted on them.
     """
     spec = normalized_spec(spec)
@@ -79,9 +84,9 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
             raise DamagedFileError(
                 f"{run.folder / EVALUATION} is of another run; delete it, and 'calprompt evaluate' writes it again"
             )
-        for each in entry["calibrators"]:
-            if (each["model"], each["calibrator"]) == (TUNED, spec) and each["state"] is not None:
-                return calibrator.restore(each["state"])
+        for record in entry["calibrators"]:
+            if (record["model"], record["calibrator"]) == (TUNED, spec) and record["state"] is not None:
+                return calibrator.restore(record["state"])
     val = stored_models(run)[TUNED].val
     if val is None:
         raise SettingError(
@@ -92,26 +97,26 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
 
 
 def _class_names(restored: Restored, part: str | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    own = restored.class_names
+    parts = restored.class_names
     if class_names is not None:
         if part is not None:
             raise SettingError("give part or class_names, not both")
         return check_class_names(class_names)
     if part is None:
-        return next(iter(own.values()))
+        return next(iter(parts.values()))
     if part not in PARTS:
         raise unknown("part", part, PARTS)
-    if part in own:
-        return own[part]
+    if part in parts:
+        return parts[part]
     if part != "all":
         raise SettingError(f"{restored.run.folder} has no {part} classes, it was tuned on all of them; give part=all")
-    return tuple(dict.fromkeys(name for names in own.values() for name in names))
+    return tuple(dict.fromkeys(name for names in parts.values() for name in names))
 
 
 def _stored_text(tensors: dict[str, Tensor], parts: dict[str, list[str]], names: Sequence[str]) -> Tensor | None:
-    """Text features as the run stored them, which stand for all images where each has its own; None if some lack."""
-    known: dict[str, Tensor] = {}
-    for part, own in parts.items():
+    """The text features [C, D] that the run stored, where each image has its own in truth; None if some are missing."""
+    features: dict[str, Tensor] = {}
+    for part, class_names in parts.items():
         if f"{part}/text" in tensors:
-            known |= zip(own, tensors[f"{part}/text"], strict=True)
-    return torch.stack([known[name] for name in names]) if all(name in known for name in names) else None
+            features |= zip(class_names, tensors[f"{part}/text"], strict=True)
+    return torch.stack([features[name] for name in names]) if all(name in features for name in names) else None

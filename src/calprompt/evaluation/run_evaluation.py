@@ -3,7 +3,7 @@
     val of the base classes ── fit ──▶ calibrator ── base, novel ──▶ metrics, intervals
                                           (or all; and of other data that the run was evaluated on)
 
-Nothing is fitted or chosen on test images. Calibrators are fitted once and are the same map in all resamples; all of
+Nothing is fitted or selected on test images. Calibrators are fitted once and are the same map in all resamples; all of
 them are measured on the same resamples.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredModel, stored_models
 from calprompt.evaluation.selection import Selection, select
@@ -29,7 +29,7 @@ from calprompt.runs.folder import Run, load_run
 
 @dataclass(frozen=True)
 class Measured:
-    """A metric and its interval, if it has one."""
+    """A metric and its interval, if one was computed."""
 
     value: float
     low: float | None = None
@@ -40,10 +40,15 @@ class Measured:
 class Calibrated:
     """One model under one calibrator.
 
-    keeps_argmax, novel  what the calibrator promises
-    state                what it learned; None if it could not be fitted
-    values               split -> metric -> value
-    reasons              split -> why there are no values
+    Attributes:
+        model: "tuned" or "zero-shot".
+        calibrator: Its name, with options or as a chain.
+        keeps_argmax: Whether the calibrator never changes a prediction.
+        novel: Whether it applies to classes that it was not fitted on.
+        state: What it learned; None if it could not be fitted.
+        values: Split -> metric -> value.
+        reasons: Split -> why there are no values.
+        selection: The threshold with a guarantee, if one was asked for.
     """
 
     model: str
@@ -58,7 +63,15 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A run under all calibrators; `sizes` are images and classes of each test split."""
+    """A run under all calibrators.
+
+    Attributes:
+        run: What was evaluated.
+        settings: How.
+        sizes: Test split -> number of images and of classes.
+        val_images: How many validation images there are.
+        calibrated: The results, by model and calibrator.
+    """
 
     run: Run
     settings: EvaluationSettings
@@ -75,22 +88,26 @@ def evaluate_run(
     Args:
         folder: Of the run.
         settings: How to evaluate it; the defaults, unless given.
-        progress: Shows how far it is.
+        progress: Called while it works.
+
+    Raises:
+        NotFoundError: if it is no folder of a run, or the run is not finished.
+        DamagedFileError: if a file of the run is damaged.
     """
     settings = settings or EvaluationSettings()
     run = load_run(folder)
     models = stored_models(run)
-    chosen = [models[name] for name in ((TUNED, ZERO_SHOT) if settings.zero_shot else (TUNED,))]
-    found: list[Calibrated] = []
-    total = len(chosen) * len(settings.specs)
-    for model in chosen:
+    selected = [models[name] for name in ((TUNED, ZERO_SHOT) if settings.zero_shot else (TUNED,))]
+    results: list[Calibrated] = []
+    total = len(selected) * len(settings.specs)
+    for model in selected:
         for spec in settings.specs:
-            progress(f"evaluating {run.folder.name}", len(found), total, spec)
-            found.append(_calibrated(model, spec, settings))
+            progress(f"evaluating {run.folder.name}", len(results), total, spec)
+            results.append(_calibrated(model, spec, settings))
     progress(f"evaluating {run.folder.name}", total, total, "")
     sizes = {name: (len(record.logits), record.logits.shape[1]) for name, record in models[ZERO_SHOT].tests.items()}
     val = models[TUNED].val
-    return Evaluation(run, settings, sizes, 0 if val is None else len(val.logits), tuple(found))
+    return Evaluation(run, settings, sizes, 0 if val is None else len(val.logits), tuple(results))
 
 
 def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> Calibrated:
@@ -101,7 +118,7 @@ def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> 
     for split, record in model.tests.items():
         try:
             if split in model.others and not calibrator.novel:
-                raise CalpromptError(f"{spec} is for the classes it was fitted on and does not apply to others")
+                raise SettingError(f"{spec} is for the classes it was fitted on and does not apply to others")
             if unfit is not None:
                 raise unfit
             values[split] = _measure(calibrator(record), record, split, settings)
@@ -115,12 +132,12 @@ def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> 
 
 
 def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> CalpromptError | None:
-    """Fit, or give the reason why that cannot be done."""
+    """Fit a calibrator; returns the error if that fails."""
     if not calibrator.learns:
         return None
     try:
         if val is None:
-            raise CalpromptError(
+            raise SettingError(
                 f"the run has no validation images, and {spec} has to be fitted on some; closed-form calibrators such "
                 "as dac and sals need none"
             )
@@ -132,12 +149,12 @@ def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> Calprom
 
 def _measure(logits: Tensor, record: StoredLogits, split: str, settings: EvaluationSettings) -> dict[str, Measured]:
     softmax = conventions.get(settings.convention).softmax
-    given = predictions(logits, record.given("labels"), from_logits=True, softmax=softmax)
-    values = evaluate(given, n_bins=settings.bins, convention=settings.convention)
+    sample = predictions(logits, record.given("labels"), from_logits=True, softmax=softmax)
+    values = evaluate(sample, n_bins=settings.bins, convention=settings.convention)
     intervals: dict[str, tuple[float, float]] = {}
     if settings.bootstrap:
         intervals = bootstrap_intervals(
-            given,
+            sample,
             n_bins=settings.bins,
             convention=settings.convention,
             resamples=settings.bootstrap,
@@ -164,10 +181,12 @@ def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], setti
 
 
 def _plain(calibrator: Calibrator, spec: str) -> dict[str, Any]:
-    """What a calibrator learned, if it can be written down."""
+    """What a calibrator learned, as plain data."""
     state = calibrator.state()
     try:
         canonical_json(state)
     except (TypeError, ValueError) as error:
-        raise CalpromptError(f"what the calibrator {spec!r} learned is not plain numbers and lists: {error}") from error
+        raise SettingError(
+            f"state() of the calibrator {spec!r} must return plain numbers, text, lists and dictionaries: {error}"
+        ) from error
     return state

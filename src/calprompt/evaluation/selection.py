@@ -1,7 +1,7 @@
-"""A confidence threshold with a guarantee, chosen on the validation images of a run and looked at on its test images.
+"""A confidence threshold with a guarantee, selected on the validation images of a run and applied to its test images.
 
 The guarantee needs images that had no part in the confidences. The validation images had none in the prompts, but a
-fitted calibrator has seen them: it is fitted again on one half of them, and the threshold is chosen on the other half.
+fitted calibrator has seen them: it is fitted again on one half, and the threshold is selected on the other half.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.metrics import GuaranteedThreshold, guaranteed_threshold, predictions
+from calprompt.metrics.selective import AcceptanceRates
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """What a threshold accepts of some images."""
+class Accepted(AcceptanceRates):
+    """What a threshold accepts of some images.
+
+    Attributes:
+        images: How many there are.
+        accepted: How many of them are at or above the threshold.
+        wrong: How many of the accepted predictions are wrong.
+    """
 
     images: int
     accepted: int
     wrong: int
-
-    @property
-    def coverage(self) -> float:
-        return self.accepted / self.images
-
-    @property
-    def error(self) -> float | None:
-        """Of the accepted ones, if there are any."""
-        return self.wrong / self.accepted if self.accepted else None
 
 
 @dataclass(frozen=True)
 class Selection:
     """A threshold for one calibrator.
 
-    fitted_on  validation images that the calibrator was fitted on for this; the threshold was chosen on the others
-    state      what it learned from them
-    tests      what the threshold accepts of the test images; the guarantee is for classes that were trained on only
-    reason     why there is no threshold
+    Attributes:
+        chosen: The threshold and what it accepts of the validation images it was selected on.
+        fitted_on: How many validation images the calibrator was fitted on; the threshold was selected on the others.
+        state: What the calibrator learned from them.
+        tests: What the threshold accepts of the test images; the guarantee is only for classes that were trained on.
+        reason: Why there is no threshold.
     """
 
     chosen: GuaranteedThreshold | None = None
@@ -58,7 +58,7 @@ class Selection:
 
     @property
     def accepted(self) -> dict[str, Accepted]:
-        """Of the validation images it was chosen on (val) and of the test images; empty if there is no threshold."""
+        """By split: "val" are the images it was selected on, then the test splits; empty if there is no threshold."""
         if self.chosen is None or self.chosen.threshold is None:
             return {}
         return {"val": Accepted(self.chosen.images, self.chosen.accepted, self.chosen.wrong), **self.tests}
@@ -73,9 +73,15 @@ def select(
     confidence_level: float = 0.95,
     seed: int = 0,
 ) -> Selection:
-    """Choose a threshold on validation results and apply it to test results; the calibrator is fitted, if it has to be.
+    """Select a threshold on validation results and apply it to test results.
 
-    tests  those that the calibrator may be applied to
+    Args:
+        calibrator: Is fitted on half of the validation results, if it learns.
+        val: Validation results.
+        tests: Test results by split, those that the calibrator applies to.
+        target_error: The largest error rate of accepted predictions.
+        confidence_level: How sure the guarantee has to be.
+        seed: Of halving the validation results.
     """
     fitted_on = 0
     if calibrator.learns:
@@ -83,30 +89,30 @@ def select(
         fitted_on = len(order) // 2
         calibrator.fit(subset(val, torch.from_numpy(order[:fitted_on])))
         val = subset(val, torch.from_numpy(order[fitted_on:]))
-    chosen = guaranteed_threshold(*outcomes(calibrator, val), target_error, confidence_level)
-    found = {}
-    if chosen.threshold is not None:
+    guarantee = guaranteed_threshold(*outcomes(calibrator, val), target_error, confidence_level)
+    applied = {}
+    if guarantee.threshold is not None:
         for name, record in tests.items():
             confidence, correct = outcomes(calibrator, record)
-            accepted = confidence >= chosen.threshold
-            found[name] = Accepted(len(accepted), int(accepted.sum()), int((accepted & ~correct).sum()))
-    return Selection(chosen, fitted_on, calibrator.state(), found, chosen.reason)
+            accepted = confidence >= guarantee.threshold
+            applied[name] = Accepted(len(accepted), int(accepted.sum()), int((accepted & ~correct).sum()))
+    return Selection(guarantee, fitted_on, calibrator.state(), applied, guarantee.reason)
 
 
 def outcomes(calibrator: Calibrator, record: StoredLogits) -> tuple[Any, Any]:
     """Calibrated confidence of each image, and whether its prediction is right."""
-    given = predictions(calibrator(record), record.given("labels"), from_logits=True)
-    return given.confidence, given.correct
+    sample = predictions(calibrator(record), record.given("labels"), from_logits=True)
+    return sample.confidence, sample.correct
 
 
 def subset(record: StoredLogits, indices: Tensor) -> StoredLogits:
     """Some images of a record."""
     shared = {"frozen_text", "base_frozen_text"} | {
-        name for name in ("text", "base_text") if (held := getattr(record, name)) is not None and held.ndim == 2
+        name for name in ("text", "base_text") if (text := getattr(record, name)) is not None and text.ndim == 2
     }
-    own: dict[str, Any] = {
-        name: held[indices.to(held.device)]
-        for name, held in vars(record).items()
-        if isinstance(held, Tensor) and name not in shared
+    rows: dict[str, Any] = {
+        name: tensor[indices.to(tensor.device)]
+        for name, tensor in vars(record).items()
+        if isinstance(tensor, Tensor) and name not in shared
     }
-    return replace(record, **own)
+    return replace(record, **rows)

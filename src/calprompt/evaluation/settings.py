@@ -28,8 +28,8 @@ class EvaluationSettings:
         seed: Of the resamples, and of halving the validation images for thresholds.
         zero_shot: Evaluate the untuned model as well.
         target_error: Choose a threshold that keeps the error of accepted predictions at most this, such as 0.05.
-        confidence_level: How sure that choice has to be.
-        imports: Python files of your own that register calibrators or metrics.
+        confidence_level: How sure the guarantee of that threshold has to be.
+        imports: Python files that register calibrators or metrics of the user.
     """
 
     calibrators: tuple[str, ...] = ("temperature", "dac", "sals")

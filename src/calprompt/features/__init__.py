@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from calprompt.features.extraction import frozen_features
     from calprompt.features.store import FeatureStore
 
-EXTRACTION = 1  # raise it whenever a transform or `encoding` changes what comes out: features made before are not used
+EXTRACTION = 1  # raise it when a change alters the features: those that are stored are then not used any more
 
 __all__ = ["EXTRACTION", "FeatureBank", "FeatureStore", "PixelBank", "frozen_features"]
 

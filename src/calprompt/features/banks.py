@@ -1,4 +1,4 @@
-"""What a tuner trains on: frozen features, made once, or pixels, loaded when asked for.
+"""What a tuner trains on: frozen features, computed once, or pixels, loaded when needed.
 
 A training image has V views, random crops drawn from its content and the number of the view (see
 `calprompt.features.encoding`), so neither seeds nor order nor batches matter, and all methods see the same. Epoch e
@@ -20,10 +20,15 @@ from calprompt.parallel import map_in_threads
 
 @dataclass(eq=False)
 class FeatureBank:
-    """Frozen features to train on, in V views."""
+    """Frozen features to train on, in V views.
 
-    features: Tensor  # [V, n, D]
-    labels: Tensor  # [n]
+    Attributes:
+        features: [V, n, D].
+        labels: Class indices [n].
+    """
+
+    features: Tensor
+    labels: Tensor
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The features of this epoch's view, [len(indices), D]."""
@@ -36,13 +41,21 @@ class FeatureBank:
 
 @dataclass(eq=False)
 class PixelBank:
-    """Pixels to train on, loaded when asked for, and the frozen features of the same views, if they were computed."""
+    """Pixels to train on, loaded when needed, and the frozen features of the same views, if they were computed.
+
+    Attributes:
+        source: The images.
+        labels: Class indices [n].
+        preprocessing: From an image to pixels.
+        views: How many views each image has.
+        features: Frozen features [V, n, D].
+    """
 
     source: Images
-    labels: Tensor  # [n]
+    labels: Tensor
     preprocessing: Preprocessing
     views: int
-    features: Tensor | None = None  # [V, n, D]
+    features: Tensor | None = None
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The pixels of this epoch's view, [len(indices), 3, size, size]."""
@@ -52,5 +65,5 @@ class PixelBank:
         return normalise(torch.stack(list(loaded)), self.preprocessing)
 
     def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
-        """The frozen features of the same views, if they are at hand."""
+        """The frozen features of the same views, if they were computed."""
         return None if self.features is None else self.features[(epoch - 1) % len(self.features), indices]

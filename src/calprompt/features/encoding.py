@@ -1,11 +1,11 @@
-"""Features of the frozen image tower, the same bits whatever else is asked for, and all that they depend on.
+"""Features of the frozen image tower, bit for bit the same in any batch, and everything that they depend on.
 
-Matrix products of other shapes, or cut among other numbers of threads, round differently. So a call of the tower takes
-`batch_size` images exactly, the last one filled up with zeros, and on a CPU it runs in one thread: several threads run
-a batch each, and decode it themselves. That is as fast, and a feature no longer depends on its neighbours.
+Matrix products of other shapes, or divided among other numbers of threads, round differently. So every call of the
+tower gets exactly `batch_size` images, the last batch filled up with zeros, and on a CPU it runs in one thread: several
+threads decode and encode one batch each. That is as fast, and a feature does not depend on the rest of its batch.
 
-View 0 of an image is the one for evaluation. View v from 1 on is a random crop drawn from the image's content and v,
-nothing else: not from the seed of a run, nor from where the file lies, so all runs share one bank of views.
+View 0 of an image is the one for evaluation. View v from 1 on is a random crop drawn from the image's content and v and
+nothing else, neither the seed of a run nor the path of the file, so all runs share one bank of views.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from calprompt.data.images import Images, Picture
 from calprompt.features import EXTRACTION
 from calprompt.features.store.shards import key
 
-LARGE = 10_000_000  # weights of a tower that takes longer than the rest
+LARGE = 10_000_000  # weights of a tower that takes longer than decoding
 
 
 class Uint8Preprocessing(Preprocessing):
-    """The same views as 8-bit levels, [size, size, 3]: `normalise` makes numbers of a whole batch at once."""
+    """The same views as 8-bit levels, [size, size, 3]; `normalise` converts a whole batch at once."""
 
     def evaluation(self, rgb: str = "first") -> Evaluation:
         return Uint8Evaluation(self, rgb)
@@ -41,23 +41,23 @@ class Uint8Preprocessing(Preprocessing):
 
 
 class Uint8Evaluation(Evaluation):
-    """The evaluation view without copies on the way, which of small images take longer than the rest."""
+    """The evaluation view without intermediate copies, which for small images take longer than everything else."""
 
     def __call__(self, image: Image.Image) -> Tensor:
-        wanted, short = self.preprocessing, min(image.size)
-        if image.mode != "RGB" or wanted.resize_mode != "shortest":
+        preprocessing, short = self.preprocessing, min(image.size)
+        if image.mode != "RGB" or preprocessing.resize_mode != "shortest":
             return super().__call__(image)
-        width, height = (int(wanted.size * side / short) for side in image.size)
-        resized = image.resize((width, height), Image.Resampling[wanted.interpolation.upper()])
+        width, height = (int(preprocessing.size * side / short) for side in image.size)
+        resized = image.resize((width, height), Image.Resampling[preprocessing.interpolation.upper()])
         if width != height:
             from torchvision.transforms import functional
 
-            resized = functional.center_crop(resized, [wanted.size, wanted.size])
-        return wanted._tensor(resized)
+            resized = functional.center_crop(resized, [preprocessing.size, preprocessing.size])
+        return preprocessing._tensor(resized)
 
 
 def description(backbone: Backbone, images: Images) -> dict[str, Any]:
-    """All that a feature depends on besides the image's content and the view, as plain data."""
+    """Everything that a feature depends on besides the image's content and the view, as plain data."""
     device = backbone.device
     kind = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
     if device.type == "cuda":
@@ -77,26 +77,26 @@ def description(backbone: Backbone, images: Images) -> dict[str, Any]:
 
 
 def batch_size(backbone: Backbone) -> int:
-    """Images in every call of the tower: few for a large one on a CPU, where more are no faster and sets are small."""
+    """Images per call of the tower; few for a large tower on a CPU, where more are no faster."""
     weights = sum(tensor.numel() for tensor in backbone.model.visual.parameters())
     return 16 if backbone.device.type == "cpu" and weights > LARGE else 64
 
 
 def view_generator(digest: str, view: int) -> torch.Generator:
-    """What a random crop is drawn from: the image's content and the number of the view."""
+    """The generator of a random crop, seeded with the image's content and the number of the view."""
     seed = hashlib.sha256(key(digest, view)).digest()[:8]
     return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
 
 def load_views(picture: Picture, preprocessing: Preprocessing, views: Sequence[int]) -> list[Tensor]:
-    """These views of an image, as its kind and `preprocessing` make them."""
+    """Some views of an image, made by its kind of picture and `preprocessing`."""
     return picture.views(preprocessing, [view_generator(picture.digest, view) for view in views if view])
 
 
 def normalise(levels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Levels [n, size, size, 3] as the tower takes them, [n, 3, size, size]; pixels that are numbers stay as they are.
+    """8-bit levels [n, size, size, 3] as input of the tower, [n, 3, size, size]; other pixels are returned unchanged.
 
-    One operation after the other as torchvision's `to_tensor` and `normalize`, so with the same bits.
+    The operations are those of torchvision's `to_tensor` and `normalize` in the same order, so the bits are the same.
     """
     if levels.dtype != torch.uint8:
         return levels

@@ -1,13 +1,13 @@
-"""From images to features: what the store has is read, the rest is computed and kept there.
+"""From images to features: stored ones are read, the others are computed and stored.
 
     for a few images at a time     read -> digests -> store -> found: copied
                                                             -> missing: a batch of views -> decoded, encoded -> store
 
-The key of a feature is the digest of the very bytes it was decoded from. They are read once if they are few; those of
-large files are not held while they wait, but read again, and digested again.
+The key of a feature is the digest of the bytes it was decoded from. Small files are read once; the bytes of large files
+are not kept in memory while they wait, but read and digested again.
 
-Each process takes the images in an order of its own and looks into the store right before it begins with some, so that
-several at work on the same images share the work, and none computes what another has finished.
+Each process takes the images in a random order and looks into the store right before it begins with some of them, so
+that several processes share the work on the same images, and none computes what another has finished.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from calprompt.progress import FeatureProgress, Progress, silent
 
 AT_ONCE = 64  # views that are looked up together
 WORKERS = 16  # at most
-READ = 8  # images that are read before the first is decoded: one call of the system after the other is faster
-SMALL = 1 << 16  # bytes of a file that is held until it is decoded
+READ = 8  # images that are read before the first is decoded: system calls in a row are faster
+SMALL = 1 << 16  # bytes of a file that stays in memory until it is decoded
 
 Row = tuple[int, int]  # the index of an image and the number of a view
 Job = tuple[int, int, Picture | None]  # the same, and the image if it was read already
@@ -59,14 +59,14 @@ def frozen_features(
     """Image features of the frozen tower, not normalised.
 
     Args:
-        backbone: Its image tower is run.
+        backbone: Whose image tower is run.
         images: Features in memory are returned as they are.
-        views: So many random views of each image; 0: the evaluation view alone.
-        unreadable: Images that cannot be read leave rows of zeros, and their names here: call its `report` before
-            using any row.
-        store: What it has is read, and what it has not is kept there; the bits are the same without it.
-        progress: Shows how far it is.
-        what: What to call the work in `progress`.
+        views: How many random views of each image; with 0, only the evaluation view.
+        unreadable: Collects the images that cannot be read; their rows are zeros, so call its `report` before using any
+            row.
+        store: Stored features are read from it, others are added; the bits are the same without it.
+        progress: Called while it works.
+        what: What the work is called in `progress`.
 
     Returns:
         [V, n, D]
@@ -81,16 +81,23 @@ def frozen_features(
 
 @dataclass(eq=False)
 class Batch:
-    """Views for one call of the tower, on their way through it."""
+    """Views for one call of the tower.
 
-    rows: list[Row]  # those that could be read
-    keys: list[bytes]  # of the same, empty where nothing is kept
-    values: Tensor  # pixels, then features
-    failed: int  # views that could not be read
+    Attributes:
+        rows: The views that could be read.
+        keys: Their keys in the store; empty without a store.
+        values: Their pixels, and later their features.
+        failed: How many views could not be read.
+    """
+
+    rows: list[Row]
+    keys: list[bytes]
+    values: Tensor
+    failed: int
 
 
 class Extraction:
-    """Fills `features` [V, n, D] with those of some views of all images."""
+    """Computes the features [V, n, D] of some views of all images."""
 
     def __init__(
         self, backbone: Backbone, images: Images, views: range, space: Space | None, unreadable: UnreadableImages
@@ -101,10 +108,10 @@ class Extraction:
         self.as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
 
     def run(self, meter: FeatureProgress) -> Tensor:
-        """All features; on a CPU in as many threads as torch has, a batch each, decoded and encoded by the same one."""
+        """All features; on a CPU as many threads as torch has decode and encode one batch each."""
         threads = torch.get_num_threads()
         batches = batched(self._missing(meter), batch_size(self.backbone))
-        torch.set_num_threads(1)  # to copy a few rows, threads of torch's own would wait longer than they work
+        torch.set_num_threads(1)  # copying a few rows takes longer in several threads
         try:
             for batch in self._loaded(batches, threads):
                 if not self.on_cpu and batch.rows:
@@ -123,12 +130,12 @@ class Extraction:
     def _loaded(self, batches: Iterator[list[Job]], threads: int) -> Iterator[Batch]:
         if not self.on_cpu:
             return map_in_threads(self._load, batches, ahead=1)
-        if threads == 1:  # a second one that reads and waits would only get in its way
+        if threads == 1:  # a second thread would only get in its way
             return map(self._load, batches)
         return map_in_threads(self._load, batches, threads=min(threads, WORKERS), ahead=2, initializer=_one_thread)
 
     def _missing(self, meter: FeatureProgress) -> Iterator[Job]:
-        """Views to compute; those in the store are put in place."""
+        """Views to compute; the features of stored views are copied."""
         everything = range(len(self.images))
         if self.space is None:
             yield from ((index, view, None) for index in everything for view in self.views)
@@ -136,15 +143,15 @@ class Extraction:
         groups = list(batched(everything, max(1, AT_ONCE // len(self.views))))
         random.Random().shuffle(groups)
         for group in groups:
-            jobs, keys = self._wanted(group)
+            jobs, keys = self._jobs(group)
             found, values = self.space.find(keys)
             self._put([jobs[place][:2] for place in found], values)
             meter.add(found=len(found), failed=len(group) * len(self.views) - len(jobs))
-            here = set(found)
-            yield from (job for place, job in enumerate(jobs) if place not in here)
+            stored = set(found)
+            yield from (job for place, job in enumerate(jobs) if place not in stored)
 
-    def _wanted(self, group: list[int]) -> tuple[list[Job], list[bytes]]:
-        """All views of some images and their keys, without those of files that are not there."""
+    def _jobs(self, group: list[int]) -> tuple[list[Job], list[bytes]]:
+        """All views of some images and their keys, without images that cannot be read."""
         jobs: list[Job] = []
         keys: list[bytes] = []
         for index in group:
@@ -154,7 +161,7 @@ class Extraction:
         return jobs, keys
 
     def _load(self, jobs: list[Job]) -> Batch:
-        """Pixels of a batch, or on a CPU its features already."""
+        """Pixels of a batch; on a CPU its features."""
         read: list[Row] = []
         keys: list[bytes] = []
         pixels: list[Tensor] = []
@@ -173,7 +180,7 @@ class Extraction:
         return Batch(read, keys, values, len(jobs) - len(read))
 
     def _pictures(self, jobs: list[Job]) -> Iterator[tuple[int, Picture, list[int]]]:
-        """Images and the views wanted of them, without those that cannot be read."""
+        """Images and the views to compute, without images that cannot be read."""
         groups = (list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[0]))
         for some in batched(groups, READ):
             pictures = [group[0][2] or self._read(group[0][0]) for group in some]
@@ -182,7 +189,7 @@ class Extraction:
                     yield group[0][0], picture, [view for _, view, _ in group]
 
     def _read(self, index: int) -> Picture | None:
-        """An image; one that cannot be read is noted."""
+        """An image; None if it cannot be read, which is noted."""
         try:
             return self.images.read(index)
         except ImageError as error:

@@ -2,8 +2,9 @@
 
     L = -mean_i (1 - p_i)^γ log p_i          p_i = softmax(z_i)[y_i]
 
-What is right and sure already counts little; γ = 0 is cross-entropy, which it replaces. With d = z_y - log Σ_c≠y e^z_c,
-p is the sigmoid of d and 1 - p that of -d, so neither value nor gradient loses digits when p is near 0 or 1.
+Images that are classified correctly with confidence count little. It replaces cross-entropy, which is γ = 0. With
+d = z_y - log Σ_c≠y e^z_c, p is the sigmoid of d and 1 - p that of -d, so neither value nor gradient loses digits when
+p is near 0 or 1.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Tensor:
 @losses.register("focal")
 @dataclass(frozen=True)
 class Focal:
-    """Cross-entropy that weighs sure and right images down, `focal_loss`; instead of `ce`."""
+    """Cross-entropy that gives confident, correct images less weight, `focal_loss`; instead of `ce`."""
 
     gamma: float = 2.0
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
-            raise SettingError(f"gamma of the focal loss is 0 or more, got {self.gamma}")
+            raise SettingError(f"gamma of the focal loss must be at least 0, got {self.gamma}")
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return focal_loss(outputs.logits, outputs.labels, self.gamma)

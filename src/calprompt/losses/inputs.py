@@ -1,4 +1,4 @@
-"""What losses do to their tensors first: float32 or better, shapes that fit, no gradient to the frozen side."""
+"""Checks and conversions that losses share: float32 or better, matching shapes, no gradient to the frozen side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calprompt.errors import SettingError
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """In float32, or as it is if that is better.
+    """The tensor in float32, or in its own precision if that is higher.
 
     >>> precise(torch.zeros(1, dtype=torch.float16)).dtype, precise(torch.zeros(1, dtype=torch.float64)).dtype
     (torch.float32, torch.float64)
@@ -17,21 +17,23 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def precise_logits(logits: Tensor, of: str) -> Tensor:
-    """Logits [B, C] of two classes or more, in float32 or better."""
+def precise_logits(logits: Tensor, loss: str) -> Tensor:
+    """Logits [B, C] of two or more classes, in float32 or better; the name of the loss is for the error."""
     if logits.ndim != 2 or logits.shape[1] < 2:
-        raise SettingError(f"{of}: logits are [batch, classes] of two classes or more, got {tuple(logits.shape)}")
+        raise SettingError(
+            f"{loss}: logits must have the shape [batch, classes] with two or more classes, got {tuple(logits.shape)}"
+        )
     return precise(logits)
 
 
-def with_zero_shot(logits: Tensor, zero_shot: Tensor, of: str) -> tuple[Tensor, Tensor]:
+def with_zero_shot(logits: Tensor, zero_shot: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     """Logits and, detached, the zero-shot logits of the same images, both [B, C]."""
     if logits.shape != zero_shot.shape:
         raise SettingError(
-            f"{of}: tuned and zero-shot logits are of the same images and classes, "
+            f"{loss}: tuned and zero-shot logits must be of the same images and classes, "
             f"got {tuple(logits.shape)} and {tuple(zero_shot.shape)}"
         )
-    logits = precise_logits(logits, of)
+    logits = precise_logits(logits, loss)
     dtype = torch.promote_types(logits.dtype, zero_shot.dtype)
     return logits.to(dtype), zero_shot.detach().to(dtype)
 
@@ -40,7 +42,7 @@ def tuned_and_frozen(tuned: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
     """Text features [..., C, D] and, detached, the frozen ones [C, D] of the same classes, in one dtype."""
     if tuned.ndim < 2 or tuned.shape[-2:] != frozen.shape[-2:]:
         raise SettingError(
-            f"tuned and frozen features are [..., classes, dimensions] of the same classes, "
+            f"tuned and frozen features must have the shape [..., classes, dimensions] for the same classes, "
             f"got {tuple(tuned.shape)} and {tuple(frozen.shape)}"
         )
     dtype = torch.promote_types(torch.promote_types(tuned.dtype, frozen.dtype), torch.float32)

@@ -1,9 +1,9 @@
-"""L1 alignment (TCPT, ablations): every tuned class feature stays near its own frozen one.
+"""L1 alignment (TCPT, ablations): every tuned class feature stays near its frozen one.
 
     L = mean_{c,d} | t_cd - u_cd |
 
 t are tuned and u frozen text features. Unlike `moments`, which lets classes move as long as their mean and covariance
-stay, this holds each of them in place.
+stay, this keeps each class in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calprompt.outputs import Outputs
 
 
 def text_l1(tuned: Tensor, frozen: Tensor) -> Tensor:
-    """Mean absolute difference of features [..., C, D] to [C, D]; no gradient reaches `frozen`.
+    """Mean absolute difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
 
     >>> import torch
     >>> text_l1(torch.eye(2), torch.eye(2).flip(0))  # every entry differs by 1

@@ -1,9 +1,9 @@
-"""L2 alignment (TCPT, ablations): every tuned class feature stays near its own frozen one.
+"""L2 alignment (TCPT, ablations): every tuned class feature stays near its frozen one.
 
     L = mean_{c,d} ( t_cd - u_cd )²
 
 t are tuned and u frozen text features. Unlike `moments`, which lets classes move as long as their mean and covariance
-stay, this holds each of them in place.
+stay, this keeps each class in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calprompt.outputs import Outputs
 
 
 def text_l2(tuned: Tensor, frozen: Tensor) -> Tensor:
-    """Mean squared difference of features [..., C, D] to [C, D]; no gradient reaches `frozen`.
+    """Mean squared difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
 
     >>> import torch
     >>> text_l2(torch.eye(2), 3 * torch.eye(2))  # two of four entries differ by 2

@@ -1,4 +1,4 @@
-"""Label smoothing (Szegedy et al., Rethinking the Inception Architecture, CVPR 2016): a target that is not quite sure.
+"""Label smoothing (Szegedy et al., Rethinking the Inception Architecture, CVPR 2016): softer targets.
 
     L = -mean_i Σ_c q_ic log softmax(z_i)_c          q_ic = (1 - ε) [c = y_i] + ε / C
 
@@ -37,7 +37,7 @@ class LabelSmoothing:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
-            raise SettingError(f"epsilon of label smoothing is a share in [0, 1], got {self.epsilon}")
+            raise SettingError(f"epsilon of label smoothing must lie in [0, 1], got {self.epsilon}")
 
     def __call__(self, outputs: Outputs) -> Tensor:
         return smoothed_cross_entropy(outputs.logits, outputs.labels, self.epsilon)

@@ -1,4 +1,4 @@
-"""Mean-variance margin loss (TCPT, equation of L_Margin): wide margins, alike for all images.
+"""Mean-variance margin loss (TCPT, equation of L_Margin): wide margins, similar for all images.
 
     m_i = z_{i, y_i} - max_{j != y_i} z_{ij}          L = -alpha * mean_i m_i + beta * Var_i m_i
 

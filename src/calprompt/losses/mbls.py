@@ -2,7 +2,7 @@
 
     L = mean_{i,c} ReLU( max_j z_ij - z_ic - m )
 
-on scaled logits, added to cross-entropy with a weight of 0.1. Within the margin m nothing is asked; with m = 0 it pulls
+on scaled logits, added to cross-entropy with a weight of 0.1. Within the margin m the loss is 0; with m = 0 it pulls
 all logits together, as label smoothing does.
 """
 
@@ -19,7 +19,7 @@ from calprompt.outputs import Outputs
 
 
 def margin_label_smoothing(logits: Tensor, margin: float = 10.0) -> Tensor:
-    """How far logits [B, C] lie below their row's maximum, beyond the margin, averaged over all entries.
+    """How far logits [B, C] lie more than the margin below the maximum of their row, averaged over all entries.
 
     Among equal maxima the gradient goes to one.
 

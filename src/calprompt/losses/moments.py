@@ -7,10 +7,10 @@ With E and A the centred [C, D] matrices of differences t - u and of means (t + 
 
     || S_t - S_u ||_F^2 = 2/C^2 * sum( EE' * AA' + AE' * EA' )        (entrywise products)
 
-which takes C x C matrices instead of D x D ones. Of numbers that are nearly the same only t and u themselves are
-subtracted, so no digits are lost when they are close.
+which takes C x C matrices instead of D x D ones. The only nearly equal numbers that are subtracted are t and u
+themselves, so no digits are lost when they are close.
 
-The paper takes the moments over a batch of classes without saying how many. Its code takes all classes, and so does the
+The paper takes the moments over a batch of classes without its size. Its code takes all classes, and so does the
 default here; `classes` draws some.
 """
 
@@ -30,10 +30,14 @@ from calprompt.outputs import Outputs
 def text_moment_matching(
     tuned: Tensor, frozen: Tensor, *, mean_weight: float = 1.0, covariance_weight: float = 1.0
 ) -> Tensor:
-    """Squared distance between the first two moments of two sets of class features.
+    """Squared distance between the first two moments of two sets of class features, in float32 or better.
 
-    tuned, frozen  [..., C, D], unit vectors as the method has them; leading dimensions (images with their own text
-    features) are averaged. No gradient reaches `frozen`. Computed in float32 or better.
+    Args:
+        tuned: [..., C, D], unit vectors in the method; leading dimensions (images with text features of their own) are
+            averaged.
+        frozen: [C, D]; no gradient reaches it.
+        mean_weight: Of the distance between means.
+        covariance_weight: Of the distance between covariances.
 
     >>> eye = torch.eye(2)
     >>> text_moment_matching(eye, eye.flip(0))  # the same set of classes in another order
@@ -49,7 +53,7 @@ def text_moment_matching(
 
 
 def covariance_gap_full(E: Tensor, A: Tensor) -> Tensor:
-    """|| E'A + A'E ||_F^2 / C^2 as it is written: D x D."""
+    """|| E'A + A'E ||_F^2 / C^2 from D x D matrices."""
     half = E.mT @ A / E.shape[-2]
     return (half + half.mT).square().sum(dim=(-2, -1))
 
@@ -65,7 +69,10 @@ def covariance_gap_gram(E: Tensor, A: Tensor) -> Tensor:
 class Moments:
     """`text_moment_matching` of a step's outputs.
 
-    classes  how many classes to draw for the moments at each step, as the paper writes it; `None`: all of them
+    Attributes:
+        mean_weight: Of the distance between means.
+        covariance_weight: Of the distance between covariances.
+        classes: How many classes to draw at each step, as the paper describes it; all of them, unless given.
     """
 
     mean_weight: float = 1.0
@@ -79,7 +86,7 @@ class Moments:
         tuned, frozen = outputs.text, outputs.frozen_text
         if self.classes is not None:
             if not 1 <= self.classes <= len(frozen):
-                raise SettingError(f"moments over {self.classes} classes, but there are {len(frozen)}")
+                raise SettingError(f"classes of moments must be from 1 to {len(frozen)}, got {self.classes}")
             drawn = torch.randperm(len(frozen), generator=outputs.generator)[: self.classes].to(frozen.device)
             tuned, frozen = tuned.index_select(-2, drawn), frozen.index_select(-2, drawn)
         return text_moment_matching(

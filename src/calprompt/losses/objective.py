@@ -1,4 +1,4 @@
-"""A sum of weighted losses, written as it reads: `ce + margin(alpha=0.1, beta=0.01) + 5*moments`."""
+"""A weighted sum of losses, written as text: `ce + margin(alpha=0.1, beta=0.01) + 5*moments`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,24 @@ from calprompt.registry import parse_call, unknown
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: its name as written, its weight and its loss."""
+    """One summand of an objective.
+
+    Attributes:
+        name: As it was written.
+        weight: What the loss is multiplied by.
+        loss: Called with the outputs of a step.
+    """
 
     name: str
     weight: float
     loss: Loss
 
     def value(self, outputs: Outputs) -> Tensor:
-        """The loss before its weight, a tensor with one number in it."""
+        """The loss before its weight, a tensor of one number.
+
+        Raises:
+            SettingError: if the loss returns something else.
+        """
         value: Any = self.loss(outputs)
         if not isinstance(value, Tensor) or value.ndim:
             what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -41,14 +51,14 @@ class Term:
 
     def __str__(self) -> str:
         defaults = {name: parameter.default for name, parameter in signature(type(self.loss)).parameters.items()}
-        set_ = [f"{name}={value!r}" for name, value in self.options.items() if value != defaults.get(name)]
+        options = [f"{name}={value!r}" for name, value in self.options.items() if value != defaults.get(name)]
         weight = repr(self.weight).removesuffix(".0") + "*" if self.weight != 1 else ""
-        return weight + self.name + (f"({', '.join(set_)})" if set_ else "")
+        return weight + self.name + (f"({', '.join(options)})" if options else "")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: the terms, and whatever the tuner adds itself.
+    """What is minimised: the terms, and those that the tuner adds.
 
     >>> Objective.parse("ce + margin + 5*moments")
     Objective('ce + margin + 5*moments')
@@ -57,27 +67,39 @@ class Objective:
     terms: tuple[Term, ...]
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """The total, and every term before its weight (the tuner's own as they are), for the history."""
+        """Evaluate the objective.
+
+        Returns:
+            The total, and every term by name: losses before their weight, terms of the tuner with theirs.
+        """
         values = {term.name: term.value(outputs) for term in self.terms}
         total = sum((term.weight * values[term.name] for term in self.terms), start=outputs.logits.new_zeros(()))
-        own = self.terms_of_tuner(outputs)
-        for value in own.values():
+        added = self.terms_of_tuner(outputs)
+        for value in added.values():
             total = total + value
-        return total, {**values, **own}
+        return total, {**values, **added}
 
     def terms_of_tuner(self, outputs: Outputs) -> dict[str, Tensor]:
-        """What the tuner adds, by names that none of the terms has."""
-        taken = {term.name for term in self.terms}
-        return {f"tuner_{name}" if name in taken else name: value for name, value in outputs.terms.items()}
+        """What the tuner adds; a name that one of the terms has gets the prefix tuner_."""
+        names = {term.name for term in self.terms}
+        return {f"tuner_{name}" if name in names else name: value for name, value in outputs.terms.items()}
 
     @property
     def uses_zero_shot(self) -> bool:
-        """Whether a loss says that it asks for zero-shot logits, so that it pays to have them ready."""
+        """Whether a loss declares that it needs zero-shot logits, so that they are worth preparing."""
         return any(getattr(term.loss, "uses_zero_shot", False) for term in self.terms)
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """Read a sum of `name`, `name(option=value)` and `number*name`, or the name of a known sum such as `tcpt`."""
+        """Read an objective.
+
+        Args:
+            text: A sum of `name`, `name(option=value)` and `number*name`, or the name of a known sum such as `tcpt`.
+
+        Raises:
+            SettingError: if the text cannot be read, or has a loss twice.
+            UnknownNameError: if there is no such loss or option.
+        """
         text = text.strip()
         try:
             tree = ast.parse(NAMED.get(text, text), mode="eval").body
@@ -95,7 +117,7 @@ class Objective:
         return f"1*{text}" if text in NAMED else text
 
     def record(self) -> list[dict[str, Any]]:
-        """Every term with its weight and all its settings, as plain data."""
+        """The terms with their weights and all settings, as plain data."""
         return [{"name": term.name, "weight": term.weight, "options": term.options} for term in self.terms]
 
     def __repr__(self) -> str:
@@ -121,7 +143,8 @@ def _term(node: ast.expr, text: str) -> Term:
     if call.name not in losses.available():
         if call.name in NAMED:
             raise SettingError(
-                f"{call.name} is the name of a sum and stands alone; in another, write it out: {NAMED[call.name]}"
+                f"{call.name} is the name of a sum and must stand alone; in another sum, write its terms: "
+                f"{NAMED[call.name]}"
             )
         raise unknown("loss", call.name, {*losses.available(), *NAMED})
     return Term(call.name, weight, losses.create(call))

@@ -18,7 +18,7 @@ from calprompt.outputs import Outputs
 
 
 def mean_similarity(features: Tensor) -> Tensor:
-    """Mean product of two different rows, [..., C, D] -> [...].
+    """Mean inner product of two different rows, [..., C, D] -> [...].
 
     >>> import torch
     >>> mean_similarity(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
@@ -26,7 +26,7 @@ def mean_similarity(features: Tensor) -> Tensor:
     """
     classes = features.shape[-2]
     if classes < 2:
-        raise SettingError(f"orthogonality compares classes, and needs two or more of them, got {classes}")
+        raise SettingError(f"orthogonality compares classes and needs at least two of them, got {classes}")
     pairs = features.sum(dim=-2).square().sum(dim=-1) - features.square().sum(dim=(-2, -1))
     return pairs / (classes * (classes - 1))
 

@@ -2,8 +2,8 @@
 
     L = mean_{i,c} ReLU( z_ic - max_j z⁰_ij ) + mean_{i,c} ReLU( min_j z⁰_ij - z_ic )
 
-z⁰ are the zero-shot logits of the same images: leaving their range costs, moving within it is free. Added to
-cross-entropy with a weight of 10.
+z⁰ are the zero-shot logits of the same images. Logits within their range cost nothing. Added to cross-entropy with a
+weight of 10.
 """
 
 from __future__ import annotations

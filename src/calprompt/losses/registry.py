@@ -1,4 +1,8 @@
-"""The register of train-time losses: a frozen dataclass of settings, called with `Outputs`, gives a scalar."""
+"""The registry of train-time losses: frozen dataclasses of settings that are called with `Outputs` and return a scalar.
+
+A loss may have a method `parts()` that returns parts of it as losses by name, for diagnostics, and a class attribute
+`uses_zero_shot` if it needs zero-shot logits.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from calprompt.outputs import Outputs
 def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
     """Logits [B, C] mapped row by row, linearly, onto the range of the zero-shot ones.
 
-    A row of equal logits has no range to map, and is refused.
+    Raises:
+        SettingError: if a row has the same logit for every class, and so no range to map.
 
     >>> rescale_to_range(torch.tensor([[0.0, 5.0, 10.0]]), torch.tensor([[2.0, 4.0, 3.0]]))
     tensor([[2., 3., 4.]])
@@ -35,15 +36,15 @@ def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
     flat = (high == low).flatten().nonzero().flatten().tolist()
     if flat:
         raise SettingError(
-            f"image {flat[0]} has the same logit for every class, which has no range to rescale "
-            f"({len(flat)} such of {len(logits)} images); the class features may have become one"
+            f"image {flat[0]} has the same logit for every class, so there is no range to rescale "
+            f"(this is so for {len(flat)} of {len(logits)} images); the text features of all classes may have collapsed"
         )
     bottom, top = zero_shot.min(dim=1, keepdim=True).values, zero_shot.max(dim=1, keepdim=True).values
     return torch.lerp(bottom, top, (logits - low) / (high - low))  # both ends are met exactly
 
 
 def zero_shot_normalised_cross_entropy(logits: Tensor, labels: Tensor, zero_shot: Tensor) -> Tensor:
-    """Cross-entropy of logits that were given the zero-shot range.
+    """Cross-entropy of logits that were rescaled to the zero-shot range.
 
     >>> z, z0 = torch.tensor([[0.0, 9.0]]), torch.tensor([[1.0, 2.0]])
     >>> zero_shot_normalised_cross_entropy(z, torch.tensor([1]), z0)  # log(1 + 1/e)

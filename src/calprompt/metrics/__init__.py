@@ -1,8 +1,8 @@
-"""Metrics: numbers from (probabilities, labels), pure functions in float64 that return fractions, not percent.
+"""Metrics of probabilities and labels: pure functions in float64 that return fractions, not percent.
 
 evaluate(probs, labels)            all of them at once          metrics.available()     their names
 expected_calibration_error(...)    one of them                  reliability_table(...)  the bins themselves
-evaluate(..., convention="tcpt")   as a public evaluator bins, to recompute published numbers
+evaluate(..., convention="tcpt")   with the bins of a public evaluator, to recompute published numbers
 guaranteed_threshold(...)          which confidences to accept, with a guarantee on their error
 """
 

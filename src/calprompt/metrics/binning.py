@@ -7,8 +7,8 @@
              └──┬─────┬─────┬──
         0 ∈ (first]  ( lo, hi ]  ∋ 1
 
-By default every sample is in exactly one bin. `EqualWidth` says where edges are and who owns them: public evaluators
-differ there, for confidences that lie on an edge. Equal-mass bins never part samples of equal confidence.
+By default every sample is in exactly one bin. `EqualWidth` defines where edges are and to which bin they belong, in
+which public evaluators differ. Equal-mass bins never separate samples of equal confidence.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ NARROWEST = 1e-8  # quantile edges nearer than this to the one before are droppe
 class EqualWidth:
     """Where equal-width bins have their edges, and to which bin an edge belongs.
 
-    - closed: "right" for (lo, hi], "left" for [lo, hi).
-    - edges: "fraction" is k/n rounded to the nearest float64, so that a typed 0.3 is an edge of ten bins; "linspace" is
-      k·(1/n) as `numpy.linspace` has it (0.30000000000000004); "float32" is `torch.linspace` in single precision.
-    - outermost: what half-open intervals leave out, confidence 0 if closed right and 1 if closed left. "keep" puts it
-      into its end bin; "drop" into none, though it still counts in N; "weigh" into the weight of its end bin but not
-      into that bin's means.
+    Attributes:
+        closed: "right" for (lo, hi], "left" for [lo, hi).
+        edges: "fraction" is k/n rounded to the nearest float64, so that a typed 0.3 is an edge of ten bins; "linspace"
+            is k·(1/n) as in `numpy.linspace` (0.30000000000000004); "float32" is `torch.linspace` in single precision.
+        outermost: What to do with the value that half-open intervals leave out, 0 if closed right and 1 if closed left.
+            "keep" puts it into its end bin; "drop" into none, though it still counts in N; "weigh" into the weight of
+            its end bin but not into that bin's means.
     """
 
     closed: Literal["right", "left"] = "right"
@@ -57,7 +58,13 @@ class EqualWidth:
 def equal_width_table(
     confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = 10, bins: EqualWidth | None = None
 ) -> BinTable:
-    """Table of equal-width bins from confidences in [0, 1] and whether each prediction was correct.
+    """Table of equal-width bins.
+
+    Args:
+        confidence: Of each sample, in [0, 1].
+        correct: Whether each prediction is correct.
+        n_bins: How many bins.
+        bins: Where the edges are; (lo, hi] with edges at k/n, unless given.
 
     >>> table = equal_width_table([0.0, 0.5, 0.6, 1.0], [0, 1, 0, 1], n_bins=2)
     >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
@@ -71,12 +78,18 @@ def equal_width_table(
 def equal_mass_table(
     confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = 10, quantile: Quantile = "midrank"
 ) -> BinTable:
-    """Table of bins that hold (nearly) equally many samples; `lower` and `upper` are the extremes of the members.
+    """Table of bins with (nearly) equal numbers of samples; `lower` and `upper` are the extremes of the members.
 
-    "midrank" sends all samples of one confidence to the bin in which the middle of their ranks falls: with L samples
-    below and E equal, bin ⌊n_bins·(L + E/2)/N⌋ in whole numbers. So equal confidences are never parted, the order of
+    "midrank" puts all samples of one confidence into the bin in which the middle of their ranks falls: with L samples
+    below and E equal, bin ⌊n_bins·(L + E/2)/N⌋ in whole numbers. So equal confidences are never separated, the order of
     the samples is irrelevant, and repeating each sample changes nothing. Without ties the counts differ by at most 1.
     "linear" and "averaged_inverted_cdf" cut at quantiles of that definition, see `quantile_edges`.
+
+    Args:
+        confidence: Of each sample, in [0, 1].
+        correct: Whether each prediction is correct.
+        n_bins: How many bins.
+        quantile: How samples are assigned to bins.
 
     >>> equal_mass_table([0.2, 0.9, 0.9, 0.9], [0, 1, 1, 0], n_bins=2).rows()[1]["count"]
     3
@@ -102,8 +115,8 @@ def width_edges(n_bins: int, kind: str = "fraction") -> Floats:
 def width_index(confidence: Floats, n_bins: int, bins: EqualWidth) -> Ints:
     """The equal-width bin of each sample; both ends belong to the bin next to them.
 
-    With edges at k/n, confidences and edges are compared as float32 has them: 0.8 lies on the edge 0.8 whether it was
-    computed in single or in double precision.
+    With edges at k/n, confidences and edges are compared in float32: 0.8 lies on the edge 0.8 whether it was computed
+    in single or in double precision.
 
     >>> width_index(np.array([0.8, np.float32(0.8)], dtype=np.float64), 10, EqualWidth())
     array([7, 7])
@@ -142,7 +155,7 @@ def mass_index(values: Floats, n_bins: int, quantile: Quantile = "midrank") -> I
 
 
 def width_table(confidence: Floats, correct: Floats, n_bins: int, bins: EqualWidth) -> BinTable:
-    """`equal_width_table` of checked vectors."""
+    """`equal_width_table` of vectors that were checked already."""
     edges = width_edges(n_bins, bins.edges)
     index, counted, averaged = width_members(confidence, n_bins, bins)
     return _table(index, confidence, correct, counted, averaged, edges[:-1], edges[1:])
@@ -159,7 +172,7 @@ def width_members(confidence: Floats, n_bins: int, bins: EqualWidth) -> tuple[In
 
 
 def mass_table(confidence: Floats, correct: Floats, n_bins: int, quantile: Quantile) -> BinTable:
-    """`equal_mass_table` of checked vectors."""
+    """`equal_mass_table` of vectors that were checked already."""
     index = mass_index(confidence, n_bins, quantile)
     lower, upper = np.full(n_bins, np.inf), np.full(n_bins, -np.inf)
     np.minimum.at(lower, index, confidence)
@@ -170,13 +183,17 @@ def mass_table(confidence: Floats, correct: Floats, n_bins: int, quantile: Quant
 
 
 def cell_table(cell: Ints, n_cells: int, confidence: Floats, correct: Floats) -> BinTable:
-    """Table of samples already sent to cells 0..n_cells−1 that are not intervals of confidence."""
-    ones, nowhere = np.ones(len(confidence)), np.full(n_cells, np.nan)
-    return _table(cell, confidence, correct, ones, ones, nowhere, nowhere)
+    """Table of samples that are assigned to cells 0..n_cells−1, which are not intervals of confidence."""
+    ones, no_edges = np.ones(len(confidence)), np.full(n_cells, np.nan)
+    return _table(cell, confidence, correct, ones, ones, no_edges, no_edges)
 
 
 def check_n_bins(n_bins: int, name: str = "n_bins") -> int:
-    """A number of bins is a whole number from 1 to 10,000."""
+    """Check a number of bins: a whole number from 1 to 10,000.
+
+    Raises:
+        SettingError: if it is not; `name` is what the parameter is called.
+    """
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
         raise SettingError(f"{name} must be a whole number of at least 1, got {n_bins!r}")
     if n_bins > MOST_BINS:

@@ -1,13 +1,13 @@
-"""Calibration errors: how far confidence and accuracy are apart, bin by bin, each one line over a `BinTable`.
+"""Calibration errors: how far confidence and accuracy are apart, bin by bin.
 
 With n_b samples in bin b, acc_b the fraction correct and conf_b the mean confidence:
 
     ECE            Σ_b n_b/N · |acc_b − conf_b|      equal-width bins
     ACE            Σ_b n_b/N · |acc_b − conf_b|      equal-mass bins
-    MCE            max_b       |acc_b − conf_b|      the textbook
-    weighted MCE   max_b n_b/N · |acc_b − conf_b|    what the TCPT and DAC papers' tables call MCE
+    MCE            max_b       |acc_b − conf_b|      the textbook definition
+    weighted MCE   max_b n_b/N · |acc_b − conf_b|    called MCE in the tables of the TCPT and DAC papers
 
-so that weighted MCE ≤ ECE ≤ MCE. All are fractions; published tables are these × 100.
+so that weighted MCE ≤ ECE ≤ MCE. All are fractions; published tables show them × 100.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def expected_calibration_error(
     >>> round(expected_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.316667
     """
-    given = checked(probs, labels, from_logits, convention)
-    return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
+    sample = checked(probs, labels, from_logits, convention)
+    return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
 
 
 @metrics.register("ace", label="ACE")
@@ -50,8 +50,8 @@ def adaptive_calibration_error(
     >>> round(adaptive_calibration_error([[0.8, 0.2], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1], n_bins=1), 6)
     0.033333
     """
-    given = checked(probs, labels, from_logits, convention)
-    return binning.mass_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
+    sample = checked(probs, labels, from_logits, convention)
+    return binning.mass_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
 
 
 @metrics.register("mce", label="MCE (textbook)")
@@ -64,9 +64,15 @@ def maximum_calibration_error(
     from_logits: bool = False,
     convention: Rule = DEFAULT,
 ) -> float:
-    """Maximum calibration error, the textbook one: max_b |acc_b − conf_b| over bins that hold samples, however few.
+    """Maximum calibration error of the textbooks: max_b |acc_b − conf_b| over bins that have samples, however few.
 
-    weighted  each gap times its share of the samples, as in `weighted_maximum_calibration_error`
+    Args:
+        probs: Probabilities or logits [N, C], or checked `Predictions`.
+        labels: Class indices [N].
+        weighted: Multiply each gap by its share of the samples, as in `weighted_maximum_calibration_error`.
+        n_bins: How many bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin.
 
     >>> round(maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
@@ -88,8 +94,8 @@ def weighted_maximum_calibration_error(
 
 
 def _maximum_table(probs: Scores, labels: Labels, n_bins: int, from_logits: bool, convention: Rule) -> BinTable:
-    given = checked(probs, labels, from_logits, convention)
-    return binning.width_table(*_vectors(given), check_n_bins(n_bins), find_convention(convention).mce)
+    sample = checked(probs, labels, from_logits, convention)
+    return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).mce)
 
 
 @metrics.register("classwise_ece", label="class-wise ECE")
@@ -103,11 +109,11 @@ def classwise_calibration_error(
     >>> round(classwise_calibration_error([[0.8, 0.2], [0.7, 0.3]], [0, 1], n_bins=2), 6)
     0.25
     """
-    given = checked(probs, labels, from_logits, convention)
+    sample = checked(probs, labels, from_logits, convention)
     n_bins, bins = check_n_bins(n_bins), find_convention(convention).ece
     tables = (
-        binning.width_table(p, (given.labels == k).astype(np.float64), n_bins, bins)
-        for k, p in enumerate(np.ascontiguousarray(given.probs.T))
+        binning.width_table(p, (sample.labels == k).astype(np.float64), n_bins, bins)
+        for k, p in enumerate(np.ascontiguousarray(sample.probs.T))
     )
     return float(np.mean([table.expected_gap for table in tables]))
 
@@ -125,8 +131,16 @@ def proximity_calibration_error(
     """Proximity-informed ECE (PIECE; Xiong et al., 2023): ECE over cells of confidence × distance to the neighbours.
 
     Σ_{d,b} n_db/N · |acc_db − conf_db|, with equal-width bins of confidence (those of the convention's MCE) and
-    `n_distance_bins` (as many, if not given) equal-mass bins of the distances [N]. Not among `evaluate`'s metrics, for
-    it needs those distances.
+    equal-mass bins of distance. `evaluate` does not compute it, because it needs the distances.
+
+    Args:
+        probs: Probabilities or logits [N, C], or checked `Predictions`.
+        labels: Class indices [N].
+        distances: Of each sample to its neighbours [N].
+        n_bins: Bins of confidence.
+        n_distance_bins: Bins of distance; as many as of confidence, unless given.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin.
 
     >>> round(proximity_calibration_error([[0.8, 0.2], [0.75, 0.25]], [0, 1], distances=[0.1, 0.9]), 6)
     0.475
@@ -143,7 +157,17 @@ def calibration_errors_from_confidence(
     n_bins: int = 10,
     convention: Rule = DEFAULT,
 ) -> dict[str, float]:
-    """The errors that need only each sample's confidence and whether it was correct; given distances, PIECE as well.
+    """The errors that need only each sample's confidence and whether it was correct.
+
+    Args:
+        confidence: Of each sample, in [0, 1].
+        correct: Whether each prediction is correct.
+        distances: Of each sample to its neighbours; with them, PIECE is computed as well.
+        n_bins: How many bins.
+        convention: How to bin.
+
+    Returns:
+        ece, ace, mce, weighted_mce, confidence_gap, and piece if there are distances.
 
     >>> errors = calibration_errors_from_confidence([0.8, 0.75, 0.6], [True, False, True])
     >>> {name: round(value, 3) for name, value in errors.items()}
@@ -152,12 +176,12 @@ def calibration_errors_from_confidence(
     rule, n_bins = find_convention(convention), check_n_bins(n_bins)
     confidence = unit_vector(confidence, "confidence")
     correct = outcome_vector(correct, "correct", len(confidence))
-    widest = binning.width_table(confidence, correct, n_bins, rule.mce)
+    mce_table = binning.width_table(confidence, correct, n_bins, rule.mce)
     errors = {
         "ece": binning.width_table(confidence, correct, n_bins, rule.ece).expected_gap,
         "ace": binning.mass_table(confidence, correct, n_bins, rule.ace).expected_gap,
-        "mce": widest.maximum_gap,
-        "weighted_mce": widest.weighted_maximum_gap,
+        "mce": mce_table.maximum_gap,
+        "weighted_mce": mce_table.weighted_maximum_gap,
         "confidence_gap": float(confidence.mean() - correct.mean()),
     }
     if distances is not None:
@@ -174,7 +198,15 @@ def reliability_table(
     from_logits: bool = False,
     convention: Rule = DEFAULT,
 ) -> BinTable:
-    """The reliability diagram as data: the bins of the ECE, or with `equal_mass` those of the ACE.
+    """The reliability diagram as data.
+
+    Args:
+        probs: Probabilities or logits [N, C], or checked `Predictions`.
+        labels: Class indices [N].
+        n_bins: How many bins.
+        equal_mass: Use the bins of the ACE instead of those of the ECE.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin.
 
     >>> reliability_table([[0.8, 0.2], [0.75, 0.25]], [0, 1], n_bins=2).rows()[1]
     {'lower': 0.5, 'upper': 1.0, 'count': 2, 'confidence': 0.775, 'accuracy': 0.5, 'gap': 0.275}
@@ -186,8 +218,8 @@ def reliability_table(
     return binning.width_table(confidence, correct, n_bins, rule.ece)
 
 
-def _vectors(given: Predictions) -> tuple[Floats, Floats]:
-    return given.confidence, given.correct.astype(np.float64)
+def _vectors(sample: Predictions) -> tuple[Floats, Floats]:
+    return sample.confidence, sample.correct.astype(np.float64)
 
 
 def _proximity(

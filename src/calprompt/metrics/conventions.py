@@ -1,4 +1,4 @@
-"""How public evaluators bin: named conventions, so that a published number can be recomputed as it was made.
+"""How public evaluators bin: named conventions, so that published numbers can be recomputed.
 
             default                     tcpt                            dac
 softmax     float64                     the precision of the logits     float64
@@ -28,7 +28,14 @@ _LEFT_CLOSED = EqualWidth(closed="left", edges="linspace")
 
 @dataclass(frozen=True)
 class Convention:
-    """The choices that an evaluator makes silently: softmax precision, bins of ECE and of MCE, quantiles of ACE."""
+    """The choices of an evaluator that its tables do not mention.
+
+    Attributes:
+        ece: Bins of ECE and class-wise ECE.
+        mce: Bins of MCE and of weighted MCE.
+        ace: How ACE assigns samples to bins.
+        softmax: Precision of the softmax.
+    """
 
     ece: EqualWidth = _PRINCIPLED
     mce: EqualWidth = _PRINCIPLED
@@ -55,7 +62,7 @@ for _name, _convention in (("default", DEFAULT), ("tcpt", TCPT), ("dac", DAC)):
 
 
 def find_convention(convention: Convention | str) -> Convention:
-    """A convention by name, or the one given.
+    """A convention by its name; a `Convention` is returned as it is.
 
     >>> find_convention("dac") is DAC
     True

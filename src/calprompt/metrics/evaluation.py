@@ -4,7 +4,7 @@ A metric is one function, in one file, with the signature of `Metric`:
 
     @metrics.register("my_metric")
     def my_metric(probs, labels=None, *, n_bins=10, from_logits=False, convention=DEFAULT):
-        given = checked(probs, labels, from_logits, convention)
+        sample = checked(probs, labels, from_logits, convention)
         return float(...)
 """
 
@@ -95,7 +95,7 @@ metric_info = metrics.info
 def checked(
     probs: ArrayLike | Predictions, labels: ArrayLike | None, from_logits: bool, convention: Convention | str
 ) -> Predictions:
-    """The first line of every metric: check what was given, unless that is done already."""
+    """The first line of every metric: check the input, unless it is checked `Predictions` already."""
     return predictions(probs, labels, from_logits=from_logits, softmax=find_convention(convention).softmax)
 
 
@@ -108,17 +108,32 @@ def evaluate(
     from_logits: bool = False,
     convention: Convention | str = DEFAULT,
 ) -> dict[str, float]:
-    """Every registered metric (or those in `names`) as fractions; the input is checked and put through softmax once.
+    """Many metrics at once; the input is checked and put through softmax only once.
+
+    Args:
+        probs: Probabilities or logits [N, C], or checked `Predictions`.
+        labels: Class indices [N].
+        names: Which metrics; all registered ones, unless given.
+        n_bins: Bins of the calibration errors.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin.
+
+    Returns:
+        Values by name, as fractions.
+
+    Raises:
+        UnknownNameError: if a metric is not registered.
+        SettingError: if the input is not usable, or a metric does not return a finite float.
 
     >>> values = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
     >>> {name: round(value, 3) for name, value in values.items() if name in ("accuracy", "ece", "mce", "weighted_mce")}
     {'accuracy': 0.667, 'ece': 0.4, 'mce': 0.8, 'weighted_mce': 0.267}
     """
-    chosen = {name: metrics.get(name) for name in (metrics.available() if names is None else names)}
+    selected = {name: metrics.get(name) for name in (metrics.available() if names is None else names)}
     check_n_bins(n_bins)
-    given = checked(probs, labels, from_logits, convention)
-    found = {name: metric(given, n_bins=n_bins, convention=convention) for name, metric in chosen.items()}
-    for name, value in found.items():
+    sample = checked(probs, labels, from_logits, convention)
+    values = {name: metric(sample, n_bins=n_bins, convention=convention) for name, metric in selected.items()}
+    for name, value in values.items():
         if not isinstance(value, float) or not math.isfinite(value):
-            raise SettingError(f"metric {name!r} must give a finite float, got {value!r}")
-    return found
+            raise SettingError(f"metric {name!r} must return a finite float, got {value!r}")
+    return values

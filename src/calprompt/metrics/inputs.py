@@ -1,4 +1,4 @@
-"""What every metric starts from: checked probabilities and labels, in float64, as one record."""
+"""The input of every metric: checked probabilities and labels, in float64, as one record."""
 
 from __future__ import annotations
 
@@ -27,12 +27,19 @@ HALF_SUM_TOLERANCE = 1e-2  # a row of float16 or bfloat16 probabilities rounds t
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Probabilities and labels that passed every check; what `predictions` returns and every metric accepts."""
+    """Probabilities and labels that passed every check; what `predictions` returns and every metric accepts.
 
-    probs: Floats  # [N, C]
-    labels: Ints  # [N]
-    predicted: Ints  # [N], first class of the largest score
-    log_likelihood: Floats  # [N], log probability of the label
+    Attributes:
+        probs: Probabilities [N, C].
+        labels: Class indices [N].
+        predicted: First class of the largest score [N].
+        log_likelihood: Log probability of the label [N].
+    """
+
+    probs: Floats
+    labels: Ints
+    predicted: Ints
+    log_likelihood: Floats
 
     @property
     def confidence(self) -> Floats:
@@ -44,6 +51,10 @@ class Predictions:
         """Whether the predicted class is the label."""
         return np.asarray(self.predicted == self.labels)
 
+    def take(self, rows: Ints) -> Predictions:
+        """The samples at some indices, in that order; an index that is repeated gives its sample again."""
+        return Predictions(self.probs[rows], self.labels[rows], self.predicted[rows], self.log_likelihood[rows])
+
 
 def predictions(
     probs: ArrayLike | Predictions,
@@ -54,28 +65,37 @@ def predictions(
 ) -> Predictions:
     """Check probabilities (or logits) [N, C] and labels [N], once, for any number of metrics.
 
-    Tensors of any device and dtype, NumPy arrays and nested lists are taken. Logits go through a softmax in float64, or
-    with `softmax="input"` in the precision they come in (what half-precision evaluation code does). Rows of
-    probabilities have to sum to 1 within 1e-3 (1e-2 for 16-bit floats) and are used as they are, not renormalised.
-    The log-likelihood of logits is their float64 log-softmax. That of a probability of 0 is taken at the smallest
-    positive number of the dtype it came in, so that one rounded-off zero does not make a whole average infinite.
+    Rows of probabilities have to sum to 1 within 1e-3 (1e-2 for 16-bit floats) and are used as they are, not
+    renormalised. The log-likelihood of logits is their float64 log-softmax. That of a probability of 0 is taken at the
+    smallest positive number of its dtype, so that one rounded-off zero does not make a whole average infinite.
 
-    >>> given = predictions([[2.0, 0.0], [0.0, 1.0]], [0, 0], from_logits=True)
-    >>> given.confidence.round(3).tolist(), given.correct.tolist()
+    Args:
+        probs: Probabilities or logits: tensors of any device and dtype, NumPy arrays or nested lists. `Predictions`
+            are returned as they are.
+        labels: Class indices.
+        from_logits: Whether `probs` are logits.
+        softmax: Precision of the softmax of logits: "float64", or "input" for that of the logits, as in evaluation
+            code that works in half precision.
+
+    Raises:
+        SettingError: if shapes, values or labels do not fit.
+
+    >>> sample = predictions([[2.0, 0.0], [0.0, 1.0]], [0, 0], from_logits=True)
+    >>> sample.confidence.round(3).tolist(), sample.correct.tolist()
     ([0.881, 0.731], [True, False])
     """
     if isinstance(probs, Predictions):
         if labels is not None:
-            raise SettingError("predictions have their labels in them; give probabilities and labels, or predictions")
+            raise SettingError("labels must be None with checked predictions, which contain their labels")
         return probs
     if softmax not in get_args(Softmax):
         raise unknown("softmax precision", softmax, get_args(Softmax))
     name = "logits" if from_logits else "probabilities"
-    given, dtype = _array(probs, name)
-    if given.ndim != 2 or given.size == 0:
-        empty = " (there is nothing to measure)" if given.size == 0 else ""
-        raise SettingError(f"{name} must have the shape [samples, classes], got {list(given.shape)}{empty}")
-    scores: Floats = given.astype(np.float64)
+    array, dtype = _array(probs, name)
+    if array.ndim != 2 or array.size == 0:
+        empty = " (there is nothing to measure)" if array.size == 0 else ""
+        raise SettingError(f"{name} must have the shape [samples, classes], got {list(array.shape)}{empty}")
+    scores: Floats = array.astype(np.float64)
     _check_finite(scores, name)
     if not from_logits:
         half = dtype in ("float16", "bfloat16")
@@ -87,7 +107,7 @@ def predictions(
         likelihood = log_probs[rows, checked]
         clean = np.exp(log_probs)
         if softmax == "input" and dtype != "float64" and "float" in dtype:
-            clean = _softmax_in(dtype, given)
+            clean = _softmax_in(dtype, array)
     else:
         clean = np.clip(scores, 0.0, 1.0)
         likelihood = np.log(np.maximum(clean[rows, checked], _smallest_positive(dtype)))
@@ -106,9 +126,9 @@ def outcome_vector(values: ArrayLike, name: str, length: int) -> Floats:
     """Check a vector of outcomes: booleans, or numbers that are 0 or 1."""
     vector: Floats = _vector(values, name).astype(np.float64)
     _check_length(vector, name, length)
-    strange = vector[(vector != 0) & (vector != 1)]
-    if strange.size:
-        raise SettingError(f"{name} must hold only true/false or 0/1, got {strange[0]:g}")
+    wrong = vector[(vector != 0) & (vector != 1)]
+    if wrong.size:
+        raise SettingError(f"{name} must contain only true/false or 0/1, got {wrong[0]:g}")
     return vector
 
 
@@ -121,7 +141,7 @@ def finite_vector(values: ArrayLike, name: str, length: int) -> Floats:
 
 
 def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
-    """Numbers as an array, and the name of the dtype they came in."""
+    """Numbers as an array, and the name of their original dtype."""
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # a tensor
         tensor = values.detach().cpu()
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -132,7 +152,7 @@ def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
         raise SettingError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
     if array.dtype.kind not in "biufc":
         raise SettingError(
-            f"{name} must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values"
+            f"{name} must be a tensor, an array or nested lists of numbers, got values of type {array.dtype.name}"
         )
     return array, array.dtype.name
 
@@ -146,7 +166,7 @@ def _vector(values: ArrayLike, name: str) -> npt.NDArray[Any]:
 
 def _check_length(vector: npt.NDArray[Any], name: str, length: int) -> None:
     if len(vector) != length:
-        raise SettingError(f"{name} must have one entry a sample: got {len(vector)} for {length} samples")
+        raise SettingError(f"{name} must have one entry per sample, got {len(vector)} for {length} samples")
 
 
 def _check_finite(values: Floats, name: str) -> None:
@@ -177,7 +197,7 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
 
 def _check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
     if labels is None:
-        raise SettingError("labels are missing: pass one class index a sample")
+        raise SettingError("labels are missing: pass one class index per sample")
     checked, dtype = _array(labels, "labels")
     if checked.ndim != 1:
         hint = "; turn one-hot rows into indices with argmax" if checked.ndim == 2 else ""

@@ -34,11 +34,11 @@ def macro_f1(
     >>> macro_f1([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
     0.6666666666666666
     """
-    given = checked(probs, labels, from_logits, convention)
-    n_classes = given.probs.shape[1]
-    labelled = np.bincount(given.labels, minlength=n_classes)
-    predicted = np.bincount(given.predicted, minlength=n_classes)
-    hit = np.bincount(given.labels[given.correct], minlength=n_classes)
+    sample = checked(probs, labels, from_logits, convention)
+    n_classes = sample.probs.shape[1]
+    labelled = np.bincount(sample.labels, minlength=n_classes)
+    predicted = np.bincount(sample.predicted, minlength=n_classes)
+    hit = np.bincount(sample.labels[sample.correct], minlength=n_classes)
     seen = labelled > 0
     return float((2 * hit[seen] / (labelled[seen] + predicted[seen])).mean())
 
@@ -57,10 +57,10 @@ def brier_score(
     return float(squared_errors(checked(probs, labels, from_logits, convention)).mean())
 
 
-def squared_errors(given: Predictions) -> Floats:
-    """What the Brier score is the mean of: Σ_k (p_k − 1[y=k])² = Σ_{k≠y} p_k² + (1 − p_y)² of each sample."""
-    at_label = given.probs[np.arange(len(given.labels)), given.labels]
-    others = np.einsum("nk,nk->n", given.probs, given.probs) - at_label**2
+def squared_errors(sample: Predictions) -> Floats:
+    """The terms of the Brier score: Σ_k (p_k − 1[y=k])² = Σ_{k≠y} p_k² + (1 − p_y)² of each image."""
+    at_label = sample.probs[np.arange(len(sample.labels)), sample.labels]
+    others = np.einsum("nk,nk->n", sample.probs, sample.probs) - at_label**2
     return np.asarray(np.maximum(others, 0) + (1 - at_label) ** 2)
 
 
@@ -71,7 +71,7 @@ def negative_log_likelihood(
     """Mean negative log-likelihood in nats, −(1/N) Σ_i log p_i(y_i): the cross-entropy.
 
     From logits it is the float64 log-softmax, whatever the convention. A probability of exactly 0 counts as the
-    smallest positive number of its dtype (1e-45 for float32), so that the mean stays finite: too small, if anything.
+    smallest positive number of its dtype (1e-45 for float32), so that the mean stays finite; it is then too small.
 
     >>> negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     1.0397207708399179
@@ -100,5 +100,5 @@ def confidence_gap(
     >>> confidence_gap([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     0.125
     """
-    given = checked(probs, labels, from_logits, convention)
-    return float(given.confidence.mean() - given.correct.mean())
+    sample = checked(probs, labels, from_logits, convention)
+    return float(sample.confidence.mean() - sample.correct.mean())

@@ -19,7 +19,7 @@ Images of equal confidence are accepted together, so nothing here depends on the
 
 The thresholds and the starts are fixed beforehand. Under H_t, and given which images are accepted, p_t is a valid
 p-value. A sequence rejects a true H_t only by rejecting the first true one it meets: a chance of δ/J at most. So all
-rejected H_t are false at once with a probability of at least 1 − δ, and the lowest such t may be chosen.
+rejected H_t are false at once with a probability of at least 1 − δ, and the lowest such t may be used.
 """
 
 from __future__ import annotations
@@ -40,16 +40,22 @@ THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.
     *(percent / 100 for percent in range(99, -1, -1)),
 )
 STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6)
-MOST_NEEDED = 1_000_000  # beyond this many images, "what would be needed" is not a help
+MOST_NEEDED = 1_000_000  # more images than this are not worth suggesting
 
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """The curve, from the most confident images to all: a point for each confidence that occurs."""
+    """The risk-coverage curve, from the most confident images to all: a point for each confidence that occurs.
+
+    Attributes:
+        threshold: The confidences, falling.
+        accepted: How many images are at least that confident.
+        wrong: How many of these are wrong.
+    """
 
     threshold: Floats
-    accepted: Ints  # images at least that confident
-    wrong: Ints  # of these
+    accepted: Ints
+    wrong: Ints
 
     @property
     def coverage(self) -> Floats:
@@ -58,7 +64,7 @@ class RiskCoverage:
 
     @property
     def risk(self) -> Floats:
-        """Error rate of what is accepted."""
+        """Error rate of the accepted images."""
         return np.asarray(self.wrong / self.accepted)
 
 
@@ -72,8 +78,8 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     confidence = unit_vector(confidence, "confidence")
     wrong = 1 - outcome_vector(correct, "correct", len(confidence))
     negative, which = np.unique(-confidence, return_inverse=True)
-    each = np.bincount(which, wrong).astype(np.int64)
-    return RiskCoverage(-negative, np.cumsum(np.bincount(which)), np.cumsum(each))
+    errors = np.bincount(which, wrong).astype(np.int64)
+    return RiskCoverage(-negative, np.cumsum(np.bincount(which)), np.cumsum(errors))
 
 
 def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -118,18 +124,41 @@ def aurc(
     >>> aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0])  # the least confident one is wrong: (0 + 0 + 1/3) / 3
     0.1111111111111111
     """
-    given = checked(probs, labels, from_logits, convention)
-    return area_under_risk_coverage(given.confidence, given.correct)
+    sample = checked(probs, labels, from_logits, convention)
+    return area_under_risk_coverage(sample.confidence, sample.correct)
+
+
+class AcceptanceRates:
+    """Coverage and error of a threshold, from counts of images."""
+
+    images: int
+    accepted: int
+    wrong: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the images that is accepted."""
+        return self.accepted / self.images
+
+    @property
+    def error(self) -> float | None:
+        """Error rate of the accepted images, if there are any."""
+        return self.wrong / self.accepted if self.accepted else None
 
 
 @dataclass(frozen=True)
-class GuaranteedThreshold:
-    """A threshold and what it does on the validation images, or why there is none.
+class GuaranteedThreshold(AcceptanceRates):
+    """A threshold and what it accepts of the validation images, or why there is none.
 
-    threshold  accept confidences of this and above; None if nothing can be guaranteed
-    images     validation images, of which `accepted` are at or above the threshold and `wrong` of these wrong
-    reason     why there is none
-    needed     how many accepted images it would take, at the error rate of the best start; None if no number would do
+    Attributes:
+        threshold: Accept confidences of this and above; None if nothing can be guaranteed.
+        target_error: The error rate that is guaranteed.
+        confidence_level: How sure the guarantee is.
+        images: How many validation images there are.
+        accepted: How many of them are at or above the threshold.
+        wrong: How many of the accepted ones are wrong.
+        reason: Why there is no threshold.
+        needed: How many accepted images it would take, at the error rate of the best start; None if no number would do.
     """
 
     threshold: float | None
@@ -141,16 +170,6 @@ class GuaranteedThreshold:
     reason: str | None = None
     needed: int | None = None
 
-    @property
-    def coverage(self) -> float:
-        """Share of the validation images that is accepted."""
-        return self.accepted / self.images
-
-    @property
-    def error(self) -> float | None:
-        """Error rate of the accepted validation images, if there are any."""
-        return self.wrong / self.accepted if self.accepted else None
-
 
 def guaranteed_threshold(
     confidence: ArrayLike, correct: ArrayLike, target_error: float, confidence_level: float = 0.95
@@ -159,12 +178,21 @@ def guaranteed_threshold(
 
     With a probability of at least `confidence_level` over the draw of the validation images, the error rate of accepted
     images from the same distribution is at most `target_error`. The images have to be independent of each other and
-    to have had no part in the model or in the calibrator that gives the confidences. It says nothing about images from
-    elsewhere, such as novel classes. A lower target or a higher level never gives a lower threshold.
+    to have had no part in the model or in the calibrator that gives the confidences. Nothing is guaranteed for images
+    from elsewhere, such as novel classes. A lower target or a higher level never gives a lower threshold.
+
+    Args:
+        confidence: Of each validation image, in [0, 1].
+        correct: Whether each prediction is right.
+        target_error: The largest error rate, above 0 and below 1.
+        confidence_level: How sure the guarantee has to be, above 0 and below 1.
+
+    Raises:
+        SettingError: if the target or the level is not between 0 and 1.
 
     >>> confidence, correct = [0.95] * 300 + [0.5] * 100, [True] * 298 + [False] * 2 + [True, False] * 50
-    >>> chosen = guaranteed_threshold(confidence, correct, target_error=0.05)
-    >>> chosen.threshold, chosen.coverage, round(chosen.error, 4)
+    >>> guarantee = guaranteed_threshold(confidence, correct, target_error=0.05)
+    >>> guarantee.threshold, guarantee.coverage, round(guarantee.error, 4)
     (0.51, 0.75, 0.0067)
     >>> guaranteed_threshold(confidence[:80], correct[:80], target_error=0.05).needed
     90
@@ -188,14 +216,14 @@ def guaranteed_threshold(
         test = start
         while test < len(THRESHOLDS) and log_p(test) <= level:
             lowest, test = max(lowest, test), test + 1
-    about = (float(target_error), float(confidence_level), len(confidence))
+    goal = (float(target_error), float(confidence_level), len(confidence))
     if lowest >= 0:
-        return GuaranteedThreshold(THRESHOLDS[lowest], *about, int(above[lowest]), int(wrong_above[lowest]))
+        return GuaranteedThreshold(THRESHOLDS[lowest], *goal, int(above[lowest]), int(wrong_above[lowest]))
     best = min(starts, key=lambda test: (log_p(test), -above[test], THRESHOLDS[test]))
     n, k = int(above[best]), int(wrong_above[best])
     needed = _needed(k / n if n else 0.0, target_error, level)
     reason = _reason(THRESHOLDS[best], n, k, k < target_error * n, needed)
-    return GuaranteedThreshold(None, *about, reason=reason, needed=needed)
+    return GuaranteedThreshold(None, *goal, reason=reason, needed=needed)
 
 
 def _needed(rate: float, target_error: float, level: float) -> int | None:
@@ -218,9 +246,9 @@ def _needed(rate: float, target_error: float, level: float) -> int | None:
 def _reason(threshold: float, n: int, k: int, below: bool, needed: int | None) -> str:
     if n == 0:
         return f"no validation image has a confidence of {threshold} or more; it would take {needed}, all of them right"
-    found = f"{k} of the {n} validation images with a confidence of {threshold} or more are wrong"
+    errors = f"{k} of the {n} validation images with a confidence of {threshold} or more are wrong"
     if not below:
-        return f"{found}, which is not below the target: more images alone would not help"
+        return f"{errors}, which is not below the target: more images alone would not help"
     if needed is None:
-        return f"{found}, which is too near the target for any reasonable number of images"
-    return f"{found}; at this error rate it would take about {needed} such images"
+        return f"{errors}, which is too near the target for any reasonable number of images"
+    return f"{errors}; at this error rate it would take about {needed} such images"

@@ -12,18 +12,27 @@ from calprompt.metrics.inputs import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class BinTable:
-    """Bins and what is in them: the reliability diagram as data. Means of a bin without samples are NaN."""
+    """Bins and what is in them: the reliability diagram as data.
+
+    Attributes:
+        lower: Lower edges.
+        upper: Upper edges.
+        count: How many samples weigh in each bin.
+        confidence: Mean confidence of each bin; NaN if it has no samples.
+        accuracy: Fraction correct in each bin; NaN if it has no samples.
+        total: N, the number of all samples.
+    """
 
     lower: Floats
     upper: Floats
-    count: Ints  # samples that weigh in the bin
-    confidence: Floats  # mean confidence
-    accuracy: Floats  # fraction correct
-    total: int  # N, all samples
+    count: Ints
+    confidence: Floats
+    accuracy: Floats
+    total: int
 
     @property
     def gap(self) -> Floats:
-        """|acc_b − conf_b|, and 0 where there is nothing to compare."""
+        """|acc_b − conf_b|, and 0 for bins without samples."""
         return np.nan_to_num(np.abs(self.accuracy - self.confidence))
 
     @property
@@ -33,7 +42,7 @@ class BinTable:
 
     @property
     def maximum_gap(self) -> float:
-        """max_b gap_b over bins that hold samples."""
+        """max_b gap_b over bins that have samples."""
         return float(self.gap.max())
 
     @property
@@ -42,7 +51,7 @@ class BinTable:
         return float((self.count / self.total * self.gap).max())
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary a bin, ready for JSON; what an empty bin does not have is None."""
+        """One dictionary per bin, ready for JSON; the means of an empty bin are None."""
         columns = {
             "lower": self.lower,
             "upper": self.upper,

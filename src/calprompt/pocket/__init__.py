@@ -1,8 +1,8 @@
-"""The pocket: a small CLIP of our own and datasets to adapt it to, so that everything runs at once and offline.
+"""Pocket: a small CLIP and small datasets inside the package, so that everything runs at once and offline.
 
-MODEL              a folder in open_clip's form, loaded like any other: load_backbone("pocket")
-names(), sheet()   what the datasets hold
-folder(name)       a dataset's pictures on disk, made the first time they are wanted
+MODEL              a folder in open_clip's format, loaded like any other: load_backbone("pocket")
+names(), sheet()   the datasets and what they contain
+folder(name)       a dataset's pictures on disk, made the first time they are needed
 """
 
 from __future__ import annotations

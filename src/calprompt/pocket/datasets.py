@@ -1,7 +1,7 @@
 """The embedded datasets as folders of picture files, like any other dataset.
 
-Files are BMP: no compressor, so that not only pixels but bytes are the same everywhere. A folder is made beside its
-final place and moved there when it is complete, so it is either whole or not there; its name has a digest of
+Files are BMP, which is not compressed, so that not only pixels but bytes are the same everywhere. A folder is made
+beside its final place and moved there when it is complete, so there is never half of one. Its name has a digest of
 pixels and class names in it, so another version of the package makes another folder.
 """
 
@@ -32,23 +32,27 @@ def names() -> list[str]:
 
 @cache
 def sheet(name: str) -> Sheet:
-    """What a dataset holds."""
+    """What a dataset contains."""
     return Sheet.read(DATA, name)
 
 
 def rows(name: str, split: str) -> list[tuple[str, int]]:
     """File and label of every picture of a split."""
-    held = sheet(name)
-    count = held.record["pictures"].get(split, 0)
+    dataset = sheet(name)
+    count = dataset.record["pictures"].get(split, 0)
     return [
         (f"{split}/{_slug(class_name)}/{number:03d}.bmp", label)
-        for label, class_name in enumerate(held.class_names)
+        for label, class_name in enumerate(dataset.class_names)
         for number in range(count)
     ]
 
 
 def folder(name: str) -> Path:
-    """The folder that has the dataset's pictures, made if it is not there."""
+    """The folder with the dataset's pictures, made if it does not exist.
+
+    Raises:
+        CalpromptError: if the pictures cannot be written.
+    """
     home = cache_folder("pocket")
     place = home / f"{name}-{sheet(name).digest[:12]}"
     if not place.is_dir():
@@ -69,7 +73,7 @@ def _make(name: str, place: Path) -> None:
         _write(name, partial)
         partial.rename(place)
     except OSError:
-        if not place.is_dir():  # else another process was first, and made the same
+        if not place.is_dir():  # otherwise another process was first and made the same
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -85,15 +89,15 @@ def _write(name: str, place: Path) -> None:
 
 
 def _clear(home: Path, name: str) -> None:
-    """Remove what killed processes left: it takes seconds to make a dataset, so nobody is at it after an hour."""
-    for left in home.glob(f".{name}-*"):
+    """Remove partial folders of killed processes: making a dataset takes seconds, so after an hour none is in use."""
+    for partial in home.glob(f".{name}-*"):
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > HOUR:
-                shutil.rmtree(left)
+            if time.time() - partial.stat().st_mtime > HOUR:
+                shutil.rmtree(partial)
 
 
 def _slug(class_name: str) -> str:
-    """A class name that every file system takes.
+    """A class name as a folder name in ASCII, which has to stay as it is for the digests of stored features.
 
     >>> _slug("Côte d'Ivoire")
     'C_te_d_Ivoire'

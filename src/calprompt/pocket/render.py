@@ -29,16 +29,17 @@ _PLACES = 2 * np.arange(SIZE) + 1 - SIZE  # of pixel centres from the middle, in
 
 @dataclass(frozen=True)
 class Scene:
-    """How pictures vary; all in per cent except `turn`, in degrees.
+    """How pictures vary; in per cent except `turn`, which is in degrees.
 
-    size     of the drawing's side in the picture's, from and to
-    turn     at most, either way
-    shift    of the picture's side, at most, either way
-    tint     each colour is multiplied by 100 ± tint
-    clutter  how strong the texture of backgrounds is
-    paper    how many pictures are on white
-    blur     how many are blurred
-    noise    of full brightness, at most
+    Attributes:
+        size: Smallest and largest side of the drawing, of the picture's side.
+        turn: Largest rotation, either way.
+        shift: Largest shift, either way, of the picture's side.
+        tint: Each colour is multiplied by 100 ± tint.
+        clutter: Strength of the texture of backgrounds.
+        paper: Share of pictures on white.
+        blur: Share of pictures that are blurred.
+        noise: Largest noise, of full brightness.
     """
 
     size: tuple[int, int] = (65, 95)
@@ -52,13 +53,13 @@ class Scene:
 
 
 def random_bits(*names: object) -> NDArray[np.uint64]:
-    """[BITS] random numbers that depend on these names and on nothing else."""
+    """Random numbers [BITS] that depend on these names and on nothing else."""
     seed = int.from_bytes(hashlib.sha256("/".join(map(str, names)).encode()).digest()[:16], "big")
     return np.random.PCG64(seed).random_raw(BITS)
 
 
 def render(drawings: Pictures, bits: NDArray[np.uint64], scene: Scene) -> Pictures:
-    """[n, 48, 48, 4] and [n, BITS] -> [n, 48, 48, 3]."""
+    """Pictures [n, 48, 48, 3] from drawings [n, 48, 48, 4] and random bits [n, BITS]."""
     starts = range(0, len(drawings), _TOGETHER)
     parts = [_render(drawings[i : i + _TOGETHER], bits[i : i + _TOGETHER], scene) for i in starts]
     return np.concatenate(parts) if parts else np.zeros((0, SIZE, SIZE, 3), dtype=np.uint8)

@@ -1,10 +1,10 @@
-"""Sheets: all drawings of a dataset on one picture, with a record that says what each of them is for.
+"""Sheets: all drawings of a dataset in one image file, with a record of what each of them is for.
 
     animals.webp   48 x 48 drawings in rows of 64
-    animals.json   class names, template, how many pictures a class, how they are rendered,
+    animals.json   class names, template, how many pictures per class, how they are rendered,
                    and for each drawing its label, its split and where it comes from
 
-A split's pictures of a class take its drawings in turn. No drawing is on two sides, in whatever ink.
+A split's pictures of a class take its drawings in turn. No drawing is in two splits, in whatever colour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import DamagedFileError
 from calprompt.pocket.render import Pictures, Scene, random_bits, render
 
 COLUMNS = 64
@@ -30,7 +30,13 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Sheet:
-    """One dataset of the package: its record, and its drawings when they are asked for."""
+    """One dataset of the package: its record, and its drawings, which are read when needed.
+
+    Attributes:
+        name: Of the dataset, without "pocket_".
+        record: What is in the JSON file.
+        folder: Where the files are.
+    """
 
     name: str
     record: dict[str, Any]
@@ -38,6 +44,11 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:
+        """Read the record of a dataset.
+
+        Raises:
+            DamagedFileError: if it cannot be read or is not complete.
+        """
         path = folder / f"{name}.json"
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -50,34 +61,35 @@ class Sheet:
 
     @property
     def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of their labels."""
         return tuple(self.record["classes"])
 
     @property
     def counts(self) -> dict[str, int]:
-        """Pictures of each split."""
+        """How many pictures each split has."""
         return {split: count * len(self.class_names) for split, count in self.record["pictures"].items()}
 
     @property
     def digest(self) -> str:
-        """sha256 of all its pixels and names."""
+        """The sha256 of all pixels and class names."""
         return hashlib.sha256("\n".join([*self.record["sha256"].values(), *self.class_names]).encode()).hexdigest()
 
     @property
     def scene(self) -> Scene | None:
-        """How drawings become pictures; None: they are the pictures."""
-        told = self.record["scene"]
-        return None if told is None else Scene(**{**told, "size": tuple(told["size"])})
+        """How drawings become pictures; None if they are the pictures already."""
+        scene = self.record["scene"]
+        return None if scene is None else Scene(**{**scene, "size": tuple(scene["size"])})
 
     @cached_property
     def drawings(self) -> Pictures:
-        """[n, side, side, 3 or 4]; ink, where the sheet is grey."""
+        """The drawings [n, side, side, 3 or 4]; a grey sheet gives the opacity of black strokes."""
         path = self.folder / f"{self.record.get('sheet', self.name)}.webp"
         try:
             with Image.open(path) as image:
                 sheet = np.asarray(image.convert("RGB") if image.mode != "RGBA" else image)
         except OSError as error:
             raise damaged(path, str(error)) from error
-        strokes = self.record["side"] < 32 and self.scene is not None  # grey is how much ink there is
+        strokes = self.record["side"] < 32 and self.scene is not None  # grey is opacity
         side, count = self.record["side"], len(self.record["drawings"])
         rows = -(-count // COLUMNS)
         if sheet.shape[:2] != (rows * side, COLUMNS * side):
@@ -93,8 +105,8 @@ class Sheet:
         """Label, number and pixels [side, side, 3] of every picture of a split, class by class."""
         count = self.record["pictures"].get(split, 0)
         by_label: dict[int, list[int]] = {}
-        for row, (label, of, _) in enumerate(self.record["drawings"]):
-            if of == split:
+        for row, (label, drawing_split, _) in enumerate(self.record["drawings"]):
+            if drawing_split == split:
                 by_label.setdefault(label, []).append(row)
         for label, class_name in enumerate(self.class_names):
             rows = [by_label[label][i % len(by_label[label])] for i in range(count)]
@@ -106,29 +118,34 @@ class Sheet:
                 yield label, number, pixels
 
     def checked(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The same; raises at the end if they were not, bit for bit, those that the record was made with."""
+        """The same as `pictures`, with a check of the digest after the last one.
+
+        Raises:
+            DamagedFileError: if they are not, bit for bit, those that the record was made with.
+        """
         digest = hashlib.sha256()
         for label, number, pixels in self.pictures(split):
             digest.update(label.to_bytes(2, "big") + pixels.tobytes())
             yield label, number, pixels
-        found, expected = digest.hexdigest(), self.record["sha256"][split]
-        if found != expected:
-            raise CalpromptError(
-                f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {found}, expected "
+        actual, expected = digest.hexdigest(), self.record["sha256"][split]
+        if actual != expected:
+            raise DamagedFileError(
+                f"the {split} pictures of the embedded dataset {self.name!r} have sha256 {actual}, expected "
                 f"{expected}; the package's files are damaged, install it again"
             )
 
 
-def damaged(path: Path, why: str) -> CalpromptError:
-    return CalpromptError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
+def damaged(path: Path, why: str) -> DamagedFileError:
+    """The error for a file of the package that cannot be used."""
+    return DamagedFileError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
 
 
 def pixel_digests(sheet: Sheet) -> dict[str, str]:
-    """sha256 of all pixels of each split."""
-    found = {}
+    """The sha256 of all labels and pixels of each split."""
+    digests = {}
     for split in sheet.record["pictures"]:
         digest = hashlib.sha256()
         for label, _, pixels in sheet.pictures(split):
             digest.update(label.to_bytes(2, "big") + pixels.tobytes())
-        found[split] = digest.hexdigest()
-    return found
+        digests[split] = digest.hexdigest()
+    return digests

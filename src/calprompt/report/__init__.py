@@ -1,4 +1,4 @@
-"""Reports: what runs amount to, as tables and figures.
+"""Reports on runs, as tables and figures.
 
 reliability   reliability diagrams
 comparison    methods side by side, with intervals over images and seeds

@@ -1,31 +1,31 @@
-"""The numbers of a comparison as data: written, read back, and compared with those of another time."""
+"""The numbers of a comparison as files: written, read, and compared with expected ones."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, DamagedFileError, SettingError
+from calprompt.evaluation.tables import csv_bytes
 from calprompt.files import read_json, write_bytes, write_json
 from calprompt.report.comparison import Row
+from calprompt.text import bullets
 
 COLUMNS = ("dataset", "split", "method", "metric", "value", "low", "high")
 TOLERANCE = 0.05  # percentage points
-SHOWN = 20  # numbers that differ, in an error
 
 
 @dataclass(frozen=True)
 class Results:
     """A comparison on several datasets.
 
-    settings  all that the numbers depend on, but weights and pictures
-    sizes     dataset -> split -> images and classes
-    rows      the numbers, as fractions
-    about     what else there is to know: versions, the backbone's fingerprint
+    Attributes:
+        settings: Everything that the numbers depend on, except weights and images.
+        sizes: Dataset -> split -> number of images and classes.
+        rows: The numbers, as fractions.
+        about: Versions and the backbone's fingerprint.
     """
 
     settings: dict[str, Any]
@@ -34,64 +34,84 @@ class Results:
     about: dict[str, Any]
 
     def write_json(self, path: Path) -> None:
-        """Everything, so that `read` gives it back; no time or place in it, so that equal results are equal files."""
+        """Write everything, for `read`; without times and paths, so that equal results are equal files."""
         write_json(path, {**asdict(self), "rows": [asdict(row) for row in self.rows]})
 
     def write_csv(self, path: Path) -> None:
-        """A row a number, as fractions."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in self.rows)
-        write_bytes(path, text.getvalue().encode())
+        """Write one row per number, as fractions."""
+        write_bytes(path, csv_bytes(COLUMNS, (asdict(row) for row in self.rows)))
 
     @classmethod
     def read(cls, path: str | Path) -> Results:
-        """What `write_json` wrote."""
+        """Read what `write_json` wrote.
+
+        Raises:
+            NotFoundError: if there is no such file.
+            DamagedFileError: if it is not a table of results.
+        """
         path = Path(path).expanduser()
-        held = read_json(path)
+        payload = read_json(path)
         try:
-            rows = tuple(Row(**row) for row in held["rows"])
-            return cls(held["settings"], held["sizes"], rows, held["about"])
+            rows = tuple(Row(**row) for row in payload["rows"])
+            return cls(payload["settings"], payload["sizes"], rows, payload["about"])
         except (KeyError, TypeError) as error:
-            raise CalpromptError(f"{path} is not a table of results, such as demo/table.json: {error}") from error
+            raise DamagedFileError(f"{path} is not a table of results, such as demo/table.json: {error}") from error
 
 
-def check_settings(given: Mapping[str, Any], expected: Results, name: str) -> None:
-    """Raise if numbers of these settings cannot equal the expected ones."""
-    others = {key: value for key, value in expected.settings.items() if given.get(key) != value}
-    if others:
-        told = "; ".join(f"{key} {value}, not {given.get(key)}" for key, value in others.items())
-        raise CalpromptError(f"{name} is of other settings: {told}")
+def check_settings(settings: Mapping[str, Any], expected: Results, name: str) -> None:
+    """Raise `SettingError` if numbers of these settings cannot equal the expected ones, those of the file `name`."""
+    differences = [
+        f"{key} {value}, not {settings.get(key)}"
+        for key, value in expected.settings.items()
+        if settings.get(key) != value
+    ]
+    if differences:
+        raise SettingError(f"{name} is of other settings: {'; '.join(differences)}")
 
 
-def check_results(found: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
-    """Raise if a number differs from the expected one by more percentage points; returns how many were compared."""
-    check_settings(found.settings, expected, name)
-    here, there = ({row.key: row for row in results.rows} for results in (found, expected))
+def check_results(results: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
+    """Compare results with expected ones.
+
+    Args:
+        results: To compare.
+        expected: To compare with.
+        name: Of the file with the expected results, for errors.
+        tolerance: In percentage points.
+
+    Returns:
+        How many numbers were compared.
+
+    Raises:
+        CalpromptError: if a number differs by more than the tolerance.
+        SettingError: if the settings differ.
+    """
+    check_settings(results.settings, expected, name)
+    rows, expected_rows = ({row.key: row for row in table.rows} for table in (results, expected))
     lines = []
-    for key, row in there.items():
+    for key, expected_row in expected_rows.items():
         where = ", ".join(key)
-        if key not in here:
-            lines.append(f"{where}: not there, expected {100 * row.value:.2f}")
+        if key not in rows:
+            lines.append(f"{where}: missing, expected {100 * expected_row.value:.2f}")
             continue
         for end in ("value", "low", "high"):
-            got, want = 100 * getattr(here[key], end), 100 * getattr(row, end)
-            if not abs(got - want) <= tolerance:
+            value, expected_value = 100 * getattr(rows[key], end), 100 * getattr(expected_row, end)
+            if not abs(value - expected_value) <= tolerance:
                 what = "" if end == "value" else f" ({end} end of the interval)"
-                lines.append(f"{where}{what}: {got:.2f}, expected {want:.2f}")
-    lines += [f"{', '.join(key)}: not expected" for key in here if key not in there]
+                lines.append(f"{where}{what}: {value:.2f}, expected {expected_value:.2f}")
+    lines += [f"{', '.join(key)}: not expected" for key in rows if key not in expected_rows]
     if lines:
-        more = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        count = (
-            f"{len(lines)} of {3 * len(there)} numbers are not those of {name}, within {tolerance:g} percentage points"
+        raise CalpromptError(
+            f"{len(lines)} of {3 * len(expected_rows)} numbers are not those of {name}, within {tolerance:g} "
+            f"percentage points{_reason(results, expected)}:{bullets(lines)}"
         )
-        raise CalpromptError("\n  ".join([f"{count}{_reason(found, expected)}:", *lines[:SHOWN], *more]))
-    return 3 * len(there)
+    return 3 * len(expected_rows)
 
 
-def _reason(found: Results, expected: Results) -> str:
-    """What may be behind it: other weights, other versions."""
-    others = [key for key, value in expected.about.items() if found.about.get(key) != value]
-    told = [f"{key} {found.about.get(key)} instead of {expected.about[key]}" for key in others]
-    return f" ({'; '.join(told)})" if told else ""
+def _reason(results: Results, expected: Results) -> str:
+    """What may explain differences: other weights, other versions."""
+    differences = [
+        f"{key} {results.about.get(key)} instead of {value}"
+        for key, value in expected.about.items()
+        if results.about.get(key) != value
+    ]
+    return f" ({'; '.join(differences)})" if differences else ""

@@ -7,7 +7,7 @@
              └───────────
               confidence
 
-What is drawn is a `Panel`, a record without any drawing in it. Kinds of gap differ in hatching as well as in colour.
+The data of a diagram is a `Panel`, which needs no plotting. Kinds of gap differ in hatching as well as in colour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import SettingError
 from calprompt.files import write_bytes
 from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions
 from calprompt.metrics.inputs import ArrayLike, Floats
@@ -55,12 +55,13 @@ CORRECT: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (1, 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """What a panel of the figure shows; of several runs, their images together and the mean of their numbers.
+    """What a panel of the figure shows; for several runs, their images together and the mean of their numbers.
 
-    table       the bins
-    accuracy    fraction of the predictions that are right
-    confidence  mean confidence
-    ece         expected calibration error over the same bins; of several runs, what a table gives as their mean
+    Attributes:
+        table: The bins.
+        accuracy: Fraction of the predictions that are right.
+        confidence: Mean confidence.
+        ece: Expected calibration error over the same bins; for several runs, the mean of theirs.
     """
 
     table: BinTable
@@ -81,7 +82,7 @@ def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) ->
 
 def runs_panel(runs: Sequence[Predictions], *, n_bins: int = BINS) -> Panel:
     """The panel of runs of one method, such as those of several seeds."""
-    return _panel([(given.confidence, given.correct) for given in runs], n_bins)
+    return _panel([(run.confidence, run.correct) for run in runs], n_bins)
 
 
 def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = BINS) -> Panel:
@@ -96,7 +97,7 @@ def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int =
 
 def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int) -> Panel:
     if not runs:
-        raise CalpromptError("a panel needs at least one run")
+        raise SettingError("a panel needs at least one run")
     tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
     confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
     together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
@@ -105,26 +106,31 @@ def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int) -> Panel:
 
 
 def reliability_figure(panels: Mapping[str, Mapping[str, Panel]], title: str | None = None) -> Figure:
-    """Panels by row and column, such as panels["novel"]["CoOp"], all on the same axes.
+    """A figure of panels with the same axes.
 
-    A row that lacks a column has an empty place there.
+    Args:
+        panels: By row and column, such as panels["novel"]["CoOp"]; a missing one leaves an empty place.
+        title: Above the figure.
+
+    Raises:
+        SettingError: if there are no panels.
     """
     columns = list(dict.fromkeys(column for row in panels.values() for column in row))
     if not columns:
-        raise CalpromptError("there are no panels to draw")
+        raise SettingError("there are no panels to draw")
     highest = max(panel.share.max() for row in panels.values() for panel in row.values())
     place = _Places(len(panels), len(columns), bool(title))
     figure = Figure(figsize=(place.width, place.height))
-    for i, (row, held) in enumerate(panels.items()):
+    for i, (row, row_panels) in enumerate(panels.items()):
         figure.text(*place.row(i), row, rotation=90, ha="center", va="center", **HEADING)
         for j, column in enumerate(columns):
             if i == 0:
                 figure.text(*place.column(j), column, ha="center", va="bottom", **HEADING)
-            if column not in held:
+            if column not in row_panels:
                 continue
-            upper, lower = (figure.add_axes(each) for each in place.panel(i, j))
-            _diagram(upper, held[column])
-            _histogram(lower, held[column], highest)
+            upper, lower = (figure.add_axes(box) for box in place.panel(i, j))
+            _diagram(upper, row_panels[column])
+            _histogram(lower, row_panels[column], highest)
             first, last = j == 0, i == len(panels) - 1
             upper.tick_params(labelbottom=False, labelleft=first)
             lower.tick_params(labelbottom=last, labelleft=first)
@@ -189,11 +195,11 @@ class _Places:
 def _diagram(axes: Axes, panel: Panel) -> None:
     """Accuracy of every bin that has images, and the gap to its mean confidence."""
     table = panel.table
-    held = table.count > 0
-    left, width = table.lower[held], (table.upper - table.lower)[held]
-    accuracy, confidence = table.accuracy[held], table.confidence[held]
+    filled = table.count > 0
+    left, width = table.lower[filled], (table.upper - table.lower)[filled]
+    accuracy, confidence = table.accuracy[filled], table.confidence[filled]
     low, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
-    few = table.count[held] < FEW
+    few = table.count[filled] < FEW
     for alpha, kind in ((1.0, ~few), (PALE, few)):
         axes.bar(left[kind], low[kind], width[kind], align="edge", zorder=2, alpha=alpha, **RIGHT)
         for style, which in ((OVER, kind & (confidence > accuracy)), (UNDER, kind & (confidence < accuracy))):
@@ -219,7 +225,7 @@ def _diagram(axes: Axes, panel: Panel) -> None:
 
 
 def _histogram(axes: Axes, panel: Panel, highest: float) -> None:
-    """The share of the images in every bin; where accuracy and mean confidence lie."""
+    """The share of the images in every bin, and lines at the accuracy and the mean confidence."""
     table = panel.table
     axes.bar(table.lower, 100 * panel.share, table.upper - table.lower, align="edge", zorder=2, **SHARE)
     axes.axvline(panel.confidence, zorder=4, **SURE)
@@ -243,7 +249,7 @@ def _frame(axes: Axes) -> None:
 
 
 def _step(highest: float) -> float:
-    """Between ticks, so that there are one to three above 0.
+    """The distance between ticks, so that there are one to three above 0.
 
     >>> [_step(highest) for highest in (99, 55, 25, 12)]
     [50, 20, 10, 5]
@@ -264,11 +270,15 @@ def _legend() -> list[Patch | Line2D]:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure in one step, as PNG, SVG or PDF by its suffix; the same figure gives the same bytes."""
+    """Write a figure as PNG, SVG or PDF, by its suffix; the same figure gives the same bytes.
+
+    Raises:
+        SettingError: if the suffix is another one.
+    """
     path = Path(path).expanduser()
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
-        raise CalpromptError(f"figures are written as {', '.join(SUFFIXES)}; got {path.name!r}")
+        raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {path.name!r}")
     undated = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[kind]
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "calprompt", "pdf.fonttype": 42}):

@@ -1,4 +1,4 @@
-"""Prompt tuners, one file a method."""
+"""Prompt tuners, one file per method."""
 
 from calprompt.tuners.base import Tuner, create_tuner, option_names, tuners
 from calprompt.tuners.cocoop import CoCoOp

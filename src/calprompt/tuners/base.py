@@ -4,7 +4,7 @@
                                                ├─ scaled cosines = logits ── Outputs ── losses
     prompts ─(backbone)── unit text features ──┘
 
-A tuner knows its prompts and its own terms of the objective; nothing of data, optimisers or logging.
+A tuner knows its prompts and the terms it adds to the objective, and nothing about data, optimisers or logging.
 """
 
 from __future__ import annotations
@@ -31,25 +31,35 @@ tuners: Registry[type[Tuner]] = Registry("tuner")
 
 
 class Tuner(nn.Module, ABC):
-    """Base of all tuners: text prompts over frozen image features, unless a subclass says otherwise.
+    """Base of all tuners: text prompts over frozen image features, unless a subclass overrides that.
 
-    Its parameters are the prompts and nothing else; the backbone is only referred to.
+    Its parameters are the prompts and nothing else; the backbone is not a submodule.
 
-    template  the sentence of the untuned model, to which losses compare
-    seed      of whatever starts at random
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        template: The sentence of the untuned model, with which losses compare.
+        seed: Of everything that is drawn at random.
+
+    Attributes:
+        learns: Whether there is anything to train.
+        needs_pixels: Whether it learns visual prompts, so that the image tower runs at every step.
+        uses_frozen_images: Whether its terms compare with frozen features of the pixels it sees.
+        text_depends_on_image: Whether every image has text features of its own.
+        template_table: Which of the published templates it takes where a dataset has several.
+        fixed_options: Options of its base class that it sets itself.
+        layout: Where the learned vectors stand in the prompts of the current classes.
+        frozen_text: Text features [C, D] of the untuned model.
     """
 
-    learns: ClassVar[bool] = True  # False: there is nothing to train
-    needs_pixels: ClassVar[bool] = False  # visual prompts: the image tower runs at every step
-    uses_frozen_images: ClassVar[bool] = False  # its terms compare with frozen features of the pixels it sees
-    text_depends_on_image: ClassVar[bool] = False  # every image has text features of its own
-    template_table: ClassVar[str] = "coop"  # which of the published templates it takes where a dataset has several
+    learns: ClassVar[bool] = True
+    needs_pixels: ClassVar[bool] = False
+    uses_frozen_images: ClassVar[bool] = False
+    text_depends_on_image: ClassVar[bool] = False
+    template_table: ClassVar[str] = "coop"
+    fixed_options: ClassVar[frozenset[str]] = frozenset()
 
-    fixed_options: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # options of the tuner it is derived from that it chooses itself
-
-    layout: PromptLayout  # of the current classes
+    layout: PromptLayout
 
     def __init__(
         self, backbone: Backbone, class_names: Sequence[str], *, template: str = "a photo of a {}.", seed: int = 0
@@ -57,7 +67,7 @@ class Tuner(nn.Module, ABC):
         super().__init__()
         if self.needs_pixels:
             backbone.require_vit(f"the tuner {type(self).__name__}")
-        self._backbone = (backbone,)  # in a tuple, so that it is no submodule
+        self._backbone = (backbone,)  # in a tuple, so that it does not become a submodule
         self.template, self.seed = template, seed
         self._generator = torch.Generator().manual_seed(seed)
         self.class_names = check_class_names(class_names, allow_repeated=True)
@@ -65,10 +75,11 @@ class Tuner(nn.Module, ABC):
 
     @property
     def backbone(self) -> Backbone:
+        """The frozen model."""
         return self._backbone[0]
 
     def bind(self) -> None:
-        """Compute what depends on the class list only: frozen features here, prompt layouts in subclasses."""
+        """Compute everything that depends only on the classes: frozen features here, prompt layouts in subclasses."""
         self.frozen_text = self.backbone.zero_shot(self.class_names, self.template)  # [C, D]
 
     def with_classes(self, class_names: Sequence[str], template: str | None = None) -> Tuner:
@@ -76,7 +87,7 @@ class Tuner(nn.Module, ABC):
 
         Args:
             class_names: The other classes.
-            template: The sentence of the untuned model for them; `None`: the same.
+            template: The sentence of the untuned model for them; the same, unless given.
 
         Raises:
             SettingError: if the prompts mean nothing for other classes.
@@ -94,31 +105,41 @@ class Tuner(nn.Module, ABC):
         return other
 
     def random(self, *shape: int, std: float = 0.02) -> nn.Parameter:
-        """A learnable tensor drawn from N(0, std^2) with the tuner's own generator."""
+        """A learnable tensor drawn from N(0, std²) with the tuner's generator."""
         drawn = torch.empty(shape, dtype=self.backbone.prompt_dtype).normal_(0, std, generator=self._generator)
         return nn.Parameter(drawn.to(self.backbone.device))
 
     def linear(self, inputs: int, outputs: int) -> nn.Linear:
-        """A learnable affine map, started as torch starts one, with the tuner's own generator."""
+        """A learnable affine map, initialised as in torch, with the tuner's generator."""
         layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=self.backbone.prompt_dtype)
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5, generator=self._generator)
         return layer.to(self.backbone.device)
 
+    def initial_context(self, words: str | None, count: int | None, *shape: int) -> nn.Parameter:
+        """Context vectors to learn: the embeddings of the first `count` tokens of words, or drawn at random."""
+        if words:
+            return nn.Parameter(self.backbone.embed(self.backbone.tokenizer.ids(words)[:count]))
+        return self.random(*shape, self.backbone.text_width)
+
     @abstractmethod
     def text_features(self, image: Tensor | None = None) -> Tensor:
-        """Unit text features of the classes under the tuned prompts, [C, D].
+        """Unit text features of the classes under the tuned prompts.
 
-        Where the text sees images: [B, C, D] for image features [B, D], or what no image has changed, [C, D].
+        Args:
+            image: Unit image features [B, D]; used only by tuners whose text depends on the image.
+
+        Returns:
+            [C, D]; [B, C, D] if the text depends on the image and images are given.
         """
 
     def common_text_features(self, images: Tensor) -> Tensor:
-        """One set of text features [C, D] for many images: those of `text_features`, unless each image has its own."""
+        """One set of text features [C, D] for many images; an average where each image has its own."""
         return self.text_features()
 
     def image_features(self, images: Tensor) -> Tensor:
-        """Unit image features [B, D]: of frozen features [B, D] here, of pixels where visual prompts are learned."""
+        """Unit image features [B, D] from frozen features [B, D], or from pixels if visual prompts are learned."""
         D = self.backbone.embed_dim
         if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != (D,):
             got = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
@@ -141,10 +162,13 @@ class Tuner(nn.Module, ABC):
         frozen: Tensor | None = None,
         seed: int = 0,
     ) -> Outputs:
-        """The record of one training step.
+        """The outputs of one training step.
 
-        images  pixels [B, 3, H, W] if the tuner sees them, else frozen image features [B, D]
-        frozen  the frozen features that go with pixels, if they are at hand; computed when needed otherwise
+        Args:
+            images: Pixels [B, 3, H, W] if the tuner needs them, else frozen image features [B, D].
+            labels: Class indices [B].
+            frozen: The frozen features of these pixels, if there are any already; computed when needed otherwise.
+            seed: Of this step, for losses that draw at random.
         """
         image = self.image_features(images)
         text = self.text_features(image)
@@ -160,7 +184,7 @@ class Tuner(nn.Module, ABC):
         frozen: Tensor | None,
         seed: int,
     ) -> Outputs:
-        """`Outputs` with the tuner's own terms in it."""
+        """The record for the losses, with the terms that the tuner adds to the objective."""
 
         @cache
         @torch.no_grad()
@@ -182,15 +206,26 @@ class Tuner(nn.Module, ABC):
         return replace(record, terms=self.terms(record))
 
     def check_objective(self, weights: Mapping[str, float]) -> None:
-        """Raise for a loss, given as the weight of each term, that the tuner cannot train with."""
+        """Check that the tuner can be trained with a loss.
+
+        Args:
+            weights: Of the terms of the loss, by name.
+
+        Raises:
+            SettingError: if it cannot.
+        """
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
-        """What the tuner itself adds to the objective, weighted."""
+        """What the tuner adds to the objective, weighted, by name."""
         return {}
 
     @torch.no_grad()
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
-        """Logits [n, C] of batches of images; text features that no image changes are computed once."""
+        """Logits [n, C] of batches of images; text features that do not depend on images are computed once.
+
+        Raises:
+            SettingError: if there are no images.
+        """
         text = None if self.text_depends_on_image else self.text_features()
         rows = []
         for images in batches:
@@ -206,18 +241,18 @@ class Tuner(nn.Module, ABC):
         return self.logits(image, self.text_features(image))
 
     def backward(self, loss: Tensor, outputs: Outputs) -> None:
-        """Leave the gradient of a step on the parameters."""
+        """Compute the gradients of a step."""
         loss.backward()
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """Called after each epoch, counted from 1."""
 
     def training_state(self) -> dict[str, Tensor]:
-        """What training needs besides the prompts to go on where it stopped."""
+        """What training needs besides the prompts to continue where it stopped."""
         return {}
 
     def load_training_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what `training_state` gave."""
+        """Continue from what `training_state` returned."""
 
 
 def create_tuner(
@@ -227,16 +262,17 @@ def create_tuner(
 
     Args:
         name: Such as "coop"; `tuners.available()` lists them.
-        backbone: What it learns prompts for.
+        backbone: The frozen model.
         class_names: The classes to tell apart.
         allow_repeated: Two classes may share a name, as two pairs of ImageNet's do.
         **options: Of that tuner, see its class.
 
     Returns:
-        The tuner with its prompts as they start.
+        The tuner with its initial prompts.
 
     Raises:
-        SettingError: for an unknown name or option, which is answered with the known ones, or bad class names.
+        UnknownNameError: if there is no such tuner or option.
+        SettingError: if a class name is not usable.
     """
     kind = tuners.get(name)
     if not isinstance(backbone, Backbone):
@@ -259,7 +295,7 @@ def option_names(kind: type[Tuner]) -> list[str]:
 
 
 def at_least_one(**counts: int | None) -> None:
-    """Raise for a number of something that is given and is none."""
+    """Raise `SettingError` for a count below 1; `None` stands for a default and passes."""
     for name, count in counts.items():
         if count is not None and count < 1:
-            raise SettingError(f"{name} is a number of vectors or prompts, at least 1; got {count}")
+            raise SettingError(f"{name} must be at least 1, got {count}")

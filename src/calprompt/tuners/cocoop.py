@@ -3,7 +3,7 @@
     [start] v1 + π … vn + π  name . [end]        π = meta-net(f): Linear(D, D/16) – ReLU – Linear(D/16, W)
 
 f is the image's unit feature, so every image has class features of its own, [B, C, D]. All images of a batch are
-encoded in one call, a prefix each.
+encoded in one call, with a prefix per image.
 
 Losses on text features, such as TCPT's moments, are taken over the C classes of each image and averaged over the batch;
 the released TCPT code takes the last image of the batch instead (`text_of="last"`), which is the same for batches of 1.
@@ -23,17 +23,21 @@ from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 
-CPU_AT_ONCE = 2**19  # when predicting: images times class tokens times width, about what a processor's cache holds
-AT_ONCE = 2**25  # the same on other devices, where only memory ends it
+CPU_AT_ONCE = 2**19  # numbers per batch of a prediction (images x class tokens x width): about a processor's cache
+AT_ONCE = 2**25  # the same on other devices, limited by memory only
 
 
 @tuners.register("cocoop")
 class CoCoOp(Tuner):
     """Learns context vectors and a small network that shifts them by the image.
 
-    words    the context starts from these; none: at random
-    context  how many vectors; `None`: one for each token of the words, or 4. Words beyond them stay frozen
-    text_of  what losses on text features see: all images of the batch, or the last
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        words: The context starts from their embeddings; at random if None.
+        context: How many vectors; one per token of the words, or 4, unless given. Further words stay frozen.
+        text_of: Which text features the losses see: "all" images of the batch, or the "last".
+        **base: Options of `Tuner`.
     """
 
     text_depends_on_image = True
@@ -49,16 +53,13 @@ class CoCoOp(Tuner):
         **base: Any,
     ) -> None:
         if text_of not in ("all", "last"):
-            raise SettingError(f"text_of is 'all' or 'last', got {text_of!r}")
+            raise SettingError(f"text_of must be 'all' or 'last', got {text_of!r}")
         at_least_one(context=context)
         self.phrase: str | int = words or context or 4
         self.n, self.text_of = context, text_of
         super().__init__(backbone, class_names, **base)
         hidden = max(1, backbone.embed_dim // 16)
-        if words:
-            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
-        else:
-            self.context = self.random(*self.layout.context_shape, backbone.text_width)
+        self.context = self.initial_context(words, context, *self.layout.context_shape)
         self.meta_net = nn.Sequential(
             self.linear(backbone.embed_dim, hidden), nn.ReLU(), self.linear(hidden, backbone.text_width)
         )
@@ -74,7 +75,7 @@ class CoCoOp(Tuner):
         return unit(self.backbone.encode_text(self.layout.fill(context)))
 
     def common_text_features(self, images: Tensor) -> Tensor:
-        """Under the mean shift of the images, [C, D]: what stands for all of them where only one set can be kept."""
+        """The text features [C, D] under the mean shift of the images."""
         shift = self.meta_net(self.image_features(images)).mean(dim=0)
         return unit(self.backbone.encode_text(self.layout.fill(self.context + shift))[0])
 
@@ -84,6 +85,6 @@ class CoCoOp(Tuner):
 
     @torch.no_grad()
     def predict_features(self, image: Tensor) -> Tensor:
-        numbers = (len(self.layout.prefix) + len(self.layout.rest)) * self.backbone.text_width  # of an image
+        numbers = (len(self.layout.prefix) + len(self.layout.rest)) * self.backbone.text_width  # per image
         at_once = max(1, (CPU_AT_ONCE if self.context.device.type == "cpu" else AT_ONCE) // numbers)
         return torch.cat([self.logits(part, self.text_features(part)) for part in image.split(at_once)])

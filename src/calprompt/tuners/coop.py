@@ -1,6 +1,6 @@
 """CoOp: context vectors learned in place of a prompt's words (Zhou et al., Learning to Prompt for VLMs, IJCV 2022).
 
-[start] v1 … vn  name . [end]          v1 … vn the same for all classes, or each class its own
+[start] v1 … vn  name . [end]          v1 … vn shared by all classes, or different for each class
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from calprompt.tuners.base import Tuner, at_least_one, tuners
 
 @tuners.register("coop")
 class CoOp(Tuner):
-    """Learns `context` vectors before, around or after the class name.
+    """Learns context vectors before, around or after the class name.
 
-    words           start from these words' embeddings; otherwise at random
-    context         how many; `None`: one for each token of the words, or 16. Words beyond them stay frozen
-    position        of the class name: end, middle or front
-    class_specific  every class has its own vectors, which therefore cannot serve other classes
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        context: How many vectors; one per token of the words, or 16, unless given. Further words stay frozen.
+        words: The context starts from their embeddings; at random, unless given.
+        position: Of the class name: "end", "middle" or "front".
+        class_specific: Every class has its own vectors, which cannot be used for other classes.
+        **base: Options of `Tuner`.
     """
 
     def __init__(

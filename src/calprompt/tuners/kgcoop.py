@@ -1,4 +1,4 @@
-"""KgCoOp: CoOp held near the hand-written prompts (Yao et al., Visual-Language Prompt Tuning …, CVPR 2023).
+"""KgCoOp: CoOp pulled towards the hand-written prompts (Yao et al., Visual-Language Prompt Tuning …, CVPR 2023).
 
     L = CE + 8 (1 - mean_c cos(t_c, u_c))        u_c the untuned text feature of class c
 
@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from calprompt.clip import Backbone
-from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
+from calprompt.registry import unknown
 from calprompt.tuners.base import tuners
 from calprompt.tuners.coop import CoOp
 
@@ -26,8 +26,13 @@ WEIGHTS = {"knowledge": 8.0, "orthogonality": 0.1}
 class KgCoOp(CoOp):
     """CoOp that starts from words and adds a term on the text features.
 
-    pull    knowledge (the published method) or orthogonality (the released TCPT code)
-    weight  of that term; 8 and 0.1 unless said
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        words: The context starts from their embeddings.
+        pull: The term: "knowledge" (the published method) or "orthogonality" (the released TCPT code).
+        weight: Of that term; 8 for knowledge and 0.1 for orthogonality, unless given.
+        **coop: Options of `CoOp`.
     """
 
     template_table = "kgcoop"
@@ -43,7 +48,7 @@ class KgCoOp(CoOp):
         **coop: Any,
     ) -> None:
         if pull not in WEIGHTS:
-            raise SettingError(f"pull is one of {', '.join(WEIGHTS)}; got {pull!r}")
+            raise unknown("pull", pull, WEIGHTS)
         self.pull, self.weight = pull, WEIGHTS[pull] if weight is None else weight
         super().__init__(backbone, class_names, words=words, **coop)
 

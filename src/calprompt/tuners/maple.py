@@ -25,9 +25,13 @@ from calprompt.tuners.base import Tuner, at_least_one, tuners
 class MaPLe(Tuner):
     """Learns coupled prompts in the first blocks of both towers.
 
-    context  vectors in each place
-    words    the first ones start from the first of these words, whose others stay frozen; none: at random
-    depth    blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
+    Args:
+        backbone: The frozen model, a vision transformer.
+        class_names: The classes to tell apart.
+        context: How many vectors each block gets.
+        words: The vectors at the input start from the first of these words, the others stay frozen; at random if None.
+        depth: How many blocks get prompts, the first one at the input; 9, or all of a shallower tower, unless given.
+        **base: Options of `Tuner`.
     """
 
     needs_pixels = True
@@ -47,10 +51,7 @@ class MaPLe(Tuner):
         super().__init__(backbone, class_names, **base)
         depth = prompt_depth(depth, "both towers", min(backbone.text_depth, backbone.image_depth))
         W, W_image = backbone.text_width, backbone.image_width
-        if words:
-            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
-        else:
-            self.context = self.random(context, W)
+        self.context = self.initial_context(words, context, context)
         self.to_image = self.linear(W, W_image)
         self.deep = nn.ParameterList([self.random(context, W) for _ in range(depth - 1)])
         first = self.linear(W, W_image)
@@ -69,17 +70,22 @@ class MaPLe(Tuner):
 
 
 def prompt_depth(depth: int | None, where: str, blocks: int, option: str = "depth") -> int:
-    """How many blocks get prompts: 9 as published or all there are, unless said; no more than there are."""
+    """How many blocks get prompts: `depth` of them, or the published 9, but no more than the tower has.
+
+    Args:
+        depth: What was asked for; `None`: 9, or all blocks of a shallower tower.
+        where: The tower, for messages.
+        blocks: How many blocks it has.
+        option: What the parameter is called.
+    """
     if depth is None:
         return min(9, blocks)
     if depth < 1:
-        raise SettingError(
-            f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}, such as the option {option}={blocks}"
-        )
+        raise SettingError(f"prompts of depth {depth} do not fit {where}: use {option}=1 to {option}={blocks}")
     if depth > blocks:
         warnings.warn(
-            f"prompts of depth {depth} do not fit {where}; they go into the first {blocks} blocks. Choose that with "
-            f"the option {option}={blocks}",
+            f"prompts of depth {depth} do not fit {where}; they go into its {blocks} blocks. Set {option}={blocks} to "
+            "say so",
             stacklevel=2,
         )
     return min(depth, blocks)

@@ -35,11 +35,15 @@ from calprompt.tuners.kgcoop import mean_similarity
 class ProDA(Tuner):
     """Learns a collection of contexts.
 
-    prompts           how many
-    prompt_batch      how many a step takes
-    context           vectors in each
-    similarity        weight of the term that keeps prompts apart
-    keep_underscores  split class names where the public code does, see above
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        prompts: How many contexts there are.
+        prompt_batch: How many of them each step takes.
+        context: Vectors per context.
+        similarity: Weight of the term that keeps prompts apart.
+        keep_underscores: Split class names where the public code does, see above.
+        **base: Options of `Tuner`.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class ProDA(Tuner):
     ) -> None:
         at_least_one(prompts=prompts, prompt_batch=prompt_batch, context=context)
         if prompts % prompt_batch:
-            raise SettingError(f"{prompts} prompts cannot be taken {prompt_batch} at a time; make it a multiple")
+            raise SettingError(f"prompts must be a multiple of prompt_batch={prompt_batch}, got {prompts}")
         self.n, self.prompt_batch, self.similarity = context, prompt_batch, similarity
         self.keep_underscores = keep_underscores
         front, middle = prompts // 4, prompts // 2
@@ -76,11 +80,11 @@ class ProDA(Tuner):
         }
         self.layout = self.layouts["end"]
 
-    def prompt_features(self, chosen: Sequence[int]) -> Tensor:
+    def prompt_features(self, prompts: Sequence[int]) -> Tensor:
         """Unit features [P, C, D] of some prompts, those with the name at the end first, then middle, then front."""
         parts = []
         for position, layout in self.layouts.items():
-            group = [p for p in chosen if self.positions[p] == position]
+            group = [p for p in prompts if self.positions[p] == position]
             if group:
                 parts.append(self.backbone.encode_text(layout.fill(self.context[group])))
         return unit(torch.cat(parts))
@@ -109,7 +113,7 @@ class ProDA(Tuner):
         features = self.prompt_features(self.draw())
         mean = features.mean(dim=0)
         bound = 0.5 * self.backbone.logit_scale**2 * spread(image, labels, features - mean)
-        logits = self.logits(image, mean)  # without the bound, which knows the labels
+        logits = self.logits(image, mean)  # without the bound, which depends on the labels
         record = self.outputs(images, labels, image, mean, logits + bound, frozen, seed)
         return replace(record, predicted=logits.detach())
 
@@ -127,8 +131,8 @@ class ProDA(Tuner):
 def spread(image: Tensor, labels: Tensor, deviations: Tensor) -> Tensor:
     """σ [B, C] of images [B, D] from the prompts' deviations [P, C, D], without a [D, C, C] covariance."""
     squares = image.square()  # [B, D]
-    own = deviations[:, labels]  # [P, B, D]
+    at_label = deviations[:, labels]  # [P, B, D]
     total = deviations.square().sum(dim=0)  # [C, D]
-    each = squares @ total.T  # [B, C]
-    cross = torch.einsum("bd,pbd,pcd->bc", squares, own, deviations)
-    return (each.gather(1, labels[:, None]) + each - 2 * cross) / (len(deviations) + 1)
+    variance = squares @ total.T  # [B, C]
+    cross = torch.einsum("bd,pbd,pcd->bc", squares, at_label, deviations)
+    return (variance.gather(1, labels[:, None]) + variance - 2 * cross) / (len(deviations) + 1)

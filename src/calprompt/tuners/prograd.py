@@ -24,6 +24,7 @@ from calprompt.clip import Backbone
 from calprompt.clip.tokens import PLACEHOLDER
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
+from calprompt.registry import unknown
 from calprompt.tuners.base import tuners
 from calprompt.tuners.coop import CoOp
 
@@ -34,12 +35,17 @@ SIDES = ("cross-entropy", "distillation")
 class ProGrad(CoOp):
     """CoOp with projected gradients.
 
-    context        how many
-    from_template  start from the template's words; otherwise at random
-    temperature    T of the distillation
-    strength       λ of the projection
-    regularisers   which gradient carries the losses beside cross-entropy
-    projection     False: one gradient of the plain sum
+    Args:
+        backbone: The frozen model.
+        class_names: The classes to tell apart.
+        context: How many vectors.
+        template: The sentence of the untuned model.
+        from_template: Start from the words of the template before its slot; otherwise at random.
+        temperature: T of the distillation.
+        strength: λ of the projection.
+        regularisers: The gradient that losses besides cross-entropy belong to: "cross-entropy" or "distillation".
+        projection: Whether to project; otherwise there is one gradient of the plain sum.
+        **coop: Options of `CoOp`.
     """
 
     template_table = "prograd"
@@ -60,14 +66,14 @@ class ProGrad(CoOp):
         **coop: Any,
     ) -> None:
         if regularisers not in SIDES:
-            raise SettingError(f"regularisers go with {' or '.join(SIDES)}; got {regularisers!r}")
+            raise unknown("value of regularisers", regularisers, SIDES)
         self.temperature, self.strength = temperature, strength
         self.regularisers, self.projection = regularisers, projection
         words = template.split("{}")[0].split() if from_template else []
         if len(words) > context:
             raise SettingError(
-                f"the template {template!r} has {len(words)} words before its slot and the context holds {context}; "
-                "give more context vectors or from_template=False"
+                f"the template {template!r} has {len(words)} words before its slot, more than context={context}; "
+                "raise context or set from_template=False"
             )
         blanks = context - len(words)
         opening = " ".join([PLACEHOLDER] * blanks + words) if from_template else None
@@ -79,8 +85,8 @@ class ProGrad(CoOp):
     def check_objective(self, weights: Mapping[str, float]) -> None:
         if self.projection and self.regularisers == "distillation" and weights.get("ce") != 1:
             raise SettingError(
-                "regularisers='distillation' parts plain cross-entropy from what is added to it, and the loss has no "
-                "term 'ce' of weight 1; write it like 'ce + 5*moments', or use regularisers='cross-entropy'"
+                "regularisers='distillation' separates plain cross-entropy from what is added to it, and the loss has "
+                "no term 'ce' of weight 1; write it like 'ce + 5*moments', or use regularisers='cross-entropy'"
             )
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
@@ -98,9 +104,9 @@ class ProGrad(CoOp):
         if self.regularisers == "distillation":
             fit = nn.functional.cross_entropy(outputs.logits, outputs.labels)
         parameters = list(self.parameters())
-        ours = torch.autograd.grad(fit, parameters, retain_graph=True)
-        theirs = torch.autograd.grad(loss - fit, parameters)
-        for parameter, g_a, g_b in zip(parameters, ours, theirs, strict=True):
+        fit_gradients = torch.autograd.grad(fit, parameters, retain_graph=True)
+        other_gradients = torch.autograd.grad(loss - fit, parameters)
+        for parameter, g_a, g_b in zip(parameters, fit_gradients, other_gradients, strict=True):
             parameter.grad = project(g_a, g_b, self.strength)
 
 

@@ -33,13 +33,23 @@ TEACHERS = {60: IMAGENET_60, 80: IMAGENET_80}
 class PromptSRC(Tuner):
     """Learns text and visual prompts under three consistency terms, and averages them over the epochs.
 
-    context, visual      vectors in each place of the text tower and of the image tower
-    words                the text ones start from these
-    depth, visual_depth  blocks with prompts, the input counted; `None`: 9, or all of a shallower tower
-    text_weight, image_weight, logit_weight  of the consistency terms
-    teacher              templates of the untuned text features: the published 60, or the 80 of the TCPT and DAC code
-    average              mean and standard deviation, in epochs, of the weights of the averaging; "auto": three
-                         quarters of the epochs and 1, which of 20 are the published 15 and 1; `None`: keep the last
+    Args:
+        backbone: The frozen model, a vision transformer.
+        class_names: The classes to tell apart.
+        context: How many vectors each block of the text tower gets.
+        visual: How many vectors each block of the image tower gets.
+        words: The vectors at the input of the text tower start from their embeddings; at random if None.
+        depth: How many blocks of the text tower get prompts, the first one at the input; 9, or all of a shallower
+            tower, unless given.
+        visual_depth: The same of the image tower.
+        text_weight: Of the consistency of text features.
+        image_weight: Of the consistency of image features.
+        logit_weight: Of the consistency of logits.
+        teacher: How many templates the untuned text features are made of: the published 60, or the 80 of the TCPT and
+            DAC code.
+        average: Mean and standard deviation, in epochs, of the weights of the averaging. "auto" is three quarters of
+            the epochs and 1, which for 20 epochs are the published 15 and 1; None keeps the last prompts.
+        **base: Options of `Tuner`.
     """
 
     needs_pixels = True
@@ -64,10 +74,11 @@ class PromptSRC(Tuner):
     ) -> None:
         at_least_one(context=context, visual=visual)
         if teacher not in TEACHERS:
-            raise SettingError(f"teacher is 60 or 80 templates, got {teacher!r}")
+            raise SettingError(f"teacher must be 60 or 80 (templates), got {teacher!r}")
         if average not in (None, "auto") and (isinstance(average, str) or len(average) != 2 or average[1] <= 0):
             raise SettingError(
-                f"average is a mean and a deviation in epochs, such as (15, 1), or 'auto'; got {average!r}"
+                "average must be the mean and the standard deviation in epochs, such as (15, 1), 'auto' or None; "
+                f"got {average!r}"
             )
         self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
         self.text_weight, self.image_weight, self.logit_weight = text_weight, image_weight, logit_weight
@@ -77,10 +88,7 @@ class PromptSRC(Tuner):
         depth = prompt_depth(depth, "the text tower", backbone.text_depth)
         visual_depth = prompt_depth(visual_depth, "the image tower", backbone.image_depth, "visual_depth")
         W, W_image = backbone.text_width, backbone.image_width
-        if words:
-            self.context = nn.Parameter(backbone.embed(backbone.tokenizer.ids(words)[:context]))
-        else:
-            self.context = self.random(context, W)
+        self.context = self.initial_context(words, context, context)
         self.deep = nn.ParameterList([self.random(context, W) for _ in range(depth - 1)])
         self.visual = self.random(visual, W_image)
         self.deep_visual = nn.ParameterList([self.random(visual, W_image) for _ in range(visual_depth - 1)])
@@ -92,12 +100,12 @@ class PromptSRC(Tuner):
 
     @property
     def teacher_text(self) -> Tensor:
-        """Unit text features [C, D] of the untuned model under many templates: computed if training asks for them."""
+        """Unit text features [C, D] of the untuned model under many templates, computed when training needs them."""
         if self._teacher is None:
             sentences = [
                 [fill_template(template, name) for name in self.class_names] for template in self.teacher_templates
             ]
-            raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]  # its own words
+            raw = [self.backbone.encode_strings(texts, warn=False) for texts in sentences]
             self._teacher = unit(torch.stack(raw).mean(dim=0))
         return self._teacher
 
@@ -119,7 +127,7 @@ class PromptSRC(Tuner):
 
     @torch.no_grad()
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Add this epoch's prompts to the average, and put the average in their place after the last one."""
+        """Add this epoch's prompts to the average, and replace them by the average after the last epoch."""
         if self.average is None:
             return
         mean, deviation = (0.75 * epochs, 1.0) if isinstance(self.average, str) else self.average

@@ -41,7 +41,11 @@ def available() -> list[str]:
 
 
 def get(name: str) -> Entry:
-    """The entry of a dataset."""
+    """The entry of a dataset.
+
+    Raises:
+        UnknownNameError: if the catalogue has no such dataset.
+    """
     if not is_known(name):
         raise unknown("dataset", name, available())
     return _BY_NAME[plain(name)]
@@ -59,9 +63,9 @@ def nearest(name: str) -> str | None:
 
 
 def recognise(folder: Path) -> Entry | None:
-    """The dataset that a folder holds, by the split file in it."""
+    """The dataset in a folder, recognised by its split file."""
     for entry in ENTRIES:
         layout = entry.layout
-        if isinstance(layout, SplitFile) and any((folder / name).is_file() for name in (layout.file, layout.own)):
+        if isinstance(layout, SplitFile) and any((folder / name).is_file() for name in (layout.file, layout.own_file)):
             return entry
     return None

@@ -1,4 +1,4 @@
-"""Whether a dataset is on disk as it must be: everything that is not, at once, and what to do about it."""
+"""Check of a dataset on disk: all problems at once, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from calprompt.data.catalogue.entry import Entry
 from calprompt.data.catalogue.layouts import SplitFile
 from calprompt.data.listing import SPLITS, Listing
 from calprompt.errors import CalpromptError
+from calprompt.text import shorten
 
-SHOWN = 5
 UNPACK = "Unpack the images again, or point to the folder that has them"
 
 
 @dataclass
 class Report:
-    """What was found: facts, things to know, and problems, each with what to do."""
+    """The result of a check.
+
+    Attributes:
+        title: Of the dataset.
+        facts: Folder and counts.
+        notes: Things to know.
+        problems: What is wrong, each with what to do about it.
+    """
 
     title: str
     facts: list[str] = field(default_factory=list)
@@ -27,11 +34,17 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether there are no problems."""
         return not self.problems
 
 
 def check(entry: Entry, root: Path | None) -> Report:
-    """Folder, files, classes, counts and images that are listed but not there; opens no image."""
+    """Check the folder, files, classes and counts of a dataset, and whether all listed images exist; opens no image.
+
+    Args:
+        entry: The dataset.
+        root: The folder of all datasets; not needed for embedded ones.
+    """
     report = Report(entry.title)
     try:
         folder = entry.find(root)
@@ -53,28 +66,23 @@ def check(entry: Entry, root: Path | None) -> Report:
         report.notes.append("the split is one of your own: do not compare with published numbers")
     fixed = isinstance(entry.layout, SplitFile) and listing.name == entry.key
     remedy = "the split file is not the fixed one, get it again" if fixed else "unpack the archives again"
-    for what, found, expected in _numbers(entry, listing):
-        report.facts.append(f"{what}: {found:,}")
-        if expected is not None and found != expected:
-            report.problems.append(f"{what}: {found:,}, expected {expected:,}; {remedy}")
-    again = f"Remove {folder}; it is made again" if entry.embedded else UNPACK
-    report.problems += absent(listing, again)
+    for what, count, expected in _numbers(entry, listing):
+        report.facts.append(f"{what}: {count:,}")
+        if expected is not None and count != expected:
+            report.problems.append(f"{what}: {count:,}, expected {expected:,}; {remedy}")
+    report.problems += absent(listing, f"Remove {folder}; it is made again" if entry.embedded else UNPACK)
     return report
 
 
 def absent(listing: Listing, remedy: str = UNPACK) -> list[str]:
-    """A problem that names images which are listed and not there, if there are any, and says what to do."""
+    """A problem that names the images which are listed but do not exist; empty if all exist."""
     listed = [path for kind in SPLITS for path, _ in listing.rows.get(kind, ())]
     folders = {path.rpartition("/")[0] for path in listed}
-    there = {f"{folder}/{name}".lstrip("/") for folder in folders for name in _names(listing.root / folder)}
-    lacking = [path for path in listed if path not in there]
-    if not lacking:
+    existing = {f"{folder}/{name}".lstrip("/") for folder in folders for name in _names(listing.root / folder)}
+    missing = [path for path in listed if path not in existing]
+    if not missing:
         return []
-    more = f", … and {len(lacking) - SHOWN:,} more" if len(lacking) > SHOWN else ""
-    return [
-        f"{len(lacking):,} of {len(listed):,} images are not in {listing.root}: {', '.join(lacking[:SHOWN])}{more}. "
-        f"{remedy}"
-    ]
+    return [f"{len(missing):,} of {len(listed):,} images are not in {listing.root}: {shorten(missing)}. {remedy}"]
 
 
 def _names(folder: Path) -> Iterable[str]:
@@ -82,7 +90,7 @@ def _names(folder: Path) -> Iterable[str]:
 
 
 def _numbers(entry: Entry, listing: Listing) -> list[tuple[str, int, int | None]]:
-    """What is counted, how many there are, how many there must be."""
+    """What is counted, how many there are, how many are expected."""
     counts, count = entry.counts, len(listing.class_names)
     base = set(listing.base if listing.base is not None else range(-(-count // 2)))
     tested = Counter("base" if label in base else "novel" for _, label in listing.rows.get("test", ()))

@@ -44,18 +44,18 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
         return [f"{folder / 'patches'} is there already"]
     slides: list[tuple[Path, Path | None, str]] = []
     for name in ("tissue-train-pos-v1", "tissue-train-neg"):
-        own = sorted(path for path in (folder / name).glob("*.jpg") if not path.stem.endswith("_mask"))
-        if not own:
+        paths = sorted(path for path in (folder / name).glob("*.jpg") if not path.stem.endswith("_mask"))
+        if not paths:
             raise DataError(f"{folder / name} has no slides; unpack DigestPath's colonoscopy training images there")
-        masks = [path.with_name(f"{path.stem}_mask.jpg") if "pos" in name else None for path in own]
-        lacking = [mask for mask in masks if mask is not None and not mask.is_file()]
-        if lacking:
-            raise DataError(f"{lacking[0]} is not there; every slide of {name} needs its mask")
-        parts = ["train"] * int(len(own) * TRAIN) + ["test"] * (len(own) - int(len(own) * TRAIN))
+        masks = [path.with_name(f"{path.stem}_mask.jpg") if "pos" in name else None for path in paths]
+        missing = [mask for mask in masks if mask is not None and not mask.is_file()]
+        if missing:
+            raise DataError(f"{missing[0]} is not there; every slide of {name} needs its mask")
+        parts = ["train"] * int(len(paths) * TRAIN) + ["test"] * (len(paths) - int(len(paths) * TRAIN))
         random.Random(SEED).shuffle(parts)
-        slides += list(zip(own, masks, parts, strict=True))
+        slides += list(zip(paths, masks, parts, strict=True))
     work, counts = folder / ".patches", Counter[str]()
-    shutil.rmtree(work, ignore_errors=True)  # of one that was stopped, whose parts may have been drawn otherwise
+    shutil.rmtree(work, ignore_errors=True)  # of an interrupted preparation, which may have split the slides otherwise
     for done, (slide, mask, part) in enumerate(slides, start=1):
         for number, (smaller, patch, kind) in enumerate(patches(slide, mask)):
             path = work / part / kind / f"{slide.stem}_{smaller}_{number:05d}.png"
@@ -68,7 +68,7 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
 
 
 def patches(slide: Path, mask: Path | None) -> Iterator[tuple[int, Pixels, str]]:
-    """How many times smaller, pixels and diagnosis of every patch that counts; without a mask nothing is malignant."""
+    """Reduction, pixels and diagnosis of every patch that is used; without a mask nothing is malignant."""
     with Image.open(slide) as opened:
         picture = opened.convert("RGB")
     drawn = None
@@ -91,7 +91,7 @@ def patches(slide: Path, mask: Path | None) -> Iterator[tuple[int, Pixels, str]]
 
 
 def corners(height: int, width: int) -> Iterator[tuple[int, int]]:
-    """Where patches begin, top and left; as in the public preparation, one that ends with the slide is left out."""
+    """Top and left of the patches; as in the public preparation, one that ends at the edge of the slide is left out."""
     step = SIZE * (1 - OVERLAP)
     for top in np.arange(0, height, step).astype(int):
         for left in np.arange(0, width, step).astype(int):

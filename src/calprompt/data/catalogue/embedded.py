@@ -16,7 +16,11 @@ LICENCE = "see NOTICE in the package: several, by drawing"
 
 @dataclass(frozen=True)
 class EmbeddedFiles:
-    """The pictures of an embedded dataset, as `pocket.folder` makes them."""
+    """The pictures of an embedded dataset, in the folder that `pocket.folder` makes.
+
+    Attributes:
+        name: Of the dataset, without "pocket_".
+    """
 
     name: str
 
@@ -25,10 +29,9 @@ class EmbeddedFiles:
         return ", ".join(f"{split}/" for split in pocket.sheet(self.name).record["pictures"])
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        wanted = pocket.sheet(self.name).record["pictures"]
         return [
             f"{folder / split}/: not there. Remove {folder}; it is made again"
-            for split in wanted
+            for split in pocket.sheet(self.name).record["pictures"]
             if not (folder / split).is_dir()
         ]
 
@@ -42,7 +45,7 @@ def _entry(name: str) -> Entry:
     sheet = pocket.sheet(name)
     counts = sheet.counts
     classes = len(sheet.class_names)
-    each = sheet.record["pictures"]["test"]
+    per_class = sheet.record["pictures"]["test"]
     base = 0 if "of" in sheet.record else -(-classes // 2)
     return Entry(
         key=f"pocket_{name}",
@@ -56,8 +59,8 @@ def _entry(name: str) -> Entry:
             counts.get("train", 0),
             counts.get("val", 0),
             counts["test"],
-            each * base if base else None,
-            each * (classes - base) if base else None,
+            per_class * base if base else None,
+            per_class * (classes - base) if base else None,
             base,
         ),
         source=SOURCE,

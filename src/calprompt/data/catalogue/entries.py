@@ -1,7 +1,7 @@
-"""The datasets of the field, an entry each: folder, layout, class names, templates, and how many there must be.
+"""The datasets of the field, one entry each: folder, layout, class names, templates, and expected counts.
 
 Sizes are those of the fixed splits and the official test sets; templates are those of the three published tables.
-Kather, PanNuke and DigestPath are in no table: theirs is the sentence that PLIP was evaluated with.
+Kather, PanNuke and DigestPath are in none of them: their template is the sentence that PLIP was evaluated with.
 """
 
 from __future__ import annotations

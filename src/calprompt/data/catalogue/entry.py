@@ -1,4 +1,4 @@
-"""One dataset of the catalogue as a record: where its folder is, how it is read, what must come out."""
+"""One dataset of the catalogue as a record: where its folder is, how it is read, and how many images it must have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from calprompt.data.catalogue.layouts import Layout
 from calprompt.data.listing import Listing
 from calprompt.data.templates import Templates
 from calprompt.errors import DataError
+from calprompt.text import bullets
 
 if TYPE_CHECKING:
     from calprompt.progress import Progress
@@ -21,9 +22,17 @@ SEE_PAGE = "see the dataset's page"
 
 @dataclass(frozen=True)
 class Counts:
-    """How many there must be; None where no number is known.
+    """Expected numbers of classes and images; None where a number is not known.
 
-    base  base classes; None: the first half, rounded up, and 0: no cut is made, or it depends on ImageNet's
+    Attributes:
+        classes: Classes.
+        train: Training images.
+        val: Validation images.
+        test: Test images.
+        base_test: Test images of base classes.
+        novel_test: Test images of novel classes.
+        base: Base classes; the first half, rounded up, unless given. 0 if there are no base and novel classes, or they
+            depend on ImageNet's.
     """
 
     classes: int
@@ -43,15 +52,23 @@ class Counts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset: all that is particular to it.
+    """A dataset of the catalogue.
 
-    public   its name in public prompt-tuning code
-    names    further names it is asked for by
-    folders  names of its folder; case, "-" and "_" do not matter
-    inner    folders inside that folder which may hold it instead
-    prepare  makes what can be derived in its folder and says what it made
-    prepares what that is, in words
-    embedded makes its folder from what the package holds, and says where it is
+    Attributes:
+        key: Its name in commands and results.
+        title: Its full name.
+        public: Its name in public prompt-tuning code.
+        folders: Possible names of its folder; case, "-" and "_" do not matter.
+        layout: Reads the folder.
+        templates: Published sentences for its classes.
+        counts: Expected numbers of classes and images.
+        source: Where to get it.
+        licence: Of its images.
+        names: Further names of it.
+        inner: Folders inside its folder which may contain it instead.
+        prepare: Makes files that can be derived in its folder; returns lines about what it made.
+        prepares: What `prepare` makes, in words.
+        embedded: Makes its folder from files of the package; returns where it is.
     """
 
     key: str
@@ -70,22 +87,33 @@ class Entry:
     embedded: Callable[[], Path] | None = None
 
     def locate(self, root: Path) -> Path:
-        """The dataset's folder in the folder of all datasets, or that folder itself if it is the dataset's."""
+        """The dataset's folder.
+
+        Args:
+            root: The folder of all datasets, or that of this dataset.
+
+        Raises:
+            DataError: if it is not there.
+        """
         if not root.is_dir():
             raise DataError(f"there is no folder {root}; expected the one that has the datasets")
-        wanted = [plain(name) for name in self.folders]
-        found = [path for path in root.iterdir() if path.is_dir() and plain(path.name) in wanted]
-        found.sort(key=lambda path: (wanted.index(plain(path.name)), path.name))
-        inside = [folder / inner for folder in (*found, root) for inner in ("", *self.inner)]
-        complete = [folder for folder in inside if folder.is_dir() and not self.layout.missing(folder, self.key)]
-        if complete or found:
-            return (complete or found)[0]
-        if plain(root.name) in wanted:
+        names = [plain(name) for name in self.folders]
+        folders = [path for path in root.iterdir() if path.is_dir() and plain(path.name) in names]
+        folders.sort(key=lambda path: (names.index(plain(path.name)), path.name))
+        candidates = [folder / inner for folder in (*folders, root) for inner in ("", *self.inner)]
+        complete = [folder for folder in candidates if folder.is_dir() and not self.layout.missing(folder, self.key)]
+        if complete or folders:
+            return (complete or folders)[0]
+        if plain(root.name) in names:
             return root
         raise DataError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}")
 
     def find(self, root: Path | None) -> Path:
-        """The dataset's folder: under the folder of all datasets, or made from the package if none is given."""
+        """The dataset's folder: in the folder of all datasets, or made from the package if `root` is None.
+
+        Raises:
+            DataError: if it is not there, or `root` is None for a dataset that is not in the package.
+        """
         if root is not None:
             return self.locate(root)
         if self.embedded is not None:
@@ -93,21 +121,25 @@ class Entry:
         raise DataError(f"{self.key} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
 
     def listing(self, root: Path | None) -> Listing:
-        """Class names and images, found under the folder of all datasets."""
+        """Class names and images of the dataset in the folder of all datasets."""
         return self.listing_in(self.find(root))
 
     def listing_in(self, folder: Path) -> Listing:
-        """Class names and images of the dataset in this folder; not compared with the published counts."""
+        """Class names and images of the dataset in this folder, without a check of the expected counts.
+
+        Raises:
+            DataError: if files are missing or not as expected.
+        """
         missing = self.layout.missing(folder, self.key)
         if missing:
-            raise DataError(f"{self.title} is not complete:\n  " + "\n  ".join(missing))
+            raise DataError(f"{self.title} is not complete:{bullets(missing)}")
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
         return replace(listing, name=name, template=self.templates.coop, templates=self.templates)
 
 
 def plain(name: str) -> str:
-    """A name without what people write differently.
+    """A name in lower case without hyphens, underscores and blanks, which people write differently.
 
     >>> plain("Food-101") == plain("food_101") == plain("food101")
     True

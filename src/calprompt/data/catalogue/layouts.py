@@ -1,11 +1,11 @@
-"""How datasets lie on disk: each layout says what is missing in a folder, and reads the rest into a listing.
+"""Layouts of datasets on disk: what must be in a folder, and how it is read into a listing.
 
     SplitFile      split_zhou_X.json and a folder of images
     AircraftLists  variants.txt and images_variant_{train,val,test}.txt
-    NamedFolders   a train and a test folder with a folder a class
+    NamedFolders   a train and a test folder with one folder per class
 
-ImageNet and its variants have a file of their own, `imagenet`.
-A listing's own name is empty, or says that it is not the field's split.
+The layouts of ImageNet and its variants are in `imagenet`. The name of a listing is empty, or "own-split" if it is not
+the split that published numbers use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calprompt.errors import DataError
 
 
 class Layout(Protocol):
-    """What every layout can do."""
+    """How the folder of a dataset is read."""
 
     @property
     def expects(self) -> str:
@@ -32,21 +32,27 @@ class Layout(Protocol):
         ...
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        """What is not there and what to do about it; `key` is the dataset's name in commands."""
+        """What is not there, each with what to do about it; `key` is the dataset's name in commands."""
         ...
 
     def read(self, folder: Path) -> Listing:
-        """Class names and images; raises for contents that are not as they must be."""
+        """Class names and images.
+
+        Raises:
+            DataError: if files are not as expected.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class SplitFile:
-    """A fixed split file; without it, a split made here from the raw files, which is not the field's.
+    """A fixed split file, or one that was made from the annotations and is not comparable with published numbers.
 
-    images  names of the image folder; "." if paths in the file are relative to the dataset's folder
-    raw     how the split is derived where the fixed one is missing
-    needs   folders that must be there besides
+    Attributes:
+        file: Name of the fixed split file.
+        images: Possible names of the image folder; "." if paths in the file are relative to the dataset's folder.
+        raw: How to make a split where the fixed one is missing.
+        needs: Further folders that must be there.
     """
 
     file: str
@@ -60,32 +66,32 @@ class SplitFile:
         return f"{self.file}, {', '.join(f'{name}/' for name in folders)}"
 
     @property
-    def own(self) -> str:
-        """The name of a split made here."""
+    def own_file(self) -> str:
+        """Name of a split file that was made from the annotations."""
         return self.file.replace("split_zhou_", "split_own_")
 
     def image_folder(self, folder: Path) -> Path | None:
         return next((folder / name for name in self.images if (folder / name).is_dir()), None)
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        found = []
-        if not (folder / self.file).is_file() and not (folder / self.own).is_file():
-            found.append(
+        problems = []
+        if not (folder / self.file).is_file() and not (folder / self.own_file).is_file():
+            problems.append(
                 f"{folder / self.file}: not there. Get the fixed split, which CoOp's page on datasets links to; or "
                 f"make one of your own, not comparable with published numbers, with 'calprompt data prepare {key}'"
             )
-        lacking = [name for name in self.needs if not (folder / name).is_dir()]
+        missing = [name for name in self.needs if not (folder / name).is_dir()]
         if self.image_folder(folder) is None:
-            lacking.append(self.images[0])
-        return found + [
-            f"{folder / name}/: not there. Unpack the images so that this folder has them" for name in lacking
+            missing.append(self.images[0])
+        return problems + [
+            f"{folder / name}/: not there. Unpack the images so that this folder has them" for name in missing
         ]
 
     def read(self, folder: Path) -> Listing:
         images = self.image_folder(folder)
         assert images is not None
         fixed = (folder / self.file).is_file()
-        path = folder / (self.file if fixed else self.own)
+        path = folder / (self.file if fixed else self.own_file)
         return listing("" if fixed else "own-split", images, read_split_file(path), path.name)
 
 
@@ -98,19 +104,19 @@ class AircraftLists:
         return "variants.txt, images_variant_{train,val,test}.txt, images/"
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        found = [
+        problems = [
             f"{folder / name}: not there. It comes with the archive, in its folder data/"
             for name in ("images_variant_train.txt", "images_variant_val.txt", "images_variant_test.txt")
             if not (folder / name).is_file()
         ]
         if not (folder / "variants.txt").is_file():
-            found.append(
+            problems.append(
                 f"{folder / 'variants.txt'}: not there. It comes with the archive; or make it with 'calprompt data "
                 f"prepare {key}'"
             )
         if not (folder / "images").is_dir():
-            found.append(f"{folder / 'images'}/: not there. It comes with the archive, in its folder data/")
-        return found
+            problems.append(f"{folder / 'images'}/: not there. It comes with the archive, in its folder data/")
+        return problems
 
     def read(self, folder: Path) -> Listing:
         class_names = tuple(read_lines(folder / "variants.txt"))
@@ -131,14 +137,17 @@ class AircraftLists:
 class NamedFolders:
     """A folder of class folders to train on and one to test on; labels follow the sorted folders.
 
-    names   the classes' folders, and the names they are read out by
-    remedy  what to do where a folder is missing, with {} for the dataset's key
+    Attributes:
+        train: Folder of the training images.
+        test: Folder of the test images.
+        names: Class folder -> class name.
+        remedy: What to do if a folder is missing, with {} for the dataset's key.
     """
 
     train: str
     test: str
     names: Mapping[str, str]
-    remedy: str = "Unpack the images there, a folder a class"
+    remedy: str = "Unpack the images there, one folder per class"
 
     @property
     def expects(self) -> str:
@@ -154,14 +163,16 @@ class NamedFolders:
     def read(self, folder: Path) -> Listing:
         rows: dict[str, list[Row]] = {}
         for kind, name in (("train", self.train), ("test", self.test)):
-            inside = [found.name for found in subfolders(folder / name)]
-            odd = sorted(set(inside) ^ set(self.names))
+            class_folders = [path.name for path in subfolders(folder / name)]
+            odd = sorted(set(class_folders) ^ set(self.names))
             if odd:
-                wrong = "is no class" if odd[0] in inside else "is missing"
+                wrong = "is no class" if odd[0] in class_folders else "is missing"
                 raise DataError(
                     f"{folder / name / odd[0]}/ {wrong}; expected the folders {', '.join(sorted(self.names))}"
                 )
             rows[kind] = [
-                row for label, own in enumerate(inside) for row in class_rows(folder, folder / name / own, label)
+                row
+                for label, class_folder in enumerate(class_folders)
+                for row in class_rows(folder, folder / name / class_folder, label)
             ]
-        return Listing("", folder, tuple(self.names[own] for own in sorted(self.names)), rows)
+        return Listing("", folder, tuple(self.names[class_folder] for class_folder in sorted(self.names)), rows)

@@ -49,7 +49,7 @@ def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]
     rows = [(kind, number, patch) for kind in KINDS for number, patch in enumerate(patches[kind])]
     train = split_rows([(patch[2], kind) for kind, _, patch in rows])
     work = folder / ".patches"
-    shutil.rmtree(work, ignore_errors=True)  # of one that was stopped
+    shutil.rmtree(work, ignore_errors=True)  # of an interrupted preparation
     for index, (kind, number, (fold, place, tissue)) in enumerate(rows):
         path = work / ("train" if index in train else "test") / kind / f"{tissue}_{kind}_{number:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,8 +75,8 @@ def split_rows(rows: list[tuple[str, str]]) -> set[int]:
     """Indices of the rows (tissue, class) that train: shuffled, then shuffled again within tissue and class."""
     order = [int(index) for index in np.random.RandomState(SEED).permutation(len(rows))]
     train: set[int] = set()
-    for own in dict.fromkeys(rows[index] for index in order):
-        members = [index for index in order if rows[index] == own]
+    for group in dict.fromkeys(rows[index] for index in order):
+        members = [index for index in order if rows[index] == group]
         shuffled = np.random.RandomState(SEED).permutation(len(members))
         train |= {members[place] for place in shuffled[: int(len(members) * TRAIN)]}
     return train
@@ -84,7 +84,7 @@ def split_rows(rows: list[tuple[str, str]]) -> set[int]:
 
 def _arrays(folder: Path, name: str) -> list[np.ndarray[Any, Any]]:
     """The array of every fold, not read into memory."""
-    found = []
+    arrays = []
     for fold in (1, 2, 3):
         paths = sorted(folder.glob(f"**/fold{fold}/{name}.npy"))
         if len(paths) != 1:
@@ -92,5 +92,5 @@ def _arrays(folder: Path, name: str) -> list[np.ndarray[Any, Any]]:
                 f"{folder} has {len(paths) or 'no'} files fold{fold}/{name}.npy; unpack the three folds of PanNuke "
                 "there, once each"
             )
-        found.append(np.load(paths[0], mmap_mode=None if name == "types" else "r"))
-    return found
+        arrays.append(np.load(paths[0], mmap_mode=None if name == "types" else "r"))
+    return arrays

@@ -1,6 +1,6 @@
-"""What can be derived in a dataset's folder; each says what it made, and makes nothing that is there already.
+"""Files that can be derived in a dataset's folder; each function makes what is not there and returns lines about it.
 
-Frames and patches have files of their own: `ucf101`, `pannuke`, `digestpath`.
+Frames and patches are made in `ucf101`, `pannuke` and `digestpath`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     """split_own_X.json from the dataset's annotations, if it has no fixed split."""
     layout = entry.layout
     assert isinstance(layout, SplitFile)
-    for name in (layout.file, layout.own):
+    for name in (layout.file, layout.own_file):
         if (folder / name).is_file():
             return [f"{folder / name} is there already"]
     images = layout.image_folder(folder)
     if images is None:
         raise DataError(f"{folder / layout.images[0]}/ is not there; unpack the images first")
-    write_split_file(folder / layout.own, layout.raw.split(folder, images))
-    return [f"made {folder / layout.own}: a split of your own, not comparable with published numbers"]
+    write_split_file(folder / layout.own_file, layout.raw.split(folder, images))
+    return [f"made {folder / layout.own_file}: a split of your own, not comparable with published numbers"]
 
 
 def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
@@ -43,7 +43,7 @@ def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     if (folder / CLASSNAMES).is_file():
         return [f"{folder / CLASSNAMES} is there already"]
     train = next((folder / name for name in layout.train if (folder / name).is_dir()), None)
-    wnids = [] if train is None else [found.name for found in subfolders(train)]
+    wnids = [] if train is None else [path.name for path in subfolders(train)]
     from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
     if len(wnids) != len(IMAGENET_CLASSNAMES):
@@ -51,8 +51,8 @@ def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
             f"{train or folder / layout.train[0]} has {len(wnids)} folders, and there are names for "
             f"{len(IMAGENET_CLASSNAMES)} classes; unpack the training images first"
         )
-    told = "".join(f"{wnid} {name}\n" for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True))
-    write_bytes(folder / CLASSNAMES, told.encode())
+    lines = "".join(f"{wnid} {name}\n" for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True))
+    write_bytes(folder / CLASSNAMES, lines.encode())
     return [f"made {folder / CLASSNAMES}"]
 
 

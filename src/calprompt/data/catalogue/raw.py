@@ -1,6 +1,6 @@
-"""Splits from a dataset's own annotations, where the fixed split file is missing: the public rules, a seed of ours.
+"""Splits from a dataset's annotations, where the fixed split file is missing: by the public rules, with a fixed seed.
 
-The public code draws them anew on every machine, so they are not the field's; they serve to work, not to compare.
+The public code draws such splits anew on every machine, so results on them cannot be compared with published numbers.
 
     ClassFolders   images/<class>/…     50 % train, 20 % val, 30 % test of every class
     PetLists       annotations/{trainval,test}.txt; a class is a file's name without its number, in lower case
@@ -42,17 +42,22 @@ class Raw(Protocol):
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """A folder a class, in case-sensitive order."""
+    """One folder per class, in case-sensitive order.
+
+    Attributes:
+        ignored: Folders that are no classes.
+        renamed: Folder -> class name, where they differ.
+    """
 
     ignored: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def split(self, folder: Path, images: Path) -> Split:
-        own = [found for found in subfolders(images) if found.name not in self.ignored]
+        class_folders = [path for path in subfolders(images) if path.name not in self.ignored]
         rows = [
-            (path, label, self.renamed.get(found.name, found.name))
-            for label, found in enumerate(own)
-            for path, _ in class_rows(images, found, label)
+            (path, label, self.renamed.get(class_folder.name, class_folder.name))
+            for label, class_folder in enumerate(class_folders)
+            for path, _ in class_rows(images, class_folder, label)
         ]
         return in_three(rows)
 
@@ -63,11 +68,11 @@ class PetLists:
 
     def split(self, folder: Path, images: Path) -> Split:
         def rows(name: str) -> list[NamedRow]:
-            found = []
+            result = []
             for line in read_lines(folder / "annotations" / name):
                 image, label = line.split()[:2]
-                found.append((f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()))
-            return found
+                result.append((f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()))
+            return result
 
         return {**in_two(rows("trainval.txt")), "test": rows("test.txt")}
 
@@ -80,8 +85,8 @@ class CarLists:
         names = [str(name[0]) for name in _matlab(folder / "devkit" / "cars_meta.mat")["class_names"][0]]
 
         def rows(inside: str, path: Path) -> list[NamedRow]:
-            told = [(str(row["fname"][0]), int(row["class"][0, 0]) - 1) for row in _matlab(path)["annotations"][0]]
-            return [(f"{inside}/{image}", label, year_first(names[label])) for image, label in told]
+            pairs = [(str(row["fname"][0]), int(row["class"][0, 0]) - 1) for row in _matlab(path)["annotations"][0]]
+            return [(f"{inside}/{image}", label, year_first(names[label])) for image, label in pairs]
 
         train = rows("cars_train", folder / "devkit" / "cars_train_annos.mat")
         return {**in_two(train), "test": rows("cars_test", folder / "cars_test_annos_withlabels.mat")}
@@ -106,13 +111,13 @@ class SceneLists:
         labels = {line[1:]: label for label, line in enumerate(read_lines(folder / "ClassName.txt"))}
 
         def rows(name: str) -> list[NamedRow]:
-            found = []
+            result = []
             for line in read_lines(folder / name):
-                own = line[1:].rpartition("/")[0]
-                if own not in labels:
+                scene = line[1:].rpartition("/")[0]
+                if scene not in labels:
                     raise DataError(f"{folder / name}: the class of {line} is not in ClassName.txt")
-                found.append((line[1:], labels[own], scene_name(own)))
-            return found
+                result.append((line[1:], labels[scene], scene_name(scene)))
+            return result
 
         return {**in_two(rows("Training_01.txt")), "test": rows("Testing_01.txt")}
 
@@ -126,20 +131,21 @@ class ActionLists:
         labels = {name: int(label) - 1 for label, name in (line.split() for line in read_lines(lists / "classInd.txt"))}
 
         def rows(name: str) -> list[NamedRow]:
-            found = []
+            result = []
             for line in read_lines(lists / name):
                 action, _, video = line.split()[0].partition("/")
                 if action not in labels:
                     raise DataError(f"{lists / name}: {action} is not in classInd.txt")
-                own = action_name(action)
-                found.append((f"{own}/{video.removesuffix('.avi')}.jpg", labels[action], own))
-            return found
+                class_name = action_name(action)
+                result.append((f"{class_name}/{video.removesuffix('.avi')}.jpg", labels[action], class_name))
+            return result
 
         return {**in_two(rows("trainlist01.txt")), "test": rows("testlist01.txt")}
 
 
 def year_first(name: str) -> str:
-    """
+    """A car's name with the year in front.
+
     >>> year_first("AM General Hummer SUV 2000")
     '2000 AM General Hummer SUV'
     """
@@ -148,7 +154,8 @@ def year_first(name: str) -> str:
 
 
 def scene_name(path: str) -> str:
-    """
+    """The name of a scene from its path.
+
     >>> scene_name("a/apse/indoor")
     'indoor apse'
     """
@@ -156,7 +163,8 @@ def scene_name(path: str) -> str:
 
 
 def action_name(name: str) -> str:
-    """
+    """The name of an action, split at its capitals.
+
     >>> action_name("ApplyEyeMakeup")
     'Apply_Eye_Makeup'
     """
@@ -166,21 +174,21 @@ def action_name(name: str) -> str:
 def in_two(rows: list[NamedRow]) -> Split:
     """20 % of every class to val, the rest to train."""
     split: Split = {"train": [], "val": []}
-    for own in _shuffled(rows):
-        val = round(0.2 * len(own))
-        split["val"] += own[:val]
-        split["train"] += own[val:]
+    for members in _shuffled(rows):
+        val = round(0.2 * len(members))
+        split["val"] += members[:val]
+        split["train"] += members[val:]
     return split
 
 
 def in_three(rows: list[NamedRow]) -> Split:
     """50 % of every class to train, 20 % to val, the rest to test."""
     split: Split = {"train": [], "val": [], "test": []}
-    for own in _shuffled(rows):
-        train, val = round(0.5 * len(own)), round(0.2 * len(own))
-        split["train"] += own[:train]
-        split["val"] += own[train : train + val]
-        split["test"] += own[train + val :]
+    for members in _shuffled(rows):
+        train, val = round(0.5 * len(members)), round(0.2 * len(members))
+        split["train"] += members[:train]
+        split["val"] += members[train : train + val]
+        split["test"] += members[train + val :]
     return split
 
 
@@ -190,8 +198,8 @@ def _shuffled(rows: list[NamedRow]) -> list[list[NamedRow]]:
     classes: dict[int, list[NamedRow]] = {}
     for row in sorted(rows, key=lambda row: (row[1], row[0])):
         classes.setdefault(row[1], []).append(row)
-    for own in classes.values():
-        rng.shuffle(own)
+    for members in classes.values():
+        rng.shuffle(members)
     return list(classes.values())
 
 

@@ -2,8 +2,8 @@
 
     UCF-101/ApplyEyeMakeup/v_….avi  ->  UCF-101-midframes/Apply_Eye_Makeup/v_….jpg
 
-Of n frames it is number n // 2, counted from 0; how the published frames were chosen is not written down, so these may
-be a frame off. JPEG of quality 95.
+Of n frames it is number n // 2, counted from 0; the rule of the published frames is not known, so these may be a frame
+off. JPEG of quality 95.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ QUALITY = 95
 
 
 def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
-    """Make the frames that are not there, and a split of one's own if there is none but the official lists are."""
+    """Make the missing frames, and a split from the official lists if there is no fixed one."""
     layout = entry.layout
     assert isinstance(layout, SplitFile)
     videos = sorted((folder / VIDEOS).glob("*/*.avi"))
     if not videos and not (folder / FRAMES).is_dir():
         raise DataError(f"{folder / VIDEOS} has no videos; expected <action>/<video>.avi in it")
-    wanted = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
-    todo = [(video, frame) for video, frame in wanted if not frame.is_file()]
+    frames = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
+    todo = [(video, frame) for video, frame in frames if not frame.is_file()]
     if todo:
         require_decoder()
     for done, (video, frame) in enumerate(todo, start=1):
@@ -43,7 +43,7 @@ def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
         middle_frame(video).save(partial, format="JPEG", quality=QUALITY)
         partial.replace(frame)
         progress("middle frames", done, len(todo), "")
-    made = [f"made {len(todo):,} of {len(wanted):,} frames in {folder / FRAMES}"]
+    made = [f"made {len(todo):,} of {len(frames):,} frames in {folder / FRAMES}"]
     if not (folder / layout.file).is_file() and (folder / "ucfTrainTestlist").is_dir():
         made += own_split(entry, folder, progress)
     return made
@@ -56,14 +56,14 @@ def middle_frame(path: Path) -> Image.Image:
     try:
         with av.open(str(path)) as video:
             frames = list(video.decode(video=0))
-        found: Image.Image = frames[len(frames) // 2].to_image()
+        image: Image.Image = frames[len(frames) // 2].to_image()
     except Exception as error:  # a damaged video makes decoders raise nearly anything
         raise DataError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
-    return found
+    return image
 
 
 def require_decoder() -> None:
-    """Raise if no video can be decoded."""
+    """Raise `DataError` if no video decoder is installed."""
     try:
         import av  # noqa: F401
     except ImportError as error:
