@@ -94,8 +94,8 @@ LEARN_CONTEXT = ("coop", "cocoop", "maple", "proda", "promptsrc")
         ("promptsrc", {"visual": 0}, "visual must be at least 1, got 0"),
         ("promptsrc", {"average": "late"}, r"such as \(15, 1\), 'auto' or None; got 'late'"),
         ("prograd", {"words": "a photo"}, "unknown option of tuner 'prograd': 'words'"),
-        ("maple", {"depth": 0}, "do not fit both towers: use depth=1 to depth=3"),
-        ("promptsrc", {"visual_depth": -1}, "do not fit the image tower: use visual_depth=1 to visual_depth=3"),
+        ("maple", {"depth": 0}, "do not fit both towers: choose 1 to 3"),
+        ("promptsrc", {"visual_depth": -1}, "do not fit the image tower: choose 1 to 3"),
         ("promptsrc", {"teacher": 7}, "60 or 80"),
     ],
 )

@@ -81,11 +81,13 @@ def prompt_depth(depth: int | None, where: str, blocks: int, option: str = "dept
     if depth is None:
         return min(9, blocks)
     if depth < 1:
-        raise SettingError(f"prompts of depth {depth} do not fit {where}: use {option}=1 to {option}={blocks}")
+        raise SettingError(
+            f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}, such as the option {option}={blocks}"
+        )
     if depth > blocks:
         warnings.warn(
-            f"prompts of depth {depth} do not fit {where}; they go into its {blocks} blocks. Set {option}={blocks} to "
-            "say so",
+            f"prompts of depth {depth} do not fit {where}; they go into the first {blocks} blocks. Choose that with "
+            f"the option {option}={blocks}",
             stacklevel=2,
         )
     return min(depth, blocks)
