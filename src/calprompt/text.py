@@ -84,7 +84,7 @@ def parse_problem(error: Exception) -> str:
 
 
 def os_problem(error: OSError) -> str:
-    """What the system said, and of which file.
+    """The reason of an OSError, and the file it is about.
 
     >>> os_problem(OSError(28, "No space left on device", "runs/run.json"))
     'runs/run.json: No space left on device'

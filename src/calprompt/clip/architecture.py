@@ -255,9 +255,9 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
     for field, (value, tensor) in measure(state).items():
         wanted = getattr(architecture, field)
         if wanted != value:
-            told = "grid (image_size / patch_size)" if field == "grid" else field
+            label = "grid (image_size / patch_size)" if field == "grid" else field
             raise BackboneError(
-                f"the config does not fit the weights: {told} is {wanted} in the config, but {value} in the weights "
+                f"the config does not fit the weights: {label} is {wanted} in the config, but {value} in the weights "
                 f"(tensor {tensor!r}). {fitting_advice(state)}"
             )
     if layout == "openai":
@@ -274,8 +274,8 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
     unexpected = [name for name in state if name not in shapes]
     if missing or unexpected:
         parts = {"missing": missing, "unexpected": unexpected}
-        told = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in parts.items() if names)
-        raise BackboneError(f"the tensors are not those of this CLIP: {told}")
+        summary = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in parts.items() if names)
+        raise BackboneError(f"the tensors are not those of this CLIP: {summary}")
     for name in needed:
         if tuple(state[name].shape) != shapes[name]:
             raise BackboneError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
@@ -326,8 +326,8 @@ def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[st
 
 def _last_said(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The last of these sections that a config has, without the fields it leaves open."""
-    said = [config[name] for name in names if isinstance(config.get(name), Mapping)]
-    return {name: value for name, value in said[-1].items() if value is not None} if said else {}
+    sections = [config[name] for name in names if isinstance(config.get(name), Mapping)]
+    return {name: value for name, value in sections[-1].items() if value is not None} if sections else {}
 
 
 def _whole(field: str, value: Any) -> int:

@@ -91,26 +91,26 @@ def read_classes(path: Path) -> Classes:
         return _unique(Classes(path.name, tuple(map(_line, lines))))
     text = read_text(path)
     try:
-        held = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        contents = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {parse_problem(error)}") from error
-    if held in (None, [], {}):
+    if contents in (None, [], {}):
         raise DataError(f"{path} is empty; expected some of {', '.join(KEYS)}")
-    if isinstance(held, list):
-        held = {"classes": held}
-    if not isinstance(held, dict):
-        raise DataError(f"{path} must have some of {', '.join(KEYS)}, got {type(held).__name__}")
-    for key in held:
+    if isinstance(contents, list):
+        contents = {"classes": contents}
+    if not isinstance(contents, dict):
+        raise DataError(f"{path} must have some of {', '.join(KEYS)}, got {type(contents).__name__}")
+    for key in contents:
         if key not in KEYS:
             raise unknown(f"key in {path.name}", str(key), KEYS)
-    template = held.get("template")
+    template = contents.get("template")
     if template is not None and (not isinstance(template, str) or template.count("{}") != 1):
         raise DataError(f"template in {path.name} must be a sentence with one {{}}, got {template!r}")
-    base = held.get("base")
+    base = contents.get("base")
     if base is not None and not _are_names(base):
         raise DataError(f"base in {path.name} must be a list of class names")
     return _unique(
-        Classes(path.name, _entries(path, held.get("classes", [])), template, base and tuple(map(str, base)))
+        Classes(path.name, _entries(path, contents.get("classes", [])), template, base and tuple(map(str, base)))
     )
 
 
@@ -156,11 +156,11 @@ def _line(line: str) -> tuple[str | None, str]:
     return None, line.strip()
 
 
-def _entries(path: Path, told: Any) -> tuple[tuple[str | None, str], ...]:
-    if isinstance(told, dict) and _are_names(list(told)) and _are_names(list(told.values())):
-        return tuple((str(folder), str(name)) for folder, name in told.items())
-    if isinstance(told, list) and _are_names(told, some=False):
-        return tuple((None, str(name)) for name in told)
+def _entries(path: Path, names: Any) -> tuple[tuple[str | None, str], ...]:
+    if isinstance(names, dict) and _are_names(list(names)) and _are_names(list(names.values())):
+        return tuple((str(folder), str(name)) for folder, name in names.items())
+    if isinstance(names, list) and _are_names(names, some=False):
+        return tuple((None, str(name)) for name in names)
     raise DataError(f"classes in {path.name} must be a list of names, or {{folder: name}}")
 
 

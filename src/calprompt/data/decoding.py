@@ -1,11 +1,11 @@
-"""From an image file to RGB pixels, and what is said of a file that does not get there.
+"""From an image file to RGB pixels, or to the reason why it cannot be read.
 
 RGBA, palette, grey, CMYK  ->  RGB as Pillow converts them: transparency is dropped, as prompt-tuning code does
 16 bits                    ->  the upper 8
 animated                   ->  the first frame
 turned by its EXIF tag     ->  left lying, as prompt-tuning code does; `upright` turns it
 
-Decoders are chosen by content, never by suffix, and only raster formats are tried: nothing that runs a program.
+Decoders are selected by content, never by suffix, and only raster formats are tried: nothing that runs a program.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def _opened(file: BinaryIO) -> Iterator[Image.Image]:
         limit = round(2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6)
         raise ImageError(f"more than {limit} million pixels; make it smaller") from error
     except Exception as error:  # a damaged file makes decoders raise nearly anything
-        said = str(error).splitlines()
-        raise ImageError(f"damaged: {said[0] if said else type(error).__name__}") from error
+        reason = str(error).splitlines()
+        raise ImageError(f"damaged: {reason[0] if reason else type(error).__name__}") from error
 
 
 def _require_contents(path: str | Path) -> None:
@@ -105,8 +105,8 @@ def _require_contents(path: str | Path) -> None:
         found = os.stat(path)
     except OSError as error:
         dangling = os.path.islink(path) and isinstance(error, FileNotFoundError)
-        said = "a link to a file that is not there" if dangling else error.strerror or str(error)
-        raise ImageError(said) from error
+        reason = "a link to a file that is not there" if dangling else error.strerror or str(error)
+        raise ImageError(reason) from error
     if stat.S_ISDIR(found.st_mode):
         raise ImageError("a folder, not a file")
     if not stat.S_ISREG(found.st_mode):

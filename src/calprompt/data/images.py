@@ -31,7 +31,7 @@ class Picture(Protocol):
     """One image, read once: digest and pixels are of the same content, whatever becomes of its file meanwhile."""
 
     @property
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Bytes that it keeps in memory."""
         ...
 
@@ -152,7 +152,7 @@ class FileContent(Digested):
     upright: bool
 
     @property
-    def held(self) -> int:
+    def nbytes(self) -> int:
         return len(self.data)
 
     def _sha256(self) -> str:
@@ -185,7 +185,7 @@ class PillowPicture(Digested):
 
     name: str
     image: Image.Image
-    held: ClassVar[int] = 0
+    nbytes: ClassVar[int] = 0
 
     @classmethod
     def from_array(cls, name: str, array: NDArray[Any]) -> PillowPicture:
@@ -291,7 +291,7 @@ class Row(Digested):
     """A tensor of those in memory."""
 
     row: Tensor
-    held: ClassVar[int] = 0  # no more than all of them do
+    nbytes: ClassVar[int] = 0  # no more than all of them do
 
     def check(self) -> None:
         """Tensors are checked when they are read from their file."""

@@ -1,4 +1,4 @@
-"""`load_dataset`: the one way to any data, chosen by what is there.
+"""`load_dataset`: the one way to any data, by what is found at the path.
 
 photos/                       folder of class folders, or with train/, val/ and test/     see `folders`
 labels.csv, .tsv, .jsonl      table of path, label, split                                 see `tables`
@@ -69,25 +69,25 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
     """Class names and images of anything but tensors and saved splits; opens no image."""
     path = locate(data, root)
     place = None if root is None else Path(root).expanduser()
-    told = None if classes is None else Path(classes).expanduser()
+    classes_file = None if classes is None else Path(classes).expanduser()
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
         listing = catalogue.get(str(data)).listing(place)
     elif path.is_dir():
         listing = _folder(path)
-        told = told or find_classes(path)
+        classes_file = classes_file or find_classes(path)
     elif not path.exists():
         raise DataError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
     elif path.suffix.lower() in TABLES:
         listing = list_table(path, place)
-        told = told or find_classes(path.parent)
+        classes_file = classes_file or find_classes(path.parent)
         numbered = all(name.isdecimal() for name in listing.class_names)
     elif path.suffix.lower() == ".json":
         listing = list_split_file(path, place)
     else:
         raise DataError(f"{path} is not data; expected {EXPECTED}")
-    if told is not None:
-        listing = read_classes(told).apply(listing)
+    if classes_file is not None:
+        listing = read_classes(classes_file).apply(listing)
     if numbered and all(name.isdecimal() for name in listing.class_names):
         raise DataError(
             f"{path.name}: the labels are numbers; write the names of the {len(listing.class_names)} classes, in "

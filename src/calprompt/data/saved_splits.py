@@ -38,7 +38,7 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     """
     if digests not in DIGESTS:
         raise unknown("kind of digest", digests, DIGESTS)
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "format": FORMAT,
         "name": dataset.name,
         "template": dataset.template,
@@ -51,30 +51,30 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     for kind, split in dataset.splits.items():
         images = split.images
         if not isinstance(images, ImageFiles):
-            raise DataError(f"{dataset.name} is held in memory; only image files can be listed in a split")
+            raise DataError(f"{dataset.name} is in memory; only image files can be listed in a split")
         outside = next((place for place in images.paths if not _is_inside(place)), None)
         if outside is not None:
             raise DataError(
                 f"{dataset.name} has {outside}, which is outside of its image folder {images.root}; a split to share "
                 "lists images in one folder. Load the data with a root that has them all"
             )
-        told[kind] = [
+        payload[kind] = [
             [place, label, f"{digests} {DIGESTS[digests](images.root / place)}"]
             for place, label in zip(images.paths, split.labels, strict=True)
         ]
-    told["digest"] = _digest(told)
-    write_bytes(Path(path), _text(told).encode())
+    payload["digest"] = _digest(payload)
+    write_bytes(Path(path), _text(payload).encode())
 
 
 def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     """The dataset a saved split lists; an image that is missing or has changed is named, all of them at once."""
     path = Path(path).expanduser()
-    told = read_json(path)
-    if not is_saved_split(told):
+    payload = read_json(path)
+    if not is_saved_split(payload):
         raise DataError(f"{path} is no saved split; expected a file that save_split wrote")
     try:
-        whole = _digest({key: value for key, value in told.items() if key != "digest"}) == told["digest"]
-        rows = [(kind, *row) for kind in SPLITS for row in told[kind]]
+        whole = _digest({key: value for key, value in payload.items() if key != "digest"}) == payload["digest"]
+        rows = [(kind, *row) for kind in SPLITS for row in payload[kind]]
         outside = next((row[1] for row in rows if not _is_inside(row[1])), None)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is damaged: {error!r}; ask for it again") from error
@@ -86,25 +86,25 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     _check(path, folder, [(place, digest) for _, place, _, digest in rows])
 
     def split(kind: str) -> Split:
-        return Split(ImageFiles.of(folder, [row[0] for row in told[kind]]), tuple(row[1] for row in told[kind]))
+        return Split(ImageFiles.of(folder, [row[0] for row in payload[kind]]), tuple(row[1] for row in payload[kind]))
 
     return Dataset(
-        told["name"],
-        tuple(told["class_names"]),
+        payload["name"],
+        tuple(payload["class_names"]),
         split("train"),
         split("val"),
         split("test"),
-        template=told["template"],
-        templates=None if told.get("templates") is None else Templates.from_dict(told["templates"]),
-        base=None if told["base"] is None else tuple(told["base"]),
-        test_only=told["test_only"],
-        repeated_names=told["repeated_names"],
+        template=payload["template"],
+        templates=None if payload.get("templates") is None else Templates.from_dict(payload["templates"]),
+        base=None if payload["base"] is None else tuple(payload["base"]),
+        test_only=payload["test_only"],
+        repeated_names=payload["repeated_names"],
     )
 
 
-def is_saved_split(held: Any) -> bool:
+def is_saved_split(payload: Any) -> bool:
     """Whether JSON data is what `save_split` writes."""
-    return isinstance(held, dict) and held.get("format") == FORMAT
+    return isinstance(payload, dict) and payload.get("format") == FORMAT
 
 
 def quick_digest(path: Path) -> str:
@@ -126,8 +126,8 @@ DIGESTS: dict[str, Callable[[Path], str]] = {"quick": quick_digest, "sha256": _w
 
 def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
     wrong = []
-    for place, told in rows:
-        kind, _, digest = told.partition(" ")
+    for place, expected in rows:
+        kind, _, digest = expected.partition(" ")
         if kind not in DIGESTS:
             raise unknown(f"kind of digest in {path.name}", kind, DIGESTS)
         try:
@@ -149,14 +149,14 @@ def _is_inside(place: str) -> bool:
     return not pure.is_absolute() and ".." not in pure.parts
 
 
-def _digest(told: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(told)).hexdigest()
+def _digest(payload: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
 
 
-def _text(told: dict[str, Any]) -> str:
+def _text(payload: dict[str, Any]) -> str:
     """JSON with a line for every image, so that two files can be compared."""
     parts = []
-    for key, value in told.items():
+    for key, value in payload.items():
         if key in SPLITS and value:
             rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
             parts.append(f'"{key}": [\n  {rows}\n ]')

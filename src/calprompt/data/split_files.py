@@ -31,13 +31,13 @@ def list_split_file(path: Path, root: Path | None = None) -> Listing:
 
 def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
     """The rows of a split file by split; raises for whatever is not as it must be."""
-    held = read_json(path)
-    if not is_split(held):
+    payload = read_json(path)
+    if not is_split(payload):
         raise DataError(f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}')
     rows: dict[str, list[NamedRow]] = {}
     for kind in SPLITS:
         rows[kind] = []
-        for number, row in enumerate(held[kind]):
+        for number, row in enumerate(payload[kind]):
             if not _is_row(row):
                 raise DataError(f"{path.name}: {kind} row {number} is {row!r}, expected [path, label, class name]")
             rows[kind].append((row[0], int(row[1]), row[2]))
@@ -84,9 +84,9 @@ def find_images(folder: Path, first: str, where: str) -> Path:
     )
 
 
-def is_split(held: Any) -> bool:
+def is_split(payload: Any) -> bool:
     """Whether JSON data looks like a split file."""
-    return isinstance(held, dict) and all(isinstance(held.get(kind), list) for kind in SPLITS)
+    return isinstance(payload, dict) and all(isinstance(payload.get(kind), list) for kind in SPLITS)
 
 
 def _is_row(row: Any) -> bool:

@@ -6,7 +6,7 @@ dogs/7.jpg,dog,test
 
 Paths are relative to the file's folder, or to `root`. Labels are class names, sorted, or numbers from 0, which a
 classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as in `folders`. A
-CSV needs no header if its columns are in this order. All that is wrong with the rows is said at once.
+CSV needs no header if its columns are in this order. All wrong rows are reported together.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ SPLIT_WORDS = {
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 SHOWN = 20  # rows that are wrong, of which the rest is counted
 
-Told = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
+TableRow = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
 
 
 def list_table(path: Path, root: Path | None = None) -> Listing:
     """The class names and images in a table."""
     records = _jsonl(path) if path.suffix.lower() == ".jsonl" else _csv(path)
-    told = _checked(path, records)
-    folder, paths = _places(root or path.parent, [row[0] for row in told])
-    told = [(place, label, split) for place, (_, label, split) in zip(paths, told, strict=True)]
-    class_names = _class_names(path, [label for _, label, _ in told])
+    entries = _checked(path, records)
+    folder, paths = _places(root or path.parent, [row[0] for row in entries])
+    entries = [(place, label, split) for place, (_, label, split) in zip(paths, entries, strict=True)]
+    class_names = _class_names(path, [label for _, label, _ in entries])
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
-    if any(split for _, _, split in told):
-        for place, label, split in told:
+    if any(split for _, _, split in entries):
+        for place, label, split in entries:
             rows[split].append((place, labels[label]))
         return Listing(path.stem, folder, tuple(class_names), rows)
     for name in class_names:
-        own = [place for place, label, _ in told if label == name]
+        own = [place for place, label, _ in entries if label == name]
         if len(own) < 2:
             raise DataError(f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test")
         for kind, part in split_class(name, own).items():
@@ -154,9 +154,9 @@ def _jsonl(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         yield number, {_column(key): value for key, value in record.items()}
 
 
-def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Told]:
+def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> list[TableRow]:
     """Every row as (path, label, split), or one error that lists all rows that are wrong."""
-    told: list[Told] = []
+    entries: list[TableRow] = []
     wrong: list[str] = []
     for number, record in records:
         strange = next((name for name in COLUMNS if not _is_plain(record.get(name))), None)
@@ -170,20 +170,20 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
                 wrong.append(f"line {number} has no {name}")
         if split and split not in SPLIT_WORDS:
             wrong.append(f"line {number}: split {split!r} is none of {', '.join(SPLITS)}")
-        told.append((place, label, SPLIT_WORDS.get(split, "")))
-    if not told and not wrong:
+        entries.append((place, label, SPLIT_WORDS.get(split, "")))
+    if not entries and not wrong:
         raise DataError(f"{path} has no rows; expected path, label and, if you like, split")
-    listed = Counter(os.path.normpath(place) for place, _, _ in told if place)
+    listed = Counter(os.path.normpath(place) for place, _, _ in entries if place)
     wrong += [f"{place} is listed {n} times" for place, n in listed.items() if n > 1]
-    without = sum(not split for _, _, split in told)
-    if 0 < without < len(told) and not wrong:
-        wrong.append(f"{without} of {len(told)} rows have no split; give all of them one, or none")
+    without = sum(not split for _, _, split in entries)
+    if 0 < without < len(entries) and not wrong:
+        wrong.append(f"{without} of {len(entries)} rows have no split; give all of them one, or none")
     if wrong:
         more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise DataError(f"{path} cannot be used:\n  " + "\n  ".join(wrong[:SHOWN]) + more)
-    if not without and not any(split == "test" for _, _, split in told):
+    if not without and not any(split == "test" for _, _, split in entries):
         raise DataError(f"{path.name} has no row of split test; expected images to test on")
-    return told
+    return entries
 
 
 def _class_names(path: Path, labels: list[str]) -> list[str]:

@@ -93,20 +93,20 @@ def _names(path: Path, metadata: dict[str, str]) -> tuple[tuple[str, ...], str |
     if "class_names" in metadata:
         where = f"the metadata of {path.name}"
         try:
-            told: Any = {**metadata, "class_names": json.loads(metadata["class_names"])}
+            contents: Any = {**metadata, "class_names": json.loads(metadata["class_names"])}
         except (ValueError, RecursionError) as error:
             raise DataError(f"class_names in {where} is not a JSON list: {parse_problem(error)}") from error
     elif sidecar.is_file():
-        where, told = sidecar.name, read_json(sidecar)
+        where, contents = sidecar.name, read_json(sidecar)
     else:
         raise DataError(
             f"{path.name} has no class names: put a JSON list under 'class_names' in its metadata, or write "
             f'{{"class_names": ["daisy", "rose"]}} to {sidecar.name} beside it'
         )
-    names = told.get("class_names") if isinstance(told, dict) else None
+    names = contents.get("class_names") if isinstance(contents, dict) else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise DataError(f"class_names in {where} must be a list of names")
-    template = told.get("template")
+    template = contents.get("template")
     if template is not None and not isinstance(template, str):
         raise DataError(f"template in {where} must be a sentence, got {template!r}")
     return tuple(names), template

@@ -157,7 +157,7 @@ class Extraction:
         for index in group:
             if (picture := self._read(index)) is not None:
                 keys += [key(picture.digest, view) for view in self.views]
-                jobs += [(index, view, picture if picture.held <= SMALL else None) for view in self.views]
+                jobs += [(index, view, picture if picture.nbytes <= SMALL else None) for view in self.views]
         return jobs, keys
 
     def _load(self, jobs: list[Job]) -> Batch:

@@ -33,7 +33,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         resources: Gets the dataset, which is loaded in any case.
 
     Returns:
-        The run, or `None` if it is not there or cannot be told for certain.
+        The run, or `None` if it is not there or that is not certain.
 
     Raises:
         CalpromptError: if the data cannot be used, or a file of the run is damaged.

@@ -105,7 +105,7 @@ def restore(
 
 
 def _check_imports(run: Run, places: Sequence[str]) -> None:
-    """Raise unless the files say what they said when the run was tuned; nothing of them is run yet."""
+    """Raise if an imported file has changed since the run was tuned; none of them is run yet."""
     if "imports" in run.record and sorted(map(extension_digest, places)) != run.record["imports"]:
         raise CalpromptError(
             f"{run.folder} was tuned with another text of what it imports than {', '.join(places) or 'none'}, to which "
