@@ -164,7 +164,7 @@ def test_a_saved_split_may_not_point_outside(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    with pytest.raises(CalpromptError, match="held in memory"):
+    with pytest.raises(CalpromptError, match="is in memory"):
         save_split(load_dataset(samples.feature_file()), tmp_path / "split.json")
     with pytest.raises(CalpromptError, match="unknown kind of digest 'md5'"):
         save_split(load_dataset(samples.pictures()), tmp_path / "split.json", digests="md5")

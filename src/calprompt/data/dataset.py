@@ -34,13 +34,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labels count into `class_names`; every class has a training image, and there is something to test on.
+    """Class names, and labelled images to train, validate and test on; checked when it is made.
 
-    template        the sentence that suits these images, with {} for the class name; None if the dataset says nothing
-    templates       the sentences of the published tables, of which `template` is the first; None: there is no other
-    base            labels of the base classes, all others being novel; None: the first half, rounded up
-    test_only       made to test what was tuned on another dataset: there are no training images
-    repeated_names  two classes may share a name, as two pairs of ImageNet's do
+    Labels are indices into `class_names`. Every class has a training image, and there is something to test on.
+
+    Attributes:
+        name: What it is called.
+        class_names: In the order of the labels.
+        train: Images to train on.
+        val: Images to fit calibrators on; may be empty.
+        test: Images to test on.
+        template: The sentence that suits these images, with {} for the class name; `None`: the usual one.
+        templates: The sentences of the published tables, of which `template` is the first; `None`: there is no other.
+        base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
+        test_only: Made to test what was tuned on another dataset: there are no training images.
+        repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
     """
 
     name: str

@@ -42,13 +42,18 @@ def load_dataset(
     base: str | Path | None = None,
     upright: bool = False,
 ) -> Dataset:
-    """The dataset at a path or of a name, see above.
+    """Load the dataset at a path or of a name, see above. Opens no image.
 
-    root     where the datasets of the catalogue and folders are; for a table or a split file, what its paths are
-             relative to
-    classes  a classes file, see `classes`; one in the folder or beside the table is found by itself
-    base     a file with the name of a base class on every line; the others are novel
-    upright  turn images as their EXIF tags say; public prompt-tuning code does not
+    Args:
+        data: A folder, a table, a split file, a .safetensors file, or the name of a dataset in the catalogue.
+        root: Folder that has the datasets; for a table or a split file, what its paths are relative to.
+        classes: A classes file, see `calprompt.data.classes`; one in the folder or beside the table is found by
+            itself.
+        base: A file with the name of a base class on every line; the others are novel.
+        upright: Turn images as their EXIF tags say; public prompt-tuning code does not.
+
+    Raises:
+        DataError: if there is no data, or it cannot be used.
     """
     if Path(data).suffix == ".safetensors" and Path(data).expanduser().is_file():
         dataset: Dataset | None = read_tensors(Path(data).expanduser())

@@ -34,7 +34,10 @@ SHOWN = 20
 def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") -> None:
     """Write a dataset's images, such as `few_shot` drew, to a file that `load_split` reads and checks.
 
-    digests  "quick" or "sha256"
+    Args:
+        dataset: Of image files in one folder.
+        path: Of the file.
+        digests: "quick", or "sha256" of whole files.
     """
     if digests not in DIGESTS:
         raise unknown("kind of digest", digests, DIGESTS)
