@@ -388,6 +388,10 @@ def test_other_arguments_from_python() -> None:
         (lambda: backbone.encode_strings("cat"), "texts must be a list of sentences"),
         (lambda: backbone.encode_strings([]), "texts must be a list of sentences"),
         (lambda: backbone.zero_shot(["cat"], []), "template is empty"),
+        (lambda: backbone.to("warp"), "unknown device 'warp'"),
+        (lambda: backbone.view(autocast="int3"), "autocast must be bfloat16, float16 or None, got 'int3'"),
+        (lambda: backbone.view(chunk=0), "chunk must be at least 1"),
+        (lambda: calprompt.plan({"data": "photos"}), "config must be a RunConfig, got dict"),  # type: ignore[arg-type]
         (lambda: calprompt.create_tuner("coop", "pocket", ["cat"]), "must be what load_backbone returns"),  # type: ignore[arg-type]
         (lambda: calprompt.create_tuner("coop", backbone, ["cat"], context="2"), "context must be a whole number"),
     ):
@@ -413,6 +417,20 @@ def test_images_that_are_not_preprocessed(images: Any) -> None:
         calprompt.create_tuner("maple", backbone, ["cat", "dog"]).predict([images])
     with pytest.raises(SettingError, match=r"CoOp takes frozen image features \[n, 32\] in floating point"):
         calprompt.create_tuner("coop", backbone, ["cat", "dog"]).predict([images])
+
+
+def test_arguments_of_load_backbone() -> None:
+    assert load_backbone(samples.backbone(), dtype="float64").dtype == torch.float64
+    for given, says in (({"dtype": "float3"}, "dtype must be float32"), ({"spec": None}, "a backbone is a name")):
+        with pytest.raises(CalpromptError, match=says):
+            load_backbone(**{"spec": samples.backbone(), **given})
+
+
+def test_an_array_with_its_channels_first() -> None:
+    predictor = calprompt.Predictor.from_run(finished())
+    with pytest.raises(SettingError, match="put the channels last, or give a list of images"):
+        predictor.predict(np.zeros((3, 40, 36), dtype=np.uint8))
+    assert len(predictor.predict(np.zeros((40, 36, 3), dtype=np.uint8))) == 1
 
 
 def test_rows_of_8_bit_pixels() -> None:

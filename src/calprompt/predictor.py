@@ -348,6 +348,11 @@ def _items(images: Any) -> tuple[Iterable[Any], int | None]:
         return [images], 1
     if isinstance(images, np.ndarray | Tensor):
         single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4))
+        if not single and images.ndim == 3 and images.shape[0] == 3:
+            raise SettingError(
+                f"an array of shape {list(images.shape)} may be one image with its channels first or three grey ones; "
+                "put the channels last, or give a list of images"
+            )
         return ([images], 1) if single else (images, len(images))
     if not isinstance(images, Iterable):
         raise SettingError(

@@ -76,8 +76,13 @@ class Backbone:
         """
         changes: dict[str, Any] = {}
         if autocast is not _KEEP:
-            changes["autocast"] = getattr(torch, autocast) if isinstance(autocast, str) else autocast
+            found = getattr(torch, autocast, autocast) if isinstance(autocast, str) else autocast
+            if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+                raise SettingError(f"autocast must be bfloat16, float16 or None, got {autocast!r}")
+            changes["autocast"] = found
         if chunk is not _KEEP:
+            if chunk is not None and chunk < 1:
+                raise SettingError(f"chunk must be at least 1, or None for all classes at once; got {chunk}")
             changes["chunk"] = chunk
         if crop is not _KEEP:
             changes["preprocessing"] = replace(self.preprocessing, crop=crop)
@@ -85,7 +90,10 @@ class Backbone:
 
     def to(self, device: str | torch.device) -> Backbone:
         """A copy on another device, or this one if it is there already."""
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise SettingError(f"unknown device {device!r}; such as cpu, cuda or cuda:1 are known") from error
         return self if device == self.device else replace(self, model=copy.deepcopy(self.model).to(device))
 
     @cached_property

@@ -49,7 +49,7 @@ def load_backbone(
     *,
     config: Config | None = None,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     cache_dir: str | Path | None = None,
 ) -> Backbone:
     """Load the backbone that `spec` names.
@@ -59,7 +59,7 @@ def load_backbone(
         config: For a file that does not say its own architecture (or says it wrongly): an open_clip model name, or
             name/tag, which also says how images are prepared; the path of a JSON config, or its content.
         device: Where to put the weights.
-        dtype: Of all weights but the logit scale, however they are stored.
+        dtype: Of all weights but the logit scale, however they are stored; a name such as "bfloat16" will do.
         cache_dir: Where open_clip and Hugging Face keep downloads; theirs, unless given.
 
     Returns:
@@ -68,6 +68,7 @@ def load_backbone(
     Raises:
         BackboneError: if the weights cannot be used; `NotFoundError` if they are not there.
     """
+    dtype = _dtype(dtype)
     loaded = load_clip(spec, config=config, device=device, dtype=dtype, cache_dir=cache_dir)
     backbone = Backbone(
         loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint
@@ -108,6 +109,8 @@ def load_clip(
 ) -> LoadedClip:
     """The frozen open_clip model that `spec` names; the arguments are those of `load_backbone`."""
     device = _device(device)
+    if not isinstance(spec, str | Path):
+        raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")
     try:
         source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
     except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
@@ -253,6 +256,13 @@ def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | Non
     if "preprocess_cfg" not in config:
         return architecture, None
     return architecture, Preprocessing.from_open_clip(config["preprocess_cfg"], architecture.image_size)
+
+
+def _dtype(dtype: torch.dtype | str) -> torch.dtype:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise BackboneError(f"dtype must be float32, float16, bfloat16 or float64, got {dtype!r}")
+    return found
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -31,7 +31,7 @@ from calprompt.data import (
 )
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.errors import DataError
+from calprompt.errors import DataError, SettingError
 from calprompt.extensions import load_extension
 from calprompt.features import EXTRACTION
 from calprompt.files import canonical_json
@@ -151,6 +151,8 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     """
     from calprompt import tuners
 
+    if not isinstance(config, RunConfig):
+        raise SettingError(f"config must be a RunConfig, got {type(config).__name__}")
     resources = resources or Resources()
     dataset = resources.dataset(
         config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif
