@@ -121,8 +121,8 @@ def memory(folder: Path, counts: list[int]) -> None:
     print("peak growth of the resident set")
     for count in counts:
         command = [sys.executable, __file__, "--images", str(count), "--measure", str(folder)]
-        told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        first, second = (f"{told[name] / 1e6:.0f} MB" for name in ("first", "second"))
+        report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        first, second = (f"{report[name] / 1e6:.0f} MB" for name in ("first", "second"))
         print(f"  {count:6} images: {first} filling the store, {second} more reading it")
 
 
@@ -217,15 +217,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--decoding", action="store_true")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.measure is not None:
-        return measure(chosen.measure, chosen.images)
-    if chosen.decoding:
+    args = parser.parse_args()
+    if args.measure is not None:
+        return measure(args.measure, args.images)
+    if args.decoding:
         return decoding()
     folder = Path(tempfile.mkdtemp(prefix="calprompt-extraction-"))
     try:
-        speed(folder, chosen.images, chosen.repeats)
-        memory(folder, sorted({chosen.images // 5, chosen.images}))
+        speed(folder, args.images, args.repeats)
+        memory(folder, sorted({args.images // 5, args.images}))
     finally:
         shutil.rmtree(folder)
     return None

@@ -46,15 +46,15 @@ def main(arguments: list[str] | None = None) -> None:
         action="store_true",
         help="sheets, export and evaluate use src/calprompt/pocket in place of WORK, and sheets tests/pocket/seen.bin",
     )
-    chosen = parser.parse_args(arguments)
-    if chosen.renders < 1:
-        parser.error(f"--renders must be at least 1, got {chosen.renders}")
-    work: Path = chosen.work
+    args = parser.parse_args(arguments)
+    if args.renders < 1:
+        parser.error(f"--renders must be at least 1, got {args.renders}")
+    work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
-    place = POCKET if chosen.package else work
+    place = POCKET if args.package else work
     try:
-        for step in STEPS if chosen.step == "all" else (chosen.step,):
-            run(step, work, place / "model", place / "data", chosen.renders)
+        for step in STEPS if args.step == "all" else (args.step,):
+            run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:
         raise SystemExit(str(error)) from error
 

@@ -107,20 +107,20 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=(1, 3, 6, 12))
     parser.add_argument("--batches", type=int, default=1000, help="of 192 renders")
     parser.add_argument("--epochs", type=int, default=6, help="passes over these, with other sentences")
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    pool = Pool.load(chosen.work)
-    features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}-{digest(pool)}.npy")
-    for depth in chosen.depths:
-        folder, how = chosen.out / f"depth{depth}", json.dumps({"batches": chosen.batches, "epochs": chosen.epochs})
-        told = folder / "training.json"
+    pool = Pool.load(args.work)
+    features = bank(pool, args.batches, args.work / f"features-{args.batches}-{digest(pool)}.npy")
+    for depth in args.depths:
+        folder, how = args.out / f"depth{depth}", json.dumps({"batches": args.batches, "epochs": args.epochs})
+        record = folder / "training.json"
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}")
-            train(depth, pool, features, chosen.epochs, partial)
-            (partial / told.name).write_text(how, "utf-8")
+            train(depth, pool, features, args.epochs, partial)
+            (partial / record.name).write_text(how, "utf-8")
             partial.rename(folder)
-        elif not told.is_file() or told.read_text("utf-8") != how:
-            raise SystemExit(f"{folder} was not trained with {how}, see {told}; remove it or choose another --out")
+        elif not record.is_file() or record.read_text("utf-8") != how:
+            raise SystemExit(f"{folder} was not trained with {how}, see {record}; remove it or use another --out")
         print(f"depth {depth}:")
         data = ROOT / "src" / "calprompt" / "pocket" / "data"
         zero_shot(folder, data, [choice.name for choice in (*KEPT_OUT, *COMPARED)])

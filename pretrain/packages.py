@@ -39,7 +39,7 @@ def _fetch(package: Package, work: Path, echo) -> Path:
         return folder
     archives.mkdir(parents=True, exist_ok=True)
     echo(f"fetching {package.name} {package.version}")
-    quiet = ["--loglevel", "error"]  # the reason of a failure is said
+    quiet = ["--loglevel", "error"]  # only the reason of a failure is printed
     command = ["npm", "pack", f"{package.name}@{package.version}", "--pack-destination", str(archives), *quiet]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
