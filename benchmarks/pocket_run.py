@@ -54,15 +54,15 @@ def shares(data: str, loss: str, folder: Path, store: FeatureStore) -> dict[str,
     """What training consists of, as fractions of the time of torch's operators."""
     spent: Counter[str] = Counter()
 
-    def profiled(*given):
+    def profiled(*args):
         with profile(activities=[ProfilerActivity.CPU]) as seen:
-            found = _train(*given)
+            history = _train(*args)
         for event in seen.key_averages():
             name = event.key.removeprefix("aten::")
             kind = next((kind for kind, stems in KINDS.items() if any(stem in name for stem in stems)), "all else")
             if event.key.startswith("aten::"):
                 spent[kind] += event.self_cpu_time_total
-        return found
+        return history
 
     with patch("calprompt.runs.execute._train", profiled):
         measured(data, loss, 10, folder, store)

@@ -1,6 +1,6 @@
 """The paper on the pocket: every tuner x loss x dataset x seed on the embedded model, and every calibrator on each run.
 
-    python experiments/pocket.py rates   --out runs/pocket                 learning rates, on datasets kept out of the rest
+    python experiments/pocket.py rates   --out runs/pocket                 rates, on datasets kept out of the rest
     python experiments/pocket.py run     --out runs/pocket [--settings pocket]
     python experiments/pocket.py collect --out runs/pocket                 one tidy table, experiments/pocket.csv
 

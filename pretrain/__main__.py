@@ -79,8 +79,8 @@ def run(step: str, work: Path, model: Path, data: Path, renders: int) -> None:
     else:
         if not data.is_dir():
             raise SystemExit(f"{data} is not there; make the sheets first, or evaluate on those of the --package")
-        found = zero_shot(model, data, [each.name for each in (*KEPT_OUT, *COMPARED, *SHIFTS)])
-        rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
+        results = zero_shot(model, data, [choice.name for choice in (*KEPT_OUT, *COMPARED, *SHIFTS)])
+        rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in results.items()}
         (model / "zero_shot.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")
 
 

@@ -44,25 +44,25 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
     if not file.is_file():
         backbone = load_backbone("pocket")
         dice, sampler = torch.Generator().manual_seed(0), Sampler(pool, 0)
-        found, began = [], time.monotonic()
+        parts, began = [], time.monotonic()
         for number in range(batches):
             index = torch.tensor(sampler.batch(CONCEPTS))
             images = views(sampler.pictures[index], sampler.media[index], sampler.photos, dice)
-            found.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
+            parts.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
             if number % 100 == 99:
                 print(f"{number + 1} of {batches} batches of renders, {time.monotonic() - began:.0f} s", flush=True)
         partial = file.with_suffix(".partial.npy")
-        np.save(partial, np.stack(found))
+        np.save(partial, np.stack(parts))
         partial.rename(file)
     return torch.from_numpy(np.load(file))
 
 
 def digest(pool: Pool) -> str:
     """Of what features depend on: the pictures, which are drawn, and the model."""
-    found = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
+    content = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
     for array in (pool.pictures, pool.concept, pool.medium):
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:12]
+        content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()[:12]
 
 
 def train(depth: int, pool: Pool, features: Tensor, epochs: int, folder: Path) -> None:
@@ -70,9 +70,9 @@ def train(depth: int, pool: Pool, features: Tensor, epochs: int, folder: Path) -
     torch.manual_seed(0)
     words, config = Words(pool.concepts), deeper(depth)
     pocket, model = load_backbone("pocket").model, build(words, config=config)
-    known = {name: value for name, value in pocket.state_dict().items() if not name.startswith("transformer.")}
-    known["token_embedding.weight"] = known["token_embedding.weight"][torch.tensor(words.tokens)]
-    model.load_state_dict(known, strict=False)
+    shared = {name: value for name, value in pocket.state_dict().items() if not name.startswith("transformer.")}
+    shared["token_embedding.weight"] = shared["token_embedding.weight"][torch.tensor(words.tokens)]
+    model.load_state_dict(shared, strict=False)
     model.visual.requires_grad_(False)
     model.logit_scale.requires_grad_(False)
     learned = [value for value in model.parameters() if value.requires_grad]
