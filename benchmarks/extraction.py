@@ -8,7 +8,7 @@
 several alternated repeats in one process, by the clock and in CPU time of all threads: the first is what one waits for;
 the second moves less when other work shares the machine, and says nothing of what threads gain. The store is filled by
 the first pass and read by the second one. Peak memory is the growth of the resident set while features are computed, in
-a process of its own (Linux).
+a separate process (Linux).
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def speed(folder: Path, count: int, repeats: int) -> None:
     print(f"{count} images, {threads} threads, fastest of {repeats}; ratios to the faster plain loop")
     best = {name: [min(times) for times in zip(*measured, strict=True)] for name, measured in seconds.items()}
     base = [min(times) for times in zip(best["plain loop"], best["plain, one"], strict=True)]
-    for name, about in names.items():
+    for name, note in names.items():
         clock, cpu = best[name]
         print(
-            f"  {name:12} {about:16} {count / clock:8.0f} images/s   {base[0] / clock:6.2f} x by the clock"
+            f"  {name:12} {note:16} {count / clock:8.0f} images/s   {base[0] / clock:6.2f} x by the clock"
             f"   {base[1] / cpu:6.2f} x in CPU time"
         )
 
@@ -121,8 +121,8 @@ def memory(folder: Path, counts: list[int]) -> None:
     print("peak growth of the resident set")
     for count in counts:
         command = [sys.executable, __file__, "--images", str(count), "--measure", str(folder)]
-        told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        first, second = (f"{told[name] / 1e6:.0f} MB" for name in ("first", "second"))
+        report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        first, second = (f"{report[name] / 1e6:.0f} MB" for name in ("first", "second"))
         print(f"  {count:6} images: {first} filling the store, {second} more reading it")
 
 
@@ -146,7 +146,7 @@ def peak(reset: bool = False) -> int:
 
 
 def decoding() -> None:
-    """One image a time, in one thread and in all; what is not the same pixels is no candidate."""
+    """Ways to decode one image after another and in threads, and whether their pixels are the same."""
     torch.set_num_threads(1)
     for width, height, size, count in ((64, 64, 32, 400), (500, 375, 224, 60), (2000, 1500, 224, 12)):
         _decoding([_jpeg(picture(number, width, height)) for number in range(count)], width, height, size)
@@ -217,15 +217,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--decoding", action="store_true")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.measure is not None:
-        return measure(chosen.measure, chosen.images)
-    if chosen.decoding:
+    args = parser.parse_args()
+    if args.measure is not None:
+        return measure(args.measure, args.images)
+    if args.decoding:
         return decoding()
     folder = Path(tempfile.mkdtemp(prefix="calprompt-extraction-"))
     try:
-        speed(folder, chosen.images, chosen.repeats)
-        memory(folder, sorted({chosen.images // 5, chosen.images}))
+        speed(folder, args.images, args.repeats)
+        memory(folder, sorted({args.images // 5, args.images}))
     finally:
         shutil.rmtree(folder)
     return None

@@ -54,15 +54,15 @@ def shares(data: str, loss: str, folder: Path, store: FeatureStore) -> dict[str,
     """What training consists of, as fractions of the time of torch's operators."""
     spent: Counter[str] = Counter()
 
-    def profiled(*given):
+    def profiled(*args):
         with profile(activities=[ProfilerActivity.CPU]) as seen:
-            found = _train(*given)
+            history = _train(*args)
         for event in seen.key_averages():
             name = event.key.removeprefix("aten::")
             kind = next((kind for kind, stems in KINDS.items() if any(stem in name for stem in stems)), "all else")
             if event.key.startswith("aten::"):
                 spent[kind] += event.self_cpu_time_total
-        return found
+        return history
 
     with patch("calprompt.runs.execute._train", profiled):
         measured(data, loss, 10, folder, store)
@@ -74,18 +74,18 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["pocket_signs", "pocket_food", "pocket_objects"])
     parser.add_argument("--loss", default="tcpt")
     parser.add_argument("--epochs", type=int, default=50)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as kept:
-        folder = Path(kept)
-        for data in chosen.data:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for data in args.data:
             store = FeatureStore(folder / "features")
-            for told in ("first", "again"):
-                timings = measured(data, chosen.loss, chosen.epochs, folder, store)
-                each = ", ".join(f"{name} {seconds:.1f}" for name, seconds in timings.items())
-                print(f"{data}, {told}: {sum(timings.values()):.1f} s: {each}", flush=True)
-            print("  " + ", ".join(f"{k} {v:.0%}" for k, v in shares(data, chosen.loss, folder, store).items()))
+            for attempt in ("first", "again"):
+                timings = measured(data, args.loss, args.epochs, folder, store)
+                parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in timings.items())
+                print(f"{data}, {attempt}: {sum(timings.values()):.1f} s: {parts}", flush=True)
+            print("  " + ", ".join(f"{k} {v:.0%}" for k, v in shares(data, args.loss, folder, store).items()))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ class PlainBackbone(Backbone):
 
     def encode_text(self, prompts: Any, **_: Any) -> torch.Tensor:
         if prompts.prefix.shape[0] > 1 and prompts.rest.shape[0] == 1:  # CoCoOp: an image at a time
-            each = [type(prompts)(p[None], prompts.rest, prompts.lengths, prompts.deep) for p in prompts.prefix]
-            return torch.cat([encode_text_plain(self.model, one) for one in each])
+            per_image = [type(prompts)(p[None], prompts.rest, prompts.lengths, prompts.deep) for p in prompts.prefix]
+            return torch.cat([encode_text_plain(self.model, image) for image in per_image])
         return encode_text_plain(self.model, prompts)
 
     def encode_image(self, images: torch.Tensor, prompts: Any = None) -> torch.Tensor:
@@ -207,13 +207,13 @@ def main() -> None:
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--chunk", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.memory_of:
-        measure_memory(given.memory_of, given.plain, given.classes, given.chunk)
-    elif given.text:
-        report_text(given.classes, given.repeats)
+    args = parser.parse_args()
+    if args.memory_of:
+        measure_memory(args.memory_of, args.plain, args.classes, args.chunk)
+    elif args.text:
+        report_text(args.classes, args.repeats)
     else:
-        report_tuners(given.tuners, given.classes, given.repeats, given.lean)
+        report_tuners(args.tuners, args.classes, args.repeats, args.lean)
 
 
 if __name__ == "__main__":

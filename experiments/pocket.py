@@ -1,21 +1,21 @@
 """The paper on the pocket: every tuner x loss x dataset x seed on the embedded model, and every calibrator on each run.
 
-    python experiments/pocket.py rates   --out runs/pocket                 rates chosen on datasets kept out of the rest
+    python experiments/pocket.py rates   --out runs/pocket                 rates, on datasets kept out of the rest
     python experiments/pocket.py run     --out runs/pocket [--settings pocket]
     python experiments/pocket.py collect --out runs/pocket                 one tidy table, experiments/pocket.csv
 
 Settings are the published ones, with eight crops of every picture taken in turn; the same with a new crop in every
 epoch ("fresh"), as published; those for the pocket, where pictures are shown whole, CoOp's vectors all stand before
-the name (docs/pocket.md says why) and training is shorter; or these with the rates chosen here ("tuned").
-The others change one thing of "tuned", to see what the results hang on: "words" starts from a phrase instead of
+the name (docs/pocket.md says why) and training is shorter; or these with the rates selected here ("tuned").
+The others change one thing of "tuned", to see what the results depend on: "words" starts from a phrase instead of
 random vectors, "long" trains for the published epochs, "few" takes as many steps as 16 shots do with the shots it is
 given, "sharp" multiplies logits by 50 instead of 20, and "calibrated" by what makes zero-shot as confident as it is
-accurate on the base half of the dataset's test pictures, which explains something but could not be done in earnest.
+accurate on the base half of the dataset's test pictures, an explanation that cannot be used in practice.
 "depth1", "depth3", "depth6" and "depth12" take text towers of so many blocks, which `python -m pretrain.depths` trains.
 With "shifted", runs of "tuned" on animals are tested on its shifts.
 
-Stopped and started again, it goes on; started several times at once, the processes share the work. A job leaves one
-JSON file of numbers.
+An interrupted experiment continues when it is started again; several processes at once share the work. A job writes
+one JSON file of numbers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ METRICS = ("accuracy", "ece", "ace", "mce", "nll", "brier", "mean_confidence")
 ON_SHOTS = "accuracy_on_shots"
 COLUMNS = ("cpu_seconds", *ROW, *METRICS, ON_SHOTS)  # after those that name a run
 SEEDS = (1, 2, 3, 4, 5)
-FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is chosen
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, of which one is selected
 FURTHER = (0.01, 0.03, 30.0, 100.0)  # those tried where the best of these is the first or the last
 VIEWS = 8  # of a shot, taken in turn by the epochs; "fresh" says what that changes
 DEPTH = {"maple": {"depth": 3}, "promptsrc": {"depth": 3, "visual_depth": 5}}  # as many blocks as the pocket has
@@ -83,7 +83,7 @@ SMALL = ("photos", "clothes", "digits")  # five classes have few steps in an epo
 
 @dataclass(frozen=True)
 class Job:
-    """One run and what to call it."""
+    """One run, by its settings."""
 
     settings: str
     tuner: str
@@ -112,29 +112,29 @@ def for_pocket(tuner: str, dataset: str) -> dict[str, Any]:
     return {**settings, "options": {**settings["options"], **options.get(tuner, {})}}
 
 
-def jobs(chosen: argparse.Namespace) -> Iterator[Job]:
-    """What compares tuners and losses: all of a seed before the next."""
-    given = chosen.settings in ("published", "fresh", "pocket")
-    rates = {} if given else json.loads(RATES.read_text("utf-8"))
-    datasets = SHIFTS if chosen.settings == "shifted" else chosen.datasets
-    if chosen.settings == "long":
+def jobs(args: argparse.Namespace) -> Iterator[Job]:
+    """The runs that compare tuners and losses: all of a seed before the next."""
+    published_rates = args.settings in ("published", "fresh", "pocket")
+    rates = {} if published_rates else json.loads(RATES.read_text("utf-8"))
+    datasets = SHIFTS if args.settings == "shifted" else args.datasets
+    if args.settings == "long":
         datasets = [name for name in datasets if name not in SMALL]
-    for seed in chosen.seeds:
-        for loss in chosen.losses:
-            for tuner in chosen.tuners:
+    for seed in args.seeds:
+        for loss in args.losses:
+            for tuner in args.tuners:
                 rate = rates[tuner]["rate"] if rates else published(tuner)["lr"]
                 for dataset in datasets:
-                    yield Job(chosen.settings, tuner, loss, dataset, seed, chosen.shots, rate)
+                    yield Job(args.settings, tuner, loss, dataset, seed, args.shots, rate)
 
 
 def rate_jobs(tuner: str, factor: float, shots: int) -> list[Job]:
-    """What a rate is judged by: cross-entropy alone, on datasets that compare nothing."""
+    """The runs that a rate is selected by: cross-entropy alone, on datasets that are used for nothing else."""
     rate = float(f"{factor * published(tuner)['lr']:.3g}")
     return [Job("rates", tuner, "ce", dataset, 1, shots, rate) for dataset in KEPT_OUT]
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """All but the loss, the rate, the shots and the seed."""
+    """All settings of a run except the loss, the rate, the shots and the seed."""
     if job.settings in ("published", "fresh"):
         return {**published(job.tuner), **({"views": None} if job.settings == "fresh" else {})}
     settings = for_pocket(job.tuner, job.dataset)
@@ -188,10 +188,10 @@ def on_shots(folder: Path, store: FeatureStore) -> dict[str, float]:
     shots = base_novel(few_shot(load_dataset(config.data), config.shots, config.seed))[0].train
     features = frozen_features(backbone, shots.images, unreadable=unreadable, store=store)[0]
     unreadable.report()
-    found = split_tensors(backbone, tuner, tuner.frozen_text, shots, features)
+    tensors = split_tensors(backbone, tuner, tuner.frozen_text, shots, features)
 
     def accuracy(kind: str) -> float:
-        return found[kind].argmax(1).eq(found["labels"]).double().mean().item()
+        return tensors[kind].argmax(1).eq(tensors["labels"]).double().mean().item()
 
     return {"tuned": accuracy("logits"), "zero-shot": accuracy("zero_shot_logits")}
 
@@ -203,18 +203,18 @@ def work(job: Job, out: Path, store: FeatureStore) -> None:
     settings = {**settings_of(tuned), "loss": job.loss, "lr": job.rate, "shots": job.shots, "seed": job.seed}
     backbone = backbone_of(tuned, out, store)
     began = time.process_time()
-    found = run(build_config(backbone=backbone, data=f"pocket_{tuned.dataset}", **settings), out / "runs", store=store)
-    rows = shifted_rows(found.folder, job.dataset, store) if shifted else []
+    result = run(build_config(backbone=backbone, data=f"pocket_{tuned.dataset}", **settings), out / "runs", store=store)
+    rows = shifted_rows(result.folder, job.dataset, store) if shifted else []
     spent = time.process_time() - began
     write_json(
         out / "done" / f"{job.name}.json",
         {
             **asdict(job),
-            "run": found.folder.name,
+            "run": result.folder.name,
             "cpu_seconds": round(spent, 2),
-            "on_shots": on_shots(found.folder, store),
-            "rows": rows or calibrated_rows(found.folder),
-            "val": found.metrics.get("val"),
+            "on_shots": on_shots(result.folder, store),
+            "rows": rows or calibrated_rows(result.folder),
+            "val": result.metrics.get("val"),
         },
     )
 
@@ -223,38 +223,38 @@ def calibrated_rows(folder: Path) -> list[dict[str, Any]]:
     """Metrics of a run on base and novel classes: with every calibrator, and of zero-shot."""
     evaluation = evaluate_run(folder, EvaluationSettings(calibrators=CALIBRATORS, bootstrap=0, zero_shot=True))
     return [
-        {"model": each.model, "calibrator": each.calibrator, "split": split}
+        {"model": calibrated.model, "calibrator": calibrated.calibrator, "split": split}
         | {metric: values[metric].value for metric in METRICS}
-        for each in evaluation.calibrated
-        for split, values in each.values.items()
-        if each.model == "tuned" or each.calibrator == "none"
+        for calibrated in evaluation.calibrated
+        for split, values in calibrated.values.items()
+        if calibrated.model == "tuned" or calibrated.calibrator == "none"
     ]
 
 
 def shifted_rows(folder: Path, shift: str, store: FeatureStore) -> list[dict[str, Any]]:
     """Metrics of a run and of zero-shot on base and novel classes in other pictures."""
-    found = evaluate_on(folder, Target(f"pocket_{shift}"), store=store).record["metrics"]
+    metrics = evaluate_on(folder, Target(f"pocket_{shift}"), store=store).record["metrics"]
     return [
         {"model": model, "calibrator": "none", "split": split} | {metric: values[split][metric] for metric in METRICS}
-        for model, values in (("tuned", found), ("zero-shot", found["zero_shot"]))
+        for model, values in (("tuned", metrics), ("zero-shot", metrics["zero_shot"]))
         for split in ("base", "novel")
     ]
 
 
-def perform(all_jobs: list[Job], chosen: argparse.Namespace) -> None:
-    """Every job that is not done and that no other process is at; one that fails is named, and the rest goes on."""
-    (chosen.out / "done").mkdir(parents=True, exist_ok=True)
-    store = FeatureStore(chosen.out / "features")
+def perform(all_jobs: list[Job], args: argparse.Namespace) -> None:
+    """Do every job that is not done and that no other process is doing; the error of one that fails is printed."""
+    (args.out / "done").mkdir(parents=True, exist_ok=True)
+    store = FeatureStore(args.out / "features")
     began, failed = time.monotonic(), 0
     for i, job in enumerate(all_jobs):
-        if time.monotonic() - began > 60 * chosen.minutes:
+        if time.monotonic() - began > 60 * args.minutes:
             print("time is up")
             break
-        with claimed(job, chosen.out) as ours:
+        with claimed(job, args.out) as ours:
             if not ours:
                 continue
             try:
-                work(job, chosen.out, store)
+                work(job, args.out, store)
             except CalpromptError:
                 failed += 1
                 traceback.print_exc()
@@ -265,31 +265,31 @@ def perform(all_jobs: list[Job], chosen: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def claimed(job: Job, out: Path) -> Iterator[bool]:
-    """Whether the job is this process's: it is not done, and no other has claimed it; a claim ends with its process."""
+    """Claim a job for this process; yields False if it is done or another process has claimed it."""
     folder = out / "claims" / job.name
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(locked(folder))
+            stack.enter_context(locked(folder))
         except CalpromptError:
             yield False
             return
         yield not (out / "done" / f"{job.name}.json").is_file()
 
 
-def choose_rates(chosen: argparse.Namespace) -> None:
+def choose_rates(args: argparse.Namespace) -> None:
     """The rate with the lowest negative log likelihood on validation images, a mean over the datasets kept out.
 
-    A rate at the end of what was tried is no choice, so others are tried beyond it, up to a hundredth or 100 times.
-    Rates of tuners that are not asked for stay as they were.
+    If the best rate is the smallest or largest one tried, others are tried beyond it, up to a hundredth or 100 times
+    the published one. Rates of tuners that are not in `args` do not change.
     """
-    perform([job for name in chosen.tuners for each in FACTORS for job in rate_jobs(name, each, chosen.shots)], chosen)
+    perform([job for name in args.tuners for factor in FACTORS for job in rate_jobs(name, factor, args.shots)], args)
     table = json.loads(RATES.read_text("utf-8")) if RATES.is_file() else {}
-    for tuner in chosen.tuners:
-        tried = {factor: _val_nll(tuner, factor, chosen) for factor in FACTORS}
+    for tuner in args.tuners:
+        tried = {factor: _val_nll(tuner, factor, args) for factor in FACTORS}
         while factor := _beyond(tried):
-            perform(rate_jobs(tuner, factor, chosen.shots), chosen)
-            tried[factor] = _val_nll(tuner, factor, chosen)
+            perform(rate_jobs(tuner, factor, args.shots), args)
+            tried[factor] = _val_nll(tuner, factor, args)
         lr = published(tuner)["lr"]
         nlls = {f"{factor * lr:.3g}": nll for factor, nll in sorted(tried.items())}
         table[tuner] = {"rate": float(min(nlls, key=nlls.__getitem__)), "published": lr, "val_nll": nlls}
@@ -304,21 +304,21 @@ def _beyond(tried: dict[float, float]) -> float | None:
     return min(after) if after else max(before, default=None)
 
 
-def _val_nll(tuner: str, factor: float, chosen: argparse.Namespace) -> float:
-    files = [chosen.out / "done" / f"{job.name}.json" for job in rate_jobs(tuner, factor, chosen.shots)]
+def _val_nll(tuner: str, factor: float, args: argparse.Namespace) -> float:
+    files = [args.out / "done" / f"{job.name}.json" for job in rate_jobs(tuner, factor, args.shots)]
     if not all(file.is_file() for file in files):
-        raise SystemExit(f"{tuner} with {factor:g} times the published rate is not done; start again to go on")
+        raise SystemExit(f"{tuner} with {factor:g} times the published rate is not done; start again to continue")
     return mean(json.loads(file.read_text("utf-8"))["val"]["nll"] for file in files)
 
 
-def collect(chosen: argparse.Namespace) -> None:
-    """One row a (run, calibrator, split); rows of runs that this folder does not have stay."""
+def collect(args: argparse.Namespace) -> None:
+    """Write one row per run, calibrator and split; rows of runs that are not in this folder are kept."""
     runs: dict[tuple[str, ...], list[list[str]]] = {}
     if TABLE.is_file():
         with TABLE.open(newline="", encoding="utf-8") as file:
             for line in list(csv.reader(file))[1:]:
                 runs.setdefault(tuple(line[: len(RUN)]), []).append(line)
-    for path in sorted((chosen.out / "done").glob("*.json")):
+    for path in sorted((args.out / "done").glob("*.json")):
         record = json.loads(path.read_text("utf-8"))
         head = [_cell(record[name]) for name in RUN]
         rows = [
@@ -327,7 +327,7 @@ def collect(chosen: argparse.Namespace) -> None:
         ]
         runs[tuple(head)] = [head + [_cell(row[name]) for name in COLUMNS] for row in rows]
     if not runs:
-        raise SystemExit(f"{chosen.out} has no finished job")
+        raise SystemExit(f"{args.out} has no finished job")
     lines = [[*RUN, *COLUMNS], *(line for run in sorted(runs) for line in runs[run])]
     write_bytes(TABLE, "".join(",".join(line) + "\n" for line in lines).encode())
     print(f"{len(lines) - 1:,} rows of {len(runs):,} runs in {TABLE}")
@@ -348,15 +348,15 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--shots", type=int, default=16)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no job after so many")
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="torch")
-    if chosen.what == "rates":
-        choose_rates(chosen)
-    elif chosen.what == "run":
-        perform(list(jobs(chosen)), chosen)
+    if args.what == "rates":
+        choose_rates(args)
+    elif args.what == "run":
+        perform(list(jobs(args)), args)
     else:
-        collect(chosen)
+        collect(args)
 
 
 if __name__ == "__main__":

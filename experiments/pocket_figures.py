@@ -29,14 +29,14 @@ from pocket_numbers import (
 from calprompt.report.reliability import save_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
-TOLD = {"published": "published settings", "tuned": "settings for this model"}
+TITLES = {"published": "published settings", "tuned": "settings for this model"}
 
 
 def gaps() -> Figure:
     """Confidence minus accuracy after tuning against that of zero-shot: a point a tuner, dataset and half."""
     figure = Figure(figsize=(8.4, 8.8), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey=True)
-    for row, settings in zip(grid, TOLD, strict=True):
+    for row, settings in zip(grid, TITLES, strict=True):
         shown = cases(read(f"{settings}_all"))
         for axes, name, title in zip(row, ("ce", "tcpt"), ("cross-entropy", "TCPT"), strict=True):
             axes.axhline(0, color="0.6", linewidth=0.8)
@@ -44,7 +44,7 @@ def gaps() -> Figure:
             for split, colour, marker in (("base", "tab:blue", "o"), ("novel", "tab:orange", "^")):
                 points = [(case[ZERO][0], case[name][0]) for (*_, of), case in shown.items() if of == split]
                 axes.scatter(*zip(*points, strict=True), s=18, alpha=0.75, color=colour, marker=marker, label=split)
-            axes.set_title(f"{title}, {TOLD[settings]}", fontsize=11)
+            axes.set_title(f"{title}, {TITLES[settings]}", fontsize=11)
             axes.set_xlim(-13, 28)
             axes.grid(color="0.92")
             axes.set_axisbelow(True)
@@ -69,8 +69,8 @@ def halves() -> Figure:
         for y, row in enumerate(rows):
             for x, value in enumerate(row):
                 colour = "white" if abs(value) > 0.6 * most else "black"
-                told = f"{round(value):+d}" if round(value) else "0"
-                axes.text(x, y, told, ha="center", va="center", fontsize=9, color=colour)
+                label = f"{round(value):+d}" if round(value) else "0"
+                axes.text(x, y, label, ha="center", va="center", fontsize=9, color=colour)
         axes.axhline(len(NEAR) - 0.5, color="black", linewidth=1.2)
         axes.set_xticks(range(len(TUNERS)), TUNERS, rotation=35, ha="right")
         axes.set_yticks(range(len(rows)), (*NEAR, *FAR))
@@ -89,23 +89,23 @@ def effects() -> Figure:
     """What tuning does, and what TCPT changes of it, tuner by tuner, with intervals over datasets."""
     panels = [(metric, split) for metric in ("accuracy", "ece") for split in SPLITS]
     figure = Figure(figsize=(10.4, 7.0), layout="constrained")
-    read_all = {settings: read(f"{settings}_all") for settings in TOLD}
+    read_all = {settings: read(f"{settings}_all") for settings in TITLES}
     run = {
-        settings: [tuner for tuner in TUNERS if shared(found, [Method("ce"), Method("tcpt")], [tuner])]
-        for settings, found in read_all.items()
+        settings: [tuner for tuner in TUNERS if shared(results, [Method("ce"), Method("tcpt")], [tuner])]
+        for settings, results in read_all.items()
     }
     tall = [len(tuners) + 1 for tuners in run.values()]
-    grid = figure.subplots(len(TOLD), len(panels), sharey="row", height_ratios=tall)
+    grid = figure.subplots(len(TITLES), len(panels), sharey="row", height_ratios=tall)
     steps = {
         "cross-entropy minus zero-shot": (Method("ce"), Method(ZERO), "0.45", "o"),
         "TCPT minus cross-entropy": (Method("tcpt"), Method("ce"), "tab:red", "D"),
     }
-    for row, settings in zip(grid, TOLD, strict=True):
-        found, tuners = read_all[settings], run[settings]
+    for row, settings in zip(grid, TITLES, strict=True):
+        results, tuners = read_all[settings], run[settings]
         for axes, (metric, split) in zip(row, panels, strict=True):
             axes.axvline(0, color="0.3", linewidth=0.8)
             for number, (first, second, colour, marker) in enumerate(steps.values()):
-                of = [_of_tuner(found, first, second, split, metric, tuner) for tuner in tuners]
+                of = [_of_tuner(results, first, second, split, metric, tuner) for tuner in tuners]
                 _bars(axes, of, 0.15 - 0.3 * number, colour, marker)
             axes.set_yticks(range(len(tuners)), tuners)
             axes.set_ylim(len(tuners) - 0.5, -0.5)
@@ -113,22 +113,22 @@ def effects() -> Figure:
             axes.set_axisbelow(True)
             name = {"accuracy": "accuracy", "ece": "ECE"}[metric]
             axes.set_title(f"{name}, {split} classes", fontsize=11)
-        row[0].set_ylabel(TOLD[settings])
+        row[0].set_ylabel(TITLES[settings])
     for axes, (metric, _) in zip(grid[-1], panels, strict=True):
         axes.set_xlabel("points, right is better" if metric == "accuracy" else "points, left is better")
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5, label=told)
-        for told, (*_, colour, marker) in steps.items()
+        Line2D([], [], color=colour, marker=marker, markersize=5, label=label)
+        for label, (*_, colour, marker) in steps.items()
     ]
-    for told, filled in (("clear of 0", "0.3"), ("not clear of 0", "white")):
+    for label, filled in (("clear of 0", "0.3"), ("not clear of 0", "white")):
         mark = {"marker": "s", "markersize": 5, "linestyle": "none", "color": "0.3", "markerfacecolor": filled}
-        handles.append(Line2D([], [], **mark, label=told))
+        handles.append(Line2D([], [], **mark, label=label))
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 
-def _of_tuner(found: Results, first: Method, second: Method, split: str, metric: str, tuner: str) -> Interval:
-    interval = difference(found, first, second, split, metric, shared(found, [first, second], [tuner]))
+def _of_tuner(results: Results, first: Method, second: Method, split: str, metric: str, tuner: str) -> Interval:
+    interval = difference(results, first, second, split, metric, shared(results, [first, second], [tuner]))
     assert interval is not None
     return interval
 

@@ -3,6 +3,8 @@
 A difference is that of two runs of a tuner, a dataset and a seed, then averaged over seeds (and tuners, if several).
 The interval of the mean over datasets is Student's, with datasets as the unit: what would happen on other datasets
 like these.
+
+Requires SciPy: pip install scipy.
 """
 
 from __future__ import annotations
@@ -37,10 +39,6 @@ PARTS = (  # what the paper takes TCPT apart into, and what could stand in its p
 )
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
-STUDENT = {  # half of a 95 % interval in standard errors, by the number of datasets
-    2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706, 7: 2.4469, 8: 2.3646, 9: 2.3060, 10: 2.2622, 11: 2.2281,
-    12: 2.2010,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,16 @@ class Method:
         return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
 
 
+@cache
+def student_quantile(degrees: int) -> float:
+    """Half of a 95 % interval in standard errors, to the four decimals that the tables in docs/ were made with."""
+    try:
+        from scipy.stats import t
+    except ImportError as error:
+        raise SystemExit("intervals over datasets need SciPy: pip install scipy") from error
+    return round(float(t.ppf(0.975, degrees)), 4)
+
+
 Key = tuple[str, str, int]  # tuner, dataset, seed
 Cases = dict[tuple[str, str, str], dict[str, tuple[float, float]]]  # tuner, dataset, split; method; gap and ECE
 Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metric; in per cent but for nll
@@ -61,16 +69,16 @@ Results = dict[tuple[Method, str, str], dict[Key, float]]  # method, split, metr
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over datasets, and how far it may be off; not known of a single dataset."""
+    """A mean over datasets and half the width of its interval, which a single dataset does not have."""
 
     mean: float
     half: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """The interval of one value a dataset."""
-        several = len(values) > 1
-        return cls(mean(values), STUDENT[len(values)] * stdev(values) / math.sqrt(len(values)) if several else None)
+        """The 95 % interval of one value per dataset."""
+        n = len(values)
+        return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
 
     @property
     def clear(self) -> bool:
@@ -93,10 +101,10 @@ def read(group: str, table: Path = TABLE) -> Results:
     """
     settings, _, which = group.partition("_")
     near = SHIFTS if settings == "shifted" else NEAR
-    wanted = {"": near, "far": FAR, "all": (*near, *FAR), "five": FIVE}[which]
-    found: Results = defaultdict(dict)
+    datasets = {"": near, "far": FAR, "all": (*near, *FAR), "five": FIVE}[which]
+    results: Results = defaultdict(dict)
     for row in rows(table):
-        if row["settings"] != settings or row["dataset"] not in wanted:
+        if row["settings"] != settings or row["dataset"] not in datasets:
             continue
         if which != "five" and (settings, row["tuner"]) in ONLY_FIVE:
             continue
@@ -105,16 +113,18 @@ def read(group: str, table: Path = TABLE) -> Results:
         values |= {"nll": float(row["nll"]), "gap": values["mean_confidence"] - values["accuracy"]}
         values["on shots"] = 100 * float(row["accuracy_on_shots"])
         key = row["tuner"], row["dataset"], int(row["seed"])
-        if method.loss != ZERO and key in found[method, row["split"], "accuracy"]:
-            raise ValueError(f"{table}: {settings}, {', '.join(map(str, key))}, {method} is there twice; keep one rate")
+        if method.loss != ZERO and key in results[method, row["split"], "accuracy"]:
+            raise ValueError(
+                f"{table}: {settings}, {', '.join(map(str, key))}, {method} is in the table twice; keep one rate"
+            )
         for metric, value in values.items():
-            found[method, row["split"], metric][key] = value
-    return found
+            results[method, row["split"], metric][key] = value
+    return results
 
 
 @cache
 def rows(table: Path = TABLE) -> list[dict[str, str]]:
-    """One a run, calibrator and split."""
+    """One row per run, calibrator and split."""
     with table.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -124,44 +134,44 @@ def by_dataset(values: dict[Key, float], keys: Iterable[Key]) -> list[float]:
     grouped: dict[str, list[float]] = defaultdict(list)
     for key in keys:
         grouped[key[1]].append(values[key])
-    return [mean(each) for _, each in sorted(grouped.items())]
+    return [mean(group) for _, group in sorted(grouped.items())]
 
 
-def shared(found: Results, methods: Sequence[Method], tuners: Sequence[str]) -> list[Key]:
-    """What all of the methods were run on."""
-    keys = [found[method, "base", "accuracy"].keys() for method in methods]
+def shared(results: Results, methods: Sequence[Method], tuners: Sequence[str]) -> list[Key]:
+    """Tuners, datasets and seeds that all of the methods were run on."""
+    keys = [results[method, "base", "accuracy"].keys() for method in methods]
     return sorted(key for key in set(keys[0]).intersection(*keys[1:]) if key[0] in tuners)
 
 
-def level(found: Results, method: Method, split: str, metric: str, keys: list[Key]) -> float:
+def level(results: Results, method: Method, split: str, metric: str, keys: list[Key]) -> float:
     """The mean over datasets."""
-    return mean(by_dataset(found[method, split, metric], keys))
+    return mean(by_dataset(results[method, split, metric], keys))
 
 
 def difference(
-    found: Results, first: Method, second: Method, split: str, metric: str, keys: list[Key]
+    results: Results, first: Method, second: Method, split: str, metric: str, keys: list[Key]
 ) -> Interval | None:
-    """The mean paired difference over datasets; nothing if a method has no meaning there, or was not run."""
-    ours, theirs = found[first, split, metric], found[second, split, metric]
-    if not keys or not all(key in ours for key in keys):
+    """The mean paired difference over datasets; None if a method does not apply there, or was not run."""
+    minuend, subtrahend = results[first, split, metric], results[second, split, metric]
+    if not keys or not all(key in minuend for key in keys):
         return None
-    return Interval.of(by_dataset({key: ours[key] - theirs[key] for key in keys}, keys))
+    return Interval.of(by_dataset({key: minuend[key] - subtrahend[key] for key in keys}, keys))
 
 
-def cases(found: Results) -> Cases:
+def cases(results: Results) -> Cases:
     """For every tuner, dataset and half, gap and ECE of zero-shot, cross-entropy and TCPT: means over seeds."""
     methods = [Method(ZERO), Method("ce"), Method("tcpt")]
-    held: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
-    for key in shared(found, methods, TUNERS):
+    by_case: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
+    for key in shared(results, methods, TUNERS):
         for split in SPLITS:
-            held[key[0], key[1], split].append(key)
+            by_case[key[0], key[1], split].append(key)
     return {
         case: {
             str(method): (
-                mean(found[method, case[2], "gap"][key] for key in keys),
-                mean(found[method, case[2], "ece"][key] for key in keys),
+                mean(results[method, case[2], "gap"][key] for key in keys),
+                mean(results[method, case[2], "ece"][key] for key in keys),
             )
             for method in methods
         }
-        for case, keys in held.items()
+        for case, keys in by_case.items()
     }

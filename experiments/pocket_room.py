@@ -28,30 +28,30 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=WHOLE)
     parser.add_argument("--shots", nargs="+", type=int, default=[4, 16])
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone("pocket")
-    for name in chosen.datasets:
+    for name in args.datasets:
         dataset = load_dataset(f"pocket_{name}")
         base, _ = base_novel(dataset)
 
         def features(split):
             unreadable = UnreadableImages()
-            found = unit(frozen_features(backbone, split.images, unreadable=unreadable)[0])
+            rows = unit(frozen_features(backbone, split.images, unreadable=unreadable)[0])
             unreadable.report()
-            return found.numpy(), list(split.labels)
+            return rows.numpy(), list(split.labels)
 
         test, labels = features(base.test)
         text = backbone.zero_shot(base.class_names, dataset.template_of("a") or "a photo of a {}.")
-        known = (torch.from_numpy(test) @ text.T).argmax(1).tolist()
-        told = [f"zero-shot {100 * sum(a == b for a, b in zip(known, labels, strict=True)) / len(labels):.1f}"]
-        for shots in (*chosen.shots, None):
-            drawn, _ = base_novel(few_shot(dataset, shots, chosen.seed))
+        predicted = (torch.from_numpy(test) @ text.T).argmax(1).tolist()
+        parts = [f"zero-shot {100 * sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels):.1f}"]
+        for shots in (*args.shots, None):
+            drawn, _ = base_novel(few_shot(dataset, shots, args.seed))
             (train, train_labels), (val, val_labels) = features(drawn.train), features(drawn.val)
             fitted = [LogisticRegression(C=C, max_iter=500).fit(train, train_labels) for C in PENALTIES]
             best = max(fitted, key=lambda probe: probe.score(val, val_labels))
-            told.append(f"{shots or 'all'} shots {100 * best.score(test, labels):.1f}")
-        print(f"{name}: {', '.join(told)}", flush=True)
+            parts.append(f"{shots or 'all'} shots {100 * best.score(test, labels):.1f}")
+        print(f"{name}: {', '.join(parts)}", flush=True)
 
 
 if __name__ == "__main__":

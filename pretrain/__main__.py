@@ -46,15 +46,15 @@ def main(arguments: list[str] | None = None) -> None:
         action="store_true",
         help="sheets, export and evaluate use src/calprompt/pocket in place of WORK, and sheets tests/pocket/seen.bin",
     )
-    chosen = parser.parse_args(arguments)
-    if chosen.renders < 1:
-        parser.error(f"--renders must be at least 1, got {chosen.renders}")
-    work: Path = chosen.work
+    args = parser.parse_args(arguments)
+    if args.renders < 1:
+        parser.error(f"--renders must be at least 1, got {args.renders}")
+    work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
-    place = POCKET if chosen.package else work
+    place = POCKET if args.package else work
     try:
-        for step in STEPS if chosen.step == "all" else (chosen.step,):
-            run(step, work, place / "model", place / "data", chosen.renders)
+        for step in STEPS if args.step == "all" else (args.step,):
+            run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:
         raise SystemExit(str(error)) from error
 
@@ -79,8 +79,8 @@ def run(step: str, work: Path, model: Path, data: Path, renders: int) -> None:
     else:
         if not data.is_dir():
             raise SystemExit(f"{data} is not there; make the sheets first, or evaluate on those of the --package")
-        found = zero_shot(model, data, [each.name for each in (*KEPT_OUT, *COMPARED, *SHIFTS)])
-        rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
+        results = zero_shot(model, data, [choice.name for choice in (*KEPT_OUT, *COMPARED, *SHIFTS)])
+        rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in results.items()}
         (model / "zero_shot.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")
 
 

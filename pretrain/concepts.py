@@ -86,8 +86,8 @@ def read_emoji(packages: dict[str, Path]) -> Emoji:
         if item.get("group", COMPONENTS) == COMPONENTS:
             continue
         code = plain_code(item["hexcode"])
-        others = [*shortcodes.get(item["hexcode"], ()), *library.get(item["emoji"], ())[:1]]
-        names = tuple(dict.fromkeys(clean(name) for name in (item["label"], *others) if len(name) > 1))
+        further = [*shortcodes.get(item["hexcode"], ()), *library.get(item["emoji"], ())[:1]]
+        names = tuple(dict.fromkeys(clean(name) for name in (item["label"], *further) if len(name) > 1))
         keywords = tuple(
             dict.fromkeys(clean(word) for word in (*item.get("tags", ()), *library.get(item["emoji"], ())[1:]))
         )

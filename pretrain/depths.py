@@ -44,25 +44,25 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
     if not file.is_file():
         backbone = load_backbone("pocket")
         dice, sampler = torch.Generator().manual_seed(0), Sampler(pool, 0)
-        found, began = [], time.monotonic()
+        parts, began = [], time.monotonic()
         for number in range(batches):
             index = torch.tensor(sampler.batch(CONCEPTS))
             images = views(sampler.pictures[index], sampler.media[index], sampler.photos, dice)
-            found.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
+            parts.append(F.normalize(backbone.encode_image(images), dim=1).numpy())
             if number % 100 == 99:
                 print(f"{number + 1} of {batches} batches of renders, {time.monotonic() - began:.0f} s", flush=True)
         partial = file.with_suffix(".partial.npy")
-        np.save(partial, np.stack(found))
+        np.save(partial, np.stack(parts))
         partial.rename(file)
     return torch.from_numpy(np.load(file))
 
 
 def digest(pool: Pool) -> str:
     """Of what features depend on: the pictures, which are drawn, and the model."""
-    found = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
+    content = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
     for array in (pool.pictures, pool.concept, pool.medium):
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:12]
+        content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()[:12]
 
 
 def train(depth: int, pool: Pool, features: Tensor, epochs: int, folder: Path) -> None:
@@ -70,9 +70,9 @@ def train(depth: int, pool: Pool, features: Tensor, epochs: int, folder: Path) -
     torch.manual_seed(0)
     words, config = Words(pool.concepts), deeper(depth)
     pocket, model = load_backbone("pocket").model, build(words, config=config)
-    known = {name: value for name, value in pocket.state_dict().items() if not name.startswith("transformer.")}
-    known["token_embedding.weight"] = known["token_embedding.weight"][torch.tensor(words.tokens)]
-    model.load_state_dict(known, strict=False)
+    shared = {name: value for name, value in pocket.state_dict().items() if not name.startswith("transformer.")}
+    shared["token_embedding.weight"] = shared["token_embedding.weight"][torch.tensor(words.tokens)]
+    model.load_state_dict(shared, strict=False)
     model.visual.requires_grad_(False)
     model.logit_scale.requires_grad_(False)
     learned = [value for value in model.parameters() if value.requires_grad]
@@ -107,20 +107,20 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=(1, 3, 6, 12))
     parser.add_argument("--batches", type=int, default=1000, help="of 192 renders")
     parser.add_argument("--epochs", type=int, default=6, help="passes over these, with other sentences")
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    pool = Pool.load(chosen.work)
-    features = bank(pool, chosen.batches, chosen.work / f"features-{chosen.batches}-{digest(pool)}.npy")
-    for depth in chosen.depths:
-        folder, how = chosen.out / f"depth{depth}", json.dumps({"batches": chosen.batches, "epochs": chosen.epochs})
-        told = folder / "training.json"
+    pool = Pool.load(args.work)
+    features = bank(pool, args.batches, args.work / f"features-{args.batches}-{digest(pool)}.npy")
+    for depth in args.depths:
+        folder, how = args.out / f"depth{depth}", json.dumps({"batches": args.batches, "epochs": args.epochs})
+        record = folder / "training.json"
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}")
-            train(depth, pool, features, chosen.epochs, partial)
-            (partial / told.name).write_text(how, "utf-8")
+            train(depth, pool, features, args.epochs, partial)
+            (partial / record.name).write_text(how, "utf-8")
             partial.rename(folder)
-        elif not told.is_file() or told.read_text("utf-8") != how:
-            raise SystemExit(f"{folder} was not trained with {how}, see {told}; remove it or choose another --out")
+        elif not record.is_file() or record.read_text("utf-8") != how:
+            raise SystemExit(f"{folder} was not trained with {how}, see {record}; remove it or use another --out")
         print(f"depth {depth}:")
         data = ROOT / "src" / "calprompt" / "pocket" / "data"
         zero_shot(folder, data, [choice.name for choice in (*KEPT_OUT, *COMPARED)])

@@ -17,23 +17,23 @@ from calprompt.pocket.sheets import Sheet
 def zero_shot(model: Path, data: Path, names: list[str], echo=print) -> dict[str, dict[str, float]]:
     """Accuracy and ECE in per cent, of the base and the novel half of each dataset, or of all classes of a shift."""
     backbone = load_backbone(model)
-    found = {}
+    results = {}
     for name in names:
         sheet = Sheet.read(data, name)
         labels, features = _features(backbone, sheet)
         count, half = len(sheet.class_names), -(-len(sheet.class_names) // 2)
         parts = {"all": range(count)} if "of" in sheet.record else {"base": range(half), "novel": range(half, count)}
-        found[name] = {}
+        results[name] = {}
         for part, classes in parts.items():
             inside = (labels >= classes.start) & (labels < classes.stop)
             texts = backbone.zero_shot(sheet.class_names[classes.start : classes.stop], sheet.record["template"])
             logits = backbone.logit_scale * features[inside] @ texts.T
             probabilities, right = logits.softmax(1).double().numpy(), labels[inside].numpy() - classes.start
-            found[name][f"{part} accuracy"] = 100 * accuracy(probabilities, right)
-            found[name][f"{part} ece"] = 100 * expected_calibration_error(probabilities, right)
-        row = ", ".join(f"{what} {value:.1f}" for what, value in found[name].items())
+            results[name][f"{part} accuracy"] = 100 * accuracy(probabilities, right)
+            results[name][f"{part} ece"] = 100 * expected_calibration_error(probabilities, right)
+        row = ", ".join(f"{what} {value:.1f}" for what, value in results[name].items())
         echo(f"{name} ({' + '.join(str(len(classes)) for classes in parts.values())} classes): {row}")
-    return found
+    return results
 
 
 def _features(backbone: Backbone, sheet: Sheet) -> tuple[torch.Tensor, torch.Tensor]:

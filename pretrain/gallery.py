@@ -22,21 +22,21 @@ OUT = Path(__file__).parents[1] / "docs" / "pocket-datasets.png"
 def some(name: str) -> list[tuple[str, np.ndarray]]:
     """Class name and a test picture of classes that lie evenly in the list."""
     sheet = Sheet.read(DATA, name)
-    chosen = {round(place) for place in np.linspace(0, len(sheet.class_names) - 1, PICTURES)}
+    labels = {round(place) for place in np.linspace(0, len(sheet.class_names) - 1, PICTURES)}
     return [
         (sheet.class_names[label], pixels)
         for label, number, pixels in sheet.pictures("test")
-        if label in chosen and number == 0
+        if label in labels and number == 0
     ]
 
 
 def main() -> None:
-    names = [each.name for each in (*COMPARED, *KEPT_OUT, *SHIFTS)]
+    names = [choice.name for choice in (*COMPARED, *KEPT_OUT, *SHIFTS)]
     figure = Figure(figsize=(10.5, 1.12 * len(names)), layout="constrained")
     for axes, name in zip(figure.subplots(len(names), PICTURES), names, strict=True):
-        for panel, (told, pixels) in zip(axes, some(name), strict=True):
+        for panel, (title, pixels) in zip(axes, some(name), strict=True):
             panel.imshow(pixels, interpolation="nearest")
-            panel.set_title(told if len(told) < 18 else f"{told[:16]}…", fontsize=6.5, pad=2)
+            panel.set_title(title if len(title) < 18 else f"{title[:16]}…", fontsize=6.5, pad=2)
             panel.set_xticks([])
             panel.set_yticks([])
         axes[0].set_ylabel(name.replace("_", "\n"), fontsize=8, rotation=0, ha="right", va="center")

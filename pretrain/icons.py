@@ -43,13 +43,13 @@ def plain_name(name: str) -> str:
 
 def by_class(packages: dict[str, Path], classes: Sequence[str]) -> dict[str, list[tuple[str, np.ndarray]]]:
     """Where each icon of a class comes from, and its picture: one of every set that has it."""
-    found: dict[str, list[tuple[str, np.ndarray]]] = defaultdict(list)
-    for each in SETS:
-        drawn = dict(icons(packages[each] / "package"))
+    result: dict[str, list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for icon_set in SETS:
+        drawn = dict(icons(packages[icon_set] / "package"))
         named: dict[str, str] = {}
         for name in sorted(drawn, key=lambda name: (len(name), name)):
             named.setdefault(plain_name(name), name)
         for shown in classes:
             if shown in named:
-                found[shown].append((f"{each}/{named[shown]}", picture(drawn[named[shown]], ".svg")))
-    return found
+                result[shown].append((f"{icon_set}/{named[shown]}", picture(drawn[named[shown]], ".svg")))
+    return result

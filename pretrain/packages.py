@@ -39,7 +39,7 @@ def _fetch(package: Package, work: Path, echo) -> Path:
         return folder
     archives.mkdir(parents=True, exist_ok=True)
     echo(f"fetching {package.name} {package.version}")
-    quiet = ["--loglevel", "error"]  # the reason of a failure is said
+    quiet = ["--loglevel", "error"]  # only the reason of a failure is printed
     command = ["npm", "pack", f"{package.name}@{package.version}", "--pack-destination", str(archives), *quiet]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -48,9 +48,9 @@ def _fetch(package: Package, work: Path, echo) -> Path:
     if answer.returncode:
         raise SystemExit(f"npm could not fetch {package.name}@{package.version}:\n{answer.stderr.strip()}")
     archive = archives / answer.stdout.strip().splitlines()[-1]
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != package.sha256:
-        raise SystemExit(f"{archive.name} has sha256 {found}, expected {package.sha256}; not used")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != package.sha256:
+        raise SystemExit(f"{archive.name} has sha256 {digest}, expected {package.sha256}; not used")
     shutil.rmtree(folder, ignore_errors=True)  # of another version, or unpacked in part
     folder.mkdir(parents=True)
     with tarfile.open(archive) as tar:

@@ -65,13 +65,13 @@ class _Collector:
 
     def named(self, name: str, source: str) -> int:
         """The emoji of this name, or a concept of its own."""
-        found = self.emoji.find(name)
-        if found is None:
+        concept = self.emoji.find(name)
+        if concept is None:
             return self.number(Concept(f"{source}/{name}", name, (name,)))
-        number = self.number(found)
-        if name not in found.names:
-            known = self.concepts[number]
-            self.concepts[number] = replace(known, names=(*known.names, name))
+        number = self.number(concept)
+        if name not in concept.names:
+            stored = self.concepts[number]
+            self.concepts[number] = replace(stored, names=(*stored.names, name))
         return number
 
     def add(self, picture: np.ndarray, concept: int, medium: str, source: str) -> None:

@@ -1,4 +1,4 @@
-"""The datasets' drawings, sketches and photographs, put on one sheet a dataset, with what each of them is for."""
+"""The datasets' drawings, sketches and photographs, on one sheet per dataset, with what each of them is for."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class Source:
         }
 
     def _drawn(self, studios: tuple[str, ...]) -> dict[str, list[Named]]:
-        found: dict[str, list[Named]] = defaultdict(list)
+        result: dict[str, list[Named]] = defaultdict(list)
         for studio in studios:
             for code, name, picture in drawings(studio, self.packages, self.emoji):
-                found[code].append((f"{studio}/{name}", picture))
-        return found
+                result[code].append((f"{studio}/{name}", picture))
+        return result
 
     def concepts(self, choice: Choice) -> list[Concept]:
         """The emoji of a dataset, by name: those of its kinds with three drawings or more."""
-        found = [
+        members = [
             concept
             for code, concept in self.emoji.by_code.items()
             if concept.kind in choice.members and len(self.colour[code]) >= 3 and concept.label not in choice.without
         ]
         if choice.most is not None:
-            found = sorted(found, key=lambda concept: _hash(concept.code))[: choice.most]
-        return sorted(found, key=lambda concept: _name(concept))
+            members = sorted(members, key=lambda concept: _hash(concept.code))[: choice.most]
+        return sorted(members, key=lambda concept: _name(concept))
 
 
 def make(packages: dict[str, Path], pool: Pool, folder: Path, echo=print) -> set[bytes]:
@@ -71,7 +71,7 @@ def make(packages: dict[str, Path], pool: Pool, folder: Path, echo=print) -> set
     seen, trained = seen_digests(packages, pool), {picture_digest(picture) for picture in pool.pictures}
     source, learned = Source(packages, seen), set()
     for choice in CHOICES:
-        record, pictures = _chosen(choice, source)
+        record, pictures = _dataset(choice, source)
         refuse_seen(record, pictures, trained)
         learned |= {origin for _, split, origin in record["drawings"] if split != "test"}
         _write(folder, choice.name, record, pictures, echo=echo)
@@ -80,7 +80,7 @@ def make(packages: dict[str, Path], pool: Pool, folder: Path, echo=print) -> set
     return seen
 
 
-def _chosen(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _dataset(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.ndarray]]:
     """A dataset's record, and its drawings in the order of the sheet."""
     counts = {"train": choice.train, "val": choice.val, "test": choice.test}
     if choice.source == "emoji":
@@ -115,11 +115,17 @@ def _chosen(choice: Choice, source: Source) -> tuple[dict[str, Any], list[np.nda
 def _shifts(choice: Choice, source: Source, learned: set[str], trained: set[bytes], folder: Path, echo) -> None:
     """The four shifts: pictures of another kind of the same things, to test on only.
 
-    learned  origins of what any dataset trains or validates with: none of that is shown, in colour or in black
-    trained  digests of the pictures of the pool: none of those either
+    Args:
+        choice: The dataset that is shifted.
+        source: All drawings.
+        learned: Origins of the drawings that any dataset trains or validates with; none of them is shown, in colour or
+            in black.
+        trained: Digests of the pictures of the pool; none of them is shown either.
+        folder: Where the sheets are written.
+        echo: Called with a line per sheet.
     """
     concepts = source.concepts(choice)
-    kept, _ = _chosen(choice, source)
+    kept, _ = _dataset(choice, source)
     for shift in SHIFTS:
         scene = asdict(shift.scene if shift.scene is not None else PAPER)
         record = {**kept, "title": shift.title, "source": shift.source, "scene": scene}
@@ -154,12 +160,12 @@ def refuse_seen(record: dict[str, Any], pictures: list[np.ndarray], trained: set
 
 def sketch_names(concepts: list[Concept], sketched: Collection[str]) -> dict[str, str]:
     """The class of sketches of each concept, by its code: the one of its name, else of another name that nobody has."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for concept in sorted(concepts, key=lambda concept: _name(concept) not in sketched):
-        free = [name for name in (_name(concept), *concept.names) if name in sketched and name not in found.values()]
+        free = [name for name in (_name(concept), *concept.names) if name in sketched and name not in names.values()]
         if free:
-            found[concept.code] = free[0]
-    return found
+            names[concept.code] = free[0]
+    return names
 
 
 def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]]:
@@ -172,7 +178,7 @@ def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]
         }
     if which == "digits":
         written = zip(DIGITS, digits(packages["digits"]), strict=True)
-        return {name: [(f"mnist/{name}/{row}", ink) for row, ink in enumerate(found)] for name, found in written}
+        return {name: [(f"mnist/{name}/{row}", ink) for row, ink in enumerate(inks)] for name, inks in written}
     clothes = dict(zip(FASHION, fashion(packages["fashion"]), strict=True))
     seen = {picture_digest(_coarse(picture)) for pictures in clothes.values() for picture in pictures[:CLOTHES]}
     return {
@@ -185,10 +191,10 @@ def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]
     }
 
 
-def _unlike(found: list[Named], seen: Collection[bytes]) -> list[Named]:
+def _unlike(named_drawings: list[Named], seen: Collection[bytes]) -> list[Named]:
     """Icons that were not seen, and of those that look alike the first: sets copy, and a plus is a plus."""
     kept: list[Named] = []
-    for origin, icon in _different(found):
+    for origin, icon in _different(named_drawings):
         ink = icon[..., 3].astype(np.int64)
         overlaps = (np.minimum(ink, other[..., 3]).sum() / np.maximum(ink, other[..., 3]).sum() for _, other in kept)
         if picture_digest(_coarse(icon)) not in seen and all(overlap <= ALIKE for overlap in overlaps):
@@ -196,26 +202,30 @@ def _unlike(found: list[Named], seen: Collection[bytes]) -> list[Named]:
     return kept
 
 
-def _different(found: list[Named]) -> list[Named]:
+def _different(named_drawings: list[Named]) -> list[Named]:
     """Without repetitions: some photographs are in their set twice, or come out alike when they are made coarse."""
     kept: dict[bytes, Named] = {}
-    for named in found:
+    for named in named_drawings:
         photo = named[1].shape[2:] == (3,)
         kept.setdefault(picture_digest(named[1] if photo else _coarse(named[1])), named)
     return list(kept.values())
 
 
-def _by_drawing(found: list[Named], train: int | None = None, val: int = 1) -> dict[str, list[Named]]:
+def _by_drawing(named_drawings: list[Named], train: int | None = None, val: int = 1) -> dict[str, list[Named]]:
     """Drawings to train, validate and test: 1, 1, 1 of three; 1, 1, 2 of four; 2, 1 and the rest of more."""
-    train = train or (1 if len(found) < 5 else 2)
-    return {"train": found[:train], "val": found[train : train + val], "test": found[train + val :]}
+    train = train or (1 if len(named_drawings) < 5 else 2)
+    return {
+        "train": named_drawings[:train],
+        "val": named_drawings[train : train + val],
+        "test": named_drawings[train + val :],
+    }
 
 
-def _by_count(found: list[Named], counts: dict[str, int]) -> dict[str, list[Named]]:
+def _by_count(named_drawings: list[Named], counts: dict[str, int]) -> dict[str, list[Named]]:
     parts, start = {}, 0
     for split, count in counts.items():
-        parts[split] = found[start : start + count]
-        assert len(parts[split]) == count, (found[0][0], len(found), counts)
+        parts[split] = named_drawings[start : start + count]
+        assert len(parts[split]) == count, (named_drawings[0][0], len(named_drawings), counts)
         start += count
     return parts
 
@@ -257,8 +267,8 @@ def _json(record: dict[str, object]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
-def _shuffled(found: list[Named]) -> list[Named]:
-    return sorted(found, key=lambda named: _hash(named[0]))
+def _shuffled(named_drawings: list[Named]) -> list[Named]:
+    return sorted(named_drawings, key=lambda named: _hash(named[0]))
 
 
 def _name(concept: Concept) -> str:

@@ -79,7 +79,7 @@ class Sampler:
         self.rows: dict[int, dict[int, list[int]]] = {}
         for row, (concept, medium) in enumerate(zip(pool.concept.tolist(), pool.medium.tolist(), strict=True)):
             self.rows.setdefault(medium, {}).setdefault(concept, []).append(row)
-        self.concepts = {medium: list(found) for medium, found in self.rows.items()}
+        self.concepts = {medium: list(by_concept) for medium, by_concept in self.rows.items()}
 
     def batch(self, size: int) -> list[int]:
         """Rows of the pool, `EACH` of every concept, in the same medium."""
@@ -91,8 +91,8 @@ class Sampler:
             if concept in taken:
                 continue
             taken.add(concept)
-            found = self.rows[medium][concept]
-            rows += self.dice.sample(found, EACH) if len(found) >= EACH else self.dice.choices(found, k=EACH)
+            pictures = self.rows[medium][concept]
+            rows += self.dice.sample(pictures, EACH) if len(pictures) >= EACH else self.dice.choices(pictures, k=EACH)
         return rows
 
     def describe(self, rows: list[int]) -> list[str]:
@@ -108,10 +108,10 @@ def contrast(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Cross-entropy of pictures [2n, D] over sentences [n, D], and back, where two pictures are right."""
     n = len(texts)
     logits = scale * images @ texts.T  # [2n, n]
-    own = torch.arange(n)
-    right = logits.view(n, EACH, n)[own, :, own]  # [n, 2]
+    index = torch.arange(n)
+    right = logits.view(n, EACH, n)[index, :, index]  # [n, 2]
     back = logits.logsumexp(0)[:, None] - right
-    return (F.cross_entropy(logits, own.repeat_interleave(EACH)) + back.mean()) / 2
+    return (F.cross_entropy(logits, index.repeat_interleave(EACH)) + back.mean()) / 2
 
 
 def batch_loss(model: CLIP, words: Words, sampler: Sampler, dice: torch.Generator, concepts: int) -> Tensor:

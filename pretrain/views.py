@@ -90,8 +90,8 @@ def _background(n: int, photos: Tensor, dice: torch.Generator) -> Tensor:
     plain = torch.rand((n, 3, 1, 1), generator=dice).expand_as(ground)
     ground = torch.where(_chance(n, 0.25, dice), plain, ground)
     where = torch.nonzero(_chance(n, 0.2, dice).view(-1)).view(-1)
-    chosen = photos[torch.randint(len(photos), (len(where),), generator=dice)]
-    ground[where] = chosen.permute(0, 3, 1, 2)[:, :3].float() / 255
+    drawn = photos[torch.randint(len(photos), (len(where),), generator=dice)]
+    ground[where] = drawn.permute(0, 3, 1, 2)[:, :3].float() / 255
     return ground
 
 

@@ -207,7 +207,7 @@ def test_fields_that_do_not_matter_are_let_pass(field: str, value: Any) -> None:
     ("field", "value", "message"),
     [
         ("text_cfg.vocab_size", 64000, r"vocabulary of 64000 is not supported.*49408"),
-        ("text_cfg.heads", 5, "text width 64 cannot be shared by 5 attention heads"),
+        ("text_cfg.heads", 5, "text width 64 cannot be divided among 5 attention heads"),
         ("text_cfg.layers", "two", r"text_cfg\.layers = 'two'.*expected a positive whole number"),
         ("vision_cfg.image_size", [32, 64], r"vision_cfg\.image_size"),
         ("vision_cfg.hed_width", 64, "Did you mean 'head_width'"),
@@ -230,7 +230,7 @@ def test_mistakes_in_open_clip_configs(field: str, value: Any, message: str) -> 
         ("text_config.eos_token_id", 5, "eos_token_id = 5"),
         ("text_config.layer_norm_eps", 1e-6, r"text_config\.layer_norm_eps"),
         ("vision_config.num_channels", 1, "num_channels = 1"),
-        ("vision_config.num_attention_heads", 7, "vision width 96 cannot be shared by 7"),
+        ("vision_config.num_attention_heads", 7, "vision width 96 cannot be divided among 7"),
     ],
 )
 def test_mistakes_in_huggingface_configs(field: str, value: Any, message: str) -> None:

@@ -138,11 +138,11 @@ def test_half_precision_backbone_gives_float32_features_close_to_float32() -> No
 
 def test_wrong_shapes_are_refused() -> None:
     layout = BACKBONE.layout(["cat", "dog"], 4)
-    with pytest.raises(ValueError, match=r"context is \[N, 4, W\], got \(3, 64\)"):
+    with pytest.raises(ValueError, match=r"context must be \[N, 4, W\], got \(3, 64\)"):
         layout.fill(torch.zeros(3, WIDTH))
     with pytest.raises(ValueError, match="deep prompts"):
         layout.fill(torch.zeros(4, WIDTH), deep=[torch.zeros(5, WIDTH)])
-    with pytest.raises(CalpromptError, match="class position 'start' is not one of end, middle, front"):
+    with pytest.raises(CalpromptError, match="unknown position of the class name 'start'"):
         BACKBONE.layout(["cat"], 4, position="start")
     with pytest.raises(CalpromptError, match="no class names"):
         BACKBONE.layout([], 4)

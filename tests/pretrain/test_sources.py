@@ -220,7 +220,7 @@ def test_a_dataset_is_not_made_of_what_the_pool_holds(
 ) -> None:
     """Whatever the rules say: the pool itself is looked at."""
     choice = next(choice for choice in CHOICES if choice.name == name)
-    record, pictures = sheets._chosen(choice, sheets.Source(packages, sheets.seen_digests(packages, seen)))
+    record, pictures = sheets._dataset(choice, sheets.Source(packages, sheets.seen_digests(packages, seen)))
     held = pool.as_in_pool(pictures[-1], strokes=record["scene"] is not None)
     longer = Pool(
         seen.concepts,

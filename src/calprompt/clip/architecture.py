@@ -1,7 +1,7 @@
-"""The shape of a CLIP: read from a config or measured on its tensors, and the two checked against each other.
+"""The shape of a CLIP: read from a config or measured on its tensors, which are checked against each other.
 
-Widths, depths and sizes can be seen in the tensors. The activation and the number of heads leave no trace in them, so
-those come from a config or from the openai layout, and are never assumed.
+Widths, depths and sizes follow from the tensors. The activation and the number of heads do not, so those come from a
+config or from the openai layout, and are never guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from calprompt.text import shorten
 
 _EPSILON = 1e-5  # of every LayerNorm in CLIP
 
-# Fields of open_clip's configs that say the shape, and those that do not matter to frozen CLIP towers.
+# Fields of open_clip's configs that define the shape, and those that do not matter to frozen CLIP towers.
 _VISION_SHAPE = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size"}
 _TEXT_SHAPE = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
 _INERT = re.compile(
@@ -35,7 +35,7 @@ _INERT = re.compile(
 )
 _TOP = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "nonscalar_logit_scale"}
 
-# What Hugging Face's CLIP config means by a field that a config.json leaves out.
+# Defaults of Hugging Face's CLIP config for fields that a config.json leaves out.
 _HF_TOWER = {"hidden_act": "quick_gelu", "layer_norm_eps": _EPSILON, "num_hidden_layers": 12}
 _HF_TEXT = _HF_TOWER | {
     "hidden_size": 512,
@@ -57,9 +57,25 @@ _HF_VISION = _HF_TOWER | {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a CLIP: all that is needed to build it, and nothing that does not change its output.
+    """The shape of a CLIP: everything that is needed to build it, and nothing that does not change its output.
 
-    `vision_layers` is a number for a ViT, four for a residual network, whose `patch_size` is None and `vision_mlp` 0.
+    A residual network has four numbers of `vision_layers`, `patch_size` None and `vision_mlp` 0.
+
+    Attributes:
+        embed_dim: Dimension of the features.
+        quick_gelu: Whether the activation is QuickGELU, otherwise GELU.
+        image_size: Side of the image in pixels.
+        patch_size: Side of a patch in pixels.
+        vision_width: Width of the image tower.
+        vision_layers: Blocks of the image tower.
+        vision_heads: Attention heads of the image tower.
+        vision_mlp: Hidden width of the image tower's MLPs.
+        context_length: Tokens that the text tower reads.
+        vocab_size: Tokens of the vocabulary.
+        text_width: Width of the text tower.
+        text_layers: Blocks of the text tower.
+        text_heads: Attention heads of the text tower.
+        text_mlp: Hidden width of the text tower's MLPs.
     """
 
     embed_dim: int
@@ -89,11 +105,11 @@ class Architecture:
         }
         for tower, (width, heads) in towers.items():
             if heads < 1 or width % heads:
-                raise BackboneError(f"{tower} width {width} cannot be shared by {heads} attention heads")
+                raise BackboneError(f"{tower} width {width} cannot be divided among {heads} attention heads")
 
     @property
     def grid(self) -> int:
-        """Positions along a side of the image that the tower's position embedding counts."""
+        """Positions along a side of the image."""
         return self.image_size // (self.patch_size or 32)
 
     def build(self) -> open_clip.model.CLIP:
@@ -120,7 +136,11 @@ class Architecture:
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any]) -> Architecture:
-        """From open_clip's model config; what open_clip leaves out has open_clip's default."""
+        """From open_clip's model config, with its defaults.
+
+        Raises:
+            BackboneError: if it is not a CLIP of the supported kind.
+        """
         if config.get("multimodal_cfg"):
             raise _unsupported("multimodal_cfg", config["multimodal_cfg"], "CLIP, without it (this is CoCa)")
         if config.get("init_logit_bias") is not None:
@@ -151,12 +171,16 @@ class Architecture:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Architecture:
-        """From the config.json of a Hugging Face `CLIPModel`."""
+        """From the config.json of a Hugging Face `CLIPModel`.
+
+        Raises:
+            BackboneError: if it is not a CLIP of the supported kind.
+        """
         if config.get("model_type", "clip") != "clip":
             raise _unsupported("model_type", config["model_type"], "'clip'")
-        # files of 2022 say the same twice; the *_config_dict is the one that counts
-        text = _HF_TEXT | _last_said(config, "text_config", "text_config_dict")
-        vision = _HF_VISION | _last_said(config, "vision_config", "vision_config_dict")
+        # files of 2022 have each section twice; *_config_dict takes precedence
+        text = _HF_TEXT | _last_section(config, "text_config", "text_config_dict")
+        vision = _HF_VISION | _last_section(config, "vision_config", "vision_config_dict")
         if text["hidden_act"] != vision["hidden_act"]:
             raise _unsupported(
                 "text_config.hidden_act",
@@ -168,7 +192,7 @@ class Architecture:
         for field, value in (("text_config", text), ("vision_config", vision)):
             if value["layer_norm_eps"] != _EPSILON:
                 raise _unsupported(f"{field}.layer_norm_eps", value["layer_norm_eps"], str(_EPSILON))
-        if text["eos_token_id"] not in (2, VOCABULARY - 1):  # 2 is how old files say "the largest id"
+        if text["eos_token_id"] not in (2, VOCABULARY - 1):  # in old files 2 stands for the largest id
             raise _unsupported(
                 "text_config.eos_token_id", text["eos_token_id"], f"{VOCABULARY - 1}, CLIP's end of text"
             )
@@ -193,7 +217,7 @@ class Architecture:
 
     @classmethod
     def from_openai(cls, state: State) -> Architecture:
-        """From the tensors themselves: OpenAI's models all have QuickGELU and 64 channels a head."""
+        """From the tensors: OpenAI's models all have QuickGELU and 64 channels per head."""
         shape = {name: value for name, (value, _) in measure(state).items()}
         channels = shape["vision_width"] * (1 if shape["patch_size"] else 32)
         image_size = shape.pop("grid") * (shape["patch_size"] or 32)
@@ -202,7 +226,11 @@ class Architecture:
 
 
 def measure(state: State) -> dict[str, tuple[Any, str]]:
-    """What the tensors' shapes say of the architecture: field -> (value, the tensor it was read from)."""
+    """The fields of the architecture that follow from the tensors: field -> (value, the tensor it was read from).
+
+    Raises:
+        BackboneError: if a tensor is missing or has an impossible shape.
+    """
 
     def size(name: str, axis: int) -> tuple[int, str]:
         if name not in state:
@@ -217,7 +245,7 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
     def count(prefix: str) -> tuple[int, str]:
         return len({name[len(prefix) :].split(".")[0] for name in state if name.startswith(prefix)}), f"{prefix}*"
 
-    found = {
+    fields = {
         "embed_dim": size("text_projection", 1),
         "context_length": size("positional_embedding", 0),
         "vocab_size": size("token_embedding.weight", 0),
@@ -231,17 +259,17 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
     if grid**2 + 1 != positions:
         raise BackboneError(f"tensor {where!r} has {positions} positions, expected a square number and one")
     if vit:
-        found |= {
+        fields |= {
             "patch_size": size("visual.conv1.weight", 3),
             "vision_width": size("visual.conv1.weight", 0),
             "vision_layers": count("visual.transformer.resblocks."),
             "vision_mlp": size("visual.transformer.resblocks.0.mlp.c_fc.weight", 0),
         }
-        return {**found, "grid": (grid, where)}
+        return {**fields, "grid": (grid, where)}
     layers = tuple(count(f"visual.layer{stage}.")[0] for stage in (1, 2, 3, 4))
     width = size("visual.layer1.0.conv1.weight", 0)
     return {
-        **found,
+        **fields,
         "patch_size": (None, where),
         "vision_width": width,
         "vision_layers": (layers, "visual.layer*"),
@@ -251,31 +279,35 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
 
 
 def check(architecture: Architecture, state: State, layout: str) -> None:
-    """An error if the tensors are not those of the architecture: its fields first, then tensor by tensor."""
+    """Check that the tensors are those of the architecture, first by its fields, then tensor by tensor.
+
+    Raises:
+        BackboneError: if they are not.
+    """
     for field, (value, tensor) in measure(state).items():
-        wanted = getattr(architecture, field)
-        if wanted != value:
+        expected = getattr(architecture, field)
+        if expected != value:
             label = "grid (image_size / patch_size)" if field == "grid" else field
             raise BackboneError(
-                f"the config does not fit the weights: {label} is {wanted} in the config, but {value} in the weights "
+                f"the config does not fit the weights: {label} is {expected} in the config, but {value} in the weights "
                 f"(tensor {tensor!r}). {fitting_advice(state)}"
             )
     if layout == "openai":
-        own = Architecture.from_openai(state)
+        openai = Architecture.from_openai(state)
         for field in ("quick_gelu", "vision_heads", "text_heads"):
-            if getattr(architecture, field) != getattr(own, field):
+            if getattr(architecture, field) != getattr(openai, field):
                 raise BackboneError(
                     f"the config does not fit the weights: {field} is {getattr(architecture, field)} in the config, "
-                    f"but {getattr(own, field)} in all weights of OpenAI"
+                    f"but {getattr(openai, field)} in all weights of OpenAI"
                 )
     shapes = {name: tuple(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
     needed = [name for name in shapes if not name.endswith("num_batches_tracked")]
     missing = [name for name in needed if name not in state]
     unexpected = [name for name in state if name not in shapes]
     if missing or unexpected:
-        parts = {"missing": missing, "unexpected": unexpected}
-        summary = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in parts.items() if names)
-        raise BackboneError(f"the tensors are not those of this CLIP: {summary}")
+        problems = {"missing": missing, "unexpected": unexpected}
+        details = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in problems.items() if names)
+        raise BackboneError(f"the tensors are not those of this CLIP: {details}")
     for name in needed:
         if tuple(state[name].shape) != shapes[name]:
             raise BackboneError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
@@ -284,7 +316,7 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
 
 
 def fitting_names(state: State) -> list[str]:
-    """open_clip's model names whose shapes are those of the tensors."""
+    """Names of the open_clip models that have the shapes of these tensors."""
     shape = {name: value for name, (value, _) in measure(state).items()}
     return [
         name
@@ -295,11 +327,11 @@ def fitting_names(state: State) -> list[str]:
 
 def known_architectures() -> dict[str, Architecture]:
     """open_clip's models of the supported kind, by name."""
-    found = {}
+    architectures = {}
     for name in open_clip.list_models():
         with contextlib.suppress(CalpromptError):
-            found[name] = Architecture.from_open_clip(open_clip.get_model_config(name))
-    return found
+            architectures[name] = Architecture.from_open_clip(open_clip.get_model_config(name))
+    return architectures
 
 
 def fitting_advice(state: State) -> str:
@@ -309,23 +341,23 @@ def fitting_advice(state: State) -> str:
 
 
 def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[str]) -> dict[str, Any]:
-    """A tower's config with defaults, if it asks for nothing beyond CLIP's own towers."""
-    given = config.get(section)
-    if not isinstance(given, Mapping):
+    """A tower's config with defaults; raises for settings that CLIP's towers do not have."""
+    fields = config.get(section)
+    if not isinstance(fields, Mapping):
         raise BackboneError(f"the config has no {section!r}; expected an open_clip model config")
     standard = asdict(defaults)
-    for name, value in given.items():
+    for name, value in fields.items():
         if name not in standard:
             raise unknown(f"field of {section}", str(name), standard)
         plain = value == standard[name] or (not value and not standard[name])
         if name not in shape and not plain and not _INERT.fullmatch(name):
             supported = "CLIP's own tower, without it" if standard[name] is None else repr(standard[name])
             raise _unsupported(f"{section}.{name}", value, supported)
-    return standard | dict(given)
+    return standard | dict(fields)
 
 
-def _last_said(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The last of these sections that a config has, without the fields it leaves open."""
+def _last_section(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The last of these sections that a config has, without the fields that are None."""
     sections = [config[name] for name in names if isinstance(config.get(name), Mapping)]
     return {name: value for name, value in sections[-1].items() if value is not None} if sections else {}
 

@@ -1,10 +1,10 @@
-"""The image tower, with visual prompts or without.
+"""The image tower, with or without visual prompts.
 
-Visual prompts join a vision transformer's tokens after the patches,
+Visual prompts are tokens of a vision transformer after the patches,
 
     [class] patch 1 … patch K | v1 … vn
 
-before its first normalisation, and others may overwrite them before the next blocks. The class token is read out.
+added before its first normalisation; deep prompts replace them before the next blocks. The class token is read out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 def encode_image(
     visual: VisionTransformer | ModifiedResNet, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
-    """Image features [B, D], not normalised, in at least float32; images [B, 3, height, width], already normalised."""
+    """Image features of a tower.
+
+    Args:
+        visual: The image tower.
+        images: Normalised pixels [B, 3, height, width].
+        prompts: Visual prompts; only for vision transformers.
+
+    Returns:
+        Features [B, D], not normalised, in float32 or better.
+
+    Raises:
+        SettingError: if there are visual prompts for a residual network.
+    """
     from open_clip.transformer import VisionTransformer
 
     if isinstance(visual, VisionTransformer):
@@ -36,7 +48,7 @@ def encode_image(
     else:
         raise SettingError(
             "visual prompts need a vision transformer, and this backbone has a residual network; "
-            "choose a ViT backbone or a tuner that learns text prompts only"
+            "use a ViT backbone or a tuner that learns text prompts only"
         )
     return features.to(torch.promote_types(features.dtype, torch.float32))
 

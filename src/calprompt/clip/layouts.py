@@ -1,4 +1,4 @@
-"""Three ways of naming CLIP's tensors, turned into one.
+"""The three ways of naming CLIP's tensors, converted to one.
 
 layout         recognised by                           activation            heads
 openai         input_resolution, context_length and    QuickGELU             64 channels each
@@ -6,7 +6,7 @@ openai         input_resolution, context_length and    QuickGELU             64 
 huggingface    text_model.* and vision_model.* names   config.json           config.json
 open_clip      anything else                           open_clip's config    open_clip's config
 
-What comes out is open_clip's naming of its class `CLIP`.
+The result has the names of open_clip's class `CLIP`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HF_BLOCK = {
     "self_attn.out_proj": "attn.out_proj",
 }
 
-_FOREIGN = {  # beginnings of tensor names that only other models have
+_FOREIGN = {  # prefixes of tensor names that only other models have
     "logit_bias": "a SigLIP model (logit_bias); its scores are not CLIP's",
     "visual.trunk.": "a timm image tower (visual.trunk); ViT and ModifiedResNet towers are supported",
     "visual.attn_pool.": "attentional pooling (visual.attn_pool); class-token pooling is supported",
@@ -67,17 +67,22 @@ def recognise(state: State) -> str:
 
 
 def convert(state: State, layout: str) -> State:
-    """The same tensors under the names of open_clip's class `CLIP`."""
+    """The same tensors under the names of open_clip's class `CLIP`.
+
+    Raises:
+        UnknownNameError: if there is no such layout.
+        BackboneError: if they are not the tensors of a CLIP.
+    """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     state = _from_huggingface(state) if layout == "huggingface" else dict(state)
     if "text.token_embedding.weight" in state:  # open_clip's CustomTextCLIP
         state = {name.removeprefix("text."): tensor for name, tensor in state.items()}
-    for start, model in _FOREIGN.items():
-        if any(name.startswith(start) for name in state):
+    for prefix, model in _FOREIGN.items():
+        if any(name.startswith(prefix) for name in state):
             raise BackboneError(f"these are weights of {model}")
     ignored = _MARKERS if layout == "openai" else ()
-    state = {name: each for name, each in state.items() if name not in ignored and not name.endswith("attn_mask")}
+    state = {name: tensor for name, tensor in state.items() if name not in ignored and not name.endswith("attn_mask")}
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
         state["logit_scale"] = state["logit_scale"].reshape(())
     return state
@@ -98,7 +103,7 @@ def _from_huggingface(state: State) -> State:
         tower, number, part, kind = block.groups()
         prefix = f"{'visual.' if tower == 'vision' else ''}transformer.resblocks.{number}."
         if part == "self_attn.q_proj":
-            rows = [name.replace(".q_proj.", f".{each}_proj.") for each in "qkv"]
+            rows = [name.replace(".q_proj.", f".{letter}_proj.") for letter in "qkv"]
             missing = [row for row in rows if row not in state]
             if missing:
                 raise BackboneError(f"missing tensors: {shorten(missing)}")

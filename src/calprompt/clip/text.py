@@ -1,13 +1,13 @@
-"""The text tower under prompts: the shared prefix once, every class's rest attending to it, no padding.
+"""The text tower under prompts: the shared prefix is computed once, and there is no padding.
 
-Prefix and classes are laid one after another in a single sequence,
+Prefix and classes are concatenated in a single sequence,
 
     prefix | rest of class 1 | rest of class 2 | … | rest of class C
 
-and the attention mask makes a tree of it: a token sees the prefix and what comes before it in its own class. Each token
-has the position it would have in its own prompt, so the result is that of C separate prompts, without the 77 - length
-tokens of padding and with the prefix computed once. Long class lists are folded into several such rows, because the
-attention within a row grows with the square of its length.
+and the attention mask makes a tree of it: a token sees the prefix and the tokens before it in its class. Each token has
+the position that it would have in a separate prompt, so the result is that of C separate prompts, without the
+77 - length tokens of padding. Long class lists are folded into several such rows, because the cost of attention within
+a row grows with the square of its length.
 """
 
 from __future__ import annotations
@@ -30,19 +30,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """C prompts folded into R rows of L tokens; `tokens` are rows of the table [prefix; rest; one padding token]."""
+    """C prompts folded into R rows of L tokens.
 
-    tokens: Tensor  # [R, L]
-    positions: Tensor  # [R, L]
-    mask: Tensor  # [R, 1, L, L]
-    ends: Tensor  # [R, Q] where each class's end-of-text is, padded
-    end_mask: Tensor  # [R, 1, Q, L] the mask's rows of these
-    classes: Tensor  # [C] the place of each class in the flattened `ends`
+    Attributes:
+        tokens: Indices [R, L] into the table [prefix; rest; one padding token].
+        positions: Positions [R, L] within the separate prompts.
+        mask: Attention mask [R, 1, L, L].
+        ends: Where each class's end-of-text is, [R, Q], padded.
+        end_mask: The rows of the mask at `ends`, [R, 1, Q, L].
+        classes: The index of each class in the flattened `ends`, [C].
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    mask: Tensor
+    ends: Tensor
+    end_mask: Tensor
+    classes: Tensor
 
 
 @lru_cache(maxsize=64)
 def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens: int) -> Rows:
-    """Classes into rows of about equal length, near `row_tokens` with the prefix where a class fits at all."""
+    """Fold classes into rows of about equal length, near `row_tokens` with the prefix.
+
+    Args:
+        prefix: Tokens of the prefix.
+        lengths: Tokens of each class after the prefix.
+        device: Where the tensors are.
+        row_tokens: Tokens per row to aim at; a longer class gets a row of its own.
+    """
     total = sum(lengths)
     target = total / max(1, round(total / max(1, row_tokens - prefix)))
     rows: list[list[int]] = [[]]  # class numbers
@@ -68,10 +84,10 @@ def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens
         owner[r, :prefix] = -1
         at = prefix
         for q, c in enumerate(row):
-            here = slice(at, at + lengths[c])
-            tokens[r, here] = prefix + torch.arange(starts[c], starts[c + 1])
-            positions[r, here] = prefix + torch.arange(lengths[c])
-            owner[r, here] = c
+            span = slice(at, at + lengths[c])
+            tokens[r, span] = prefix + torch.arange(starts[c], starts[c + 1])
+            positions[r, span] = prefix + torch.arange(lengths[c])
+            owner[r, span] = c
             at += lengths[c]
             ends[r, q] = at - 1
             classes[c] = r * Q + q
@@ -79,28 +95,37 @@ def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens
     related = (owner[:, :, None] == owner[:, None, :]) | (owner[:, None, :] == -1)
     mask = (causal & related)[:, None]  # a padding token sees other padding and the prefix: never an empty row
     end_mask = mask[torch.arange(len(rows))[:, None], :, ends].transpose(1, 2)
-    return Rows(*(each.to(device) for each in (tokens, positions, mask, ends, end_mask, classes)))
+    return Rows(*(tensor.to(device) for tensor in (tokens, positions, mask, ends, end_mask, classes)))
 
 
 def encode_text(model: CLIP, prompts: TextPrompts, *, chunk: int | None = None, checkpointing: bool = False) -> Tensor:
-    """Features at end-of-text of every class under every prefix, [N, C, D], not normalised.
+    """Text features of every class under every prefix.
 
-    chunk          classes at a time; `None`: all
-    checkpointing  keep no activations of a chunk, compute them again for its gradient
+    Args:
+        model: The CLIP whose text tower is run.
+        prompts: The prompts of N prefixes and C classes.
+        chunk: Classes at a time; all, unless given.
+        checkpointing: Do not keep the activations of a chunk, compute them again for its gradient.
+
+    Returns:
+        Features at end-of-text [N, C, D], not normalised.
+
+    Raises:
+        ValueError: if `chunk` is not at least 1.
     """
     lengths = prompts.lengths
     chunk = len(lengths) if chunk is None else chunk
     if chunk < 1:
-        raise ValueError(f"chunk is a number of classes, at least 1; got {chunk}")
+        raise ValueError(f"chunk must be at least 1 class, got {chunk}")
     parts, start = [], 0
     for first in range(0, len(lengths), chunk):
-        here = lengths[first : first + chunk]
-        rest = prompts.rest[:, start : start + sum(here)]
-        start += sum(here)
+        part_lengths = lengths[first : first + chunk]
+        rest = prompts.rest[:, start : start + sum(part_lengths)]
+        start += sum(part_lengths)
         if checkpointing:
-            part = checkpoint(_encode, model, prompts.prefix, rest, here, prompts.deep, use_reentrant=False)
+            part = checkpoint(_encode, model, prompts.prefix, rest, part_lengths, prompts.deep, use_reentrant=False)
         else:
-            part = _encode(model, prompts.prefix, rest, here, prompts.deep)
+            part = _encode(model, prompts.prefix, rest, part_lengths, prompts.deep)
         parts.append(part)
     return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
@@ -130,16 +155,16 @@ def _encode(model: CLIP, prefix: Tensor, rest: Tensor, lengths: tuple[int, ...],
 
 
 def best_row(prefix: int, width: int) -> int:
-    """Tokens in a row, where what grows with it and what shrinks balance.
+    """The number of tokens per row that costs least.
 
-    Relative to a token's matrices, its attention costs about row / (3 width), as measured, and its share of a repeated
-    prefix prefix / row.
+    Relative to the matrix products of a token, its attention costs about row / (3 width), as measured, and its share of
+    the prefix, which every row repeats, prefix / row.
     """
     return max(32, round((3 * width * prefix) ** 0.5))
 
 
 def overwrite(x: Tensor, vectors: Tensor, rows: int) -> Tensor:
-    """Deep prompts in place of positions 1 … n of every row: x [N R, L, W], vectors [N or 1, n, W]."""
+    """Replace positions 1 … n of every row by deep prompts: x [N R, L, W], vectors [N or 1, n, W]."""
     n = vectors.shape[1]
     vectors = vectors.expand(x.shape[0] // rows, -1, -1).repeat_interleave(rows, dim=0)
     return torch.cat([x[:, :1], vectors, x[:, 1 + n :]], dim=1)

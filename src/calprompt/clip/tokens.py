@@ -1,4 +1,4 @@
-"""CLIP's tokenizer, and prompts as lists of token ids: [start, words …, end], 77 at most."""
+"""CLIP's tokenizer: texts as lists of token ids, [start, words …, end], 77 at most."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 
 @cache
 def byte_pairs() -> SimpleTokenizer:
-    """open_clip's tokenizer, with the special tokens spelled as in the original one."""
+    """open_clip's tokenizer, with the special tokens spelled as in OpenAI's."""
     import regex
     from open_clip.tokenizer import SimpleTokenizer
 
@@ -37,12 +37,15 @@ def byte_pairs() -> SimpleTokenizer:
 
 @lru_cache(maxsize=1 << 16)
 def _ids(text: str) -> tuple[int, ...]:
-    """Kept, because the same names and sentences come again with every split and every run."""
+    """Cached, because the same names and sentences occur in every split and every run."""
     return tuple(byte_pairs().encode(text))
 
 
 class Tokenizer:
-    """The byte-pair encoding all CLIP models of this vocabulary share; texts that do not fit are refused, not cut.
+    """The byte-pair encoding that all CLIP models of this vocabulary share; a text that is too long is an error.
+
+    Args:
+        context_length: How many tokens the model reads.
 
     >>> Tokenizer().ids("a photo of a cat.")
     [320, 1125, 539, 320, 2368, 269]
@@ -56,7 +59,15 @@ class Tokenizer:
         return list(_ids(text))
 
     def sequence(self, text: str, *, of: str | None = None) -> list[int]:
-        """[start, ids …, end], up to the first end-of-text; a text that does not fit is an error naming it."""
+        """[start, ids …, end], up to the first end-of-text.
+
+        Args:
+            text: To encode.
+            of: The class that it is the prompt of, for the error.
+
+        Raises:
+            SettingError: if it is too long.
+        """
         sequence = [START, *self.ids(text), END]
         sequence = sequence[: sequence.index(END) + 1]
         if len(sequence) > self.context_length:
@@ -68,7 +79,15 @@ class Tokenizer:
         return sequence
 
     def __call__(self, texts: str | Sequence[str], *, truncate: bool = False) -> Tensor:
-        """Ids padded with zeros, [texts, context_length]; too long a text is an error unless `truncate`."""
+        """Ids padded with zeros, [texts, context_length].
+
+        Args:
+            texts: One text or several.
+            truncate: Cut texts that are too long.
+
+        Raises:
+            SettingError: if a text is too long, unless `truncate`.
+        """
         import torch
 
         texts = [texts] if isinstance(texts, str) else list(texts)

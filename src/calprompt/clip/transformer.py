@@ -1,7 +1,7 @@
 """A CLIP transformer block as a function, for both towers.
 
-The weights stay in open_clip's modules; this only runs them, with two things open_clip's own forward cannot do:
-any attention mask for each row of the batch, and, for the last block, only the positions that are read out.
+The weights stay in open_clip's modules; this runs them with two things that open_clip's forward cannot do: a separate
+attention mask for each row of the batch, and, for the last block, only the positions that are read out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
 def run_block(
     block: ResidualAttentionBlock, x: Tensor, mask: Tensor | None = None, read: Tensor | None = None
 ) -> Tensor:
-    """x + attention, then x + mlp.
+    """A transformer block: x + attention, then x + mlp.
 
-    x     [R, L, W]
-    mask  [R or 1, 1, L, L] bool, true where a position (row) may look at another (column); none: everywhere
-    read  [R, Q] positions whose output is wanted: the result is [R, Q, W], nothing else is computed, and the mask is
-          theirs, [R or 1, 1, Q, L]
+    Args:
+        block: open_clip's module.
+        x: [R, L, W].
+        mask: Booleans [R or 1, 1, L, L], true where a position (row) may attend to another (column); everywhere,
+            unless given.
+        read: Positions [R, Q] whose output is needed; nothing else is computed, and the mask is that of these
+            positions, [R or 1, 1, Q, L].
+
+    Returns:
+        [R, L, W], or [R, Q, W] with `read`.
     """
     h = layer_norm(block.ln_1, x)
     weight, bias, width = block.attn.in_proj_weight, block.attn.in_proj_bias, x.shape[-1]
@@ -50,7 +56,7 @@ def run_block(
 
 
 def run_mlp(mlp: Any, x: Tensor) -> Tensor:
-    """The block's two matrices; QuickGELU x σ(1.702 x) as SiLU(1.702 x) / 1.702, which is one kernel and keeps less."""
+    """The MLP of a block; QuickGELU x σ(1.702 x) is computed as SiLU(1.702 x) / 1.702, one kernel with less memory."""
     from open_clip.transformer import QuickGELU
 
     if not isinstance(mlp.gelu, QuickGELU):

@@ -1,12 +1,12 @@
-"""Tensors by name out of a weights file, of any container, without ever running code that the file carries.
+"""Tensors by name from a weights file of any format, without ever running code that is in the file.
 
-safetensors            read as it is: the format holds no code
+safetensors            read as it is: the format contains no code
 PyTorch checkpoint     `torch.load(weights_only=True)`: a pickle limited to tensors and plain containers
 TorchScript archive    OpenAI's .pt files. `torch.jit.load` would compile the program inside, so it is read here: a zip
-                       of data.pkl (modules as nested attributes) and data/<key> (raw storages). The pickle may name
-                       a handful of things, all of them ours; modules become empty placeholders.
+                       of data.pkl (modules as nested attributes) and data/<key> (raw storages). The pickle may refer
+                       to a few names only, all defined here; modules become empty placeholders.
 
-The container is recognised from the first bytes, not from the file's extension.
+The format is recognised from the first bytes, not from the file's extension.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ _DEEPEST = 32  # modules inside modules; CLIP has six
 
 
 def read_weights(path: Path) -> State:
-    """Every tensor in `path` by name; checkpoints are unwrapped and the prefixes that training wrappers add removed.
+    """Read all tensors of a file; checkpoints are unwrapped and the prefixes of training wrappers removed.
 
-    A path ending in .index.json stands for the shards that it lists.
+    Args:
+        path: The file; one that ends in .index.json stands for the shards that it lists.
+
+    Raises:
+        BackboneError: if the file cannot be read, is damaged, or refers to anything but tensors.
     """
     if path.name.endswith(INDEX_SUFFIX):
         return _read_shards(path)
@@ -75,7 +79,11 @@ def read_weights(path: Path) -> State:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """The object in a JSON file.
+
+    Raises:
+        BackboneError: if it cannot be read, or is no object.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -148,12 +156,12 @@ def _read_checkpoint(path: Path) -> Any:
 
 
 class _ArchiveUnpickler(pickle.Unpickler):
-    """Reads data.pkl of a TorchScript archive; what the pickle can reach is in `find_class`, and is inert."""
+    """Reads data.pkl of a TorchScript archive; the pickle reaches only what `find_class` returns, which is harmless."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, root: str) -> None:
         super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
         self._path, self._archive, self._root = path, archive, root
-        self._module = type("Module", (), {})  # a class of this file only: a pickle can write to its attributes
+        self._module = type("Module", (), {})  # a new class for every file, because a pickle can write its attributes
         self._storages: State = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -211,10 +219,10 @@ def _unwrap(checkpoint: Any, path: Path) -> State:
             "tensors by name or a training checkpoint with 'state_dict'"
         )
     state = {str(name): torch.tensor(value) if type(value) is int else value for name, value in checkpoint.items()}
-    others = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
-    if others:
+    invalid = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if invalid:
         raise BackboneError(
-            f"{path} holds things that are not tensors ({shorten(others)}), expected tensors by name or a training "
+            f"{path} holds things that are not tensors ({shorten(invalid)}), expected tensors by name or a training "
             "checkpoint with 'state_dict'"
         )
     for prefix in ("module.", "_orig_mod.", "module."):  # data-parallel wrappers, torch.compile
