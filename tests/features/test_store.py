@@ -212,7 +212,7 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected, store = features(None), FeatureStore(tmp_path)
     features(store, files().take([0, 1, 2]))
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.warns(UserWarning, match="features are not kept.*No space left on device") as told:
+    with pytest.warns(UserWarning, match="features are not stored.*No space left on device") as told:
         assert torch.equal(features(store), expected)
     assert len(told) == 1
     with warnings.catch_warnings():
@@ -237,7 +237,7 @@ def test_a_read_only_file_system_is_read(tmp_path: Path, computed: list[int], mo
 
 def test_a_folder_that_cannot_be_made_costs_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="features are not kept"):
+    with pytest.warns(UserWarning, match="features are not stored"):
         assert torch.equal(features(tmp_path / "file" / "store"), features(None))
 
 

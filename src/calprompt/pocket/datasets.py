@@ -97,7 +97,7 @@ def _clear(home: Path, name: str) -> None:
 
 
 def _slug(class_name: str) -> str:
-    """A class name as a folder name in ASCII, which has to stay as it is for the digests of stored features.
+    """A class name as a folder name that every file system takes: ASCII only, unlike `calprompt.text.slug`.
 
     >>> _slug("Côte d'Ivoire")
     'C_te_d_Ivoire'

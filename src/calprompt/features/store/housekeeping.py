@@ -1,7 +1,7 @@
-"""Looking after a feature store: what is in it, what can go, and whether it is what was written.
+"""Maintenance of a feature store: what is in it, what can be removed, and whether it is damaged.
 
-Nothing here stops who reads or writes: a shard in use stays readable after it is removed, and what a process misses it
-computes again.
+Processes that read or write are not disturbed: a shard in use stays readable after it is removed, and features that a
+process does not find it computes again.
 """
 
 from __future__ import annotations
@@ -17,40 +17,56 @@ from typing import Any
 
 import numpy as np
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.features.store.shards import DAMAGED, DIGEST, KEY, SUFFIX, DamagedShardError, open_shard
 from calprompt.features.store.spaces import ABOUT, FeatureStore
 from calprompt.features.store.usage import USAGE, Usage, read_usage
 from calprompt.files import LOCK, read_json
 
-LEFTOVER = 3600.0  # seconds after which a file that was being written is what a killed process left
+LEFTOVER = 3600.0  # seconds after which a half-written file must be that of a killed process
 
 
 @dataclass(frozen=True)
 class File:
-    """A shard, or what is left of one."""
+    """A shard, or a damaged or half-written one.
+
+    Attributes:
+        path: Where it is.
+        size: In bytes.
+        time: When it was written, in seconds since 1970.
+    """
 
     path: Path
-    size: int  # bytes
-    time: float  # when it was written, since 1970
+    size: int
+    time: float
 
 
 @dataclass(frozen=True)
 class SpaceFiles:
-    """A space as it lies on disk; of one whose space.json is damaged, `about` is empty."""
+    """A space on disk.
+
+    Attributes:
+        folder: Where it is.
+        about: space.json; empty if that is damaged.
+        shards: Its files of features.
+        rubbish: Damaged shards, and half-written files of killed processes.
+        usage: How often it was used.
+    """
 
     folder: Path
     about: dict[str, Any]
     shards: tuple[File, ...]
-    rubbish: tuple[File, ...]  # damaged shards, and half-written files of killed processes
+    rubbish: tuple[File, ...]
     usage: Usage
 
     @property
     def size(self) -> int:
+        """In bytes."""
         return sum(file.size for file in self.shards + self.rubbish)
 
     @property
     def last_used(self) -> float:
+        """In seconds since 1970."""
         return max([self.usage.time, *(file.time for file in self.shards)])
 
     @property
@@ -60,62 +76,70 @@ class SpaceFiles:
 
     def count(self) -> tuple[int, int]:
         """How many images it has features of, and how many views of them altogether."""
-        held = [np.empty(0, KEY)]
+        parts = [np.empty(0, KEY)]
         for file in self.shards:
             with suppress(OSError, DamagedShardError):
-                held.append(np.array(open_shard(file.path, self.folder.name).keys))
-        keys = np.unique(np.concatenate(held))
+                parts.append(np.array(open_shard(file.path, self.folder.name).keys))
+        keys = np.unique(np.concatenate(parts))
         digests = np.ascontiguousarray(keys.view(np.uint8).reshape(-1, KEY.itemsize)[:, :DIGEST])
         return len(np.unique(digests.view(f"S{DIGEST}"))), len(keys)
 
 
 def spaces(store: FeatureStore) -> list[SpaceFiles]:
-    """All spaces of a store, the last used first; folders that are none are left alone."""
+    """All spaces of a store, the last used first; other folders are ignored."""
     try:
-        found = [path for path in store.folder.iterdir() if re.fullmatch(r"[0-9a-f]{32}", path.name)]
+        folders = [path for path in store.folder.iterdir() if re.fullmatch(r"[0-9a-f]{32}", path.name)]
     except FileNotFoundError:
         return []
-    return sorted((_space(folder) for folder in found), key=lambda space: -space.last_used)
+    return sorted((_space(folder) for folder in folders), key=lambda space: -space.last_used)
 
 
 def to_prune(
     store: FeatureStore, *, older_than: float | None = None, max_size: int | None = None, backbone: str | None = None
 ) -> list[File]:
-    """What may go: rubbish, and shards by one or several rules.
+    """Files that can be removed: rubbish, and shards by one or several rules.
 
-    older_than  of spaces not used for so many seconds
-    max_size    as many as it takes to leave so many bytes: of the spaces not used for longest, their oldest first
-    backbone    only of backbones whose name or fingerprint begins like this; all of them, without another rule
+    Args:
+        store: The feature store.
+        older_than: Shards of spaces that were not used for so many seconds.
+        max_size: As many shards as are needed to keep at most so many bytes: of the spaces not used for longest, their
+            oldest ones first.
+        backbone: Only shards of backbones whose name or fingerprint begins with this; all of these, without another
+            rule.
+
+    Raises:
+        SettingError: if `backbone` is empty.
+        NotFoundError: if the store has no features of that backbone.
     """
     if backbone == "":
-        raise CalpromptError("the backbone whose features may go is empty; expected the beginning of its name")
+        raise SettingError("backbone must be the beginning of a name or fingerprint, got an empty text")
     everything = spaces(store)
     rubbish = [file for space in everything for file in space.rubbish]
     if older_than is None and max_size is None and backbone is None:
         return rubbish
-    chosen = [space for space in everything if backbone is None or _is(space, backbone)]
-    if backbone is not None and not chosen:
-        known = sorted({f"{space.about.get('name', '?')} ({space.backbone[:12]})" for space in everything})
-        raise CalpromptError(
-            f"{store.folder} has no features of backbone {backbone!r}; it has those of {', '.join(known) or 'none'}"
+    selected = [space for space in everything if backbone is None or _is(space, backbone)]
+    if backbone is not None and not selected:
+        names = sorted({f"{space.about.get('name', '?')} ({space.backbone[:12]})" for space in everything})
+        raise NotFoundError(
+            f"{store.folder} has no features of backbone {backbone!r}; it has those of {', '.join(names) or 'none'}"
         )
-    old = [space for space in chosen if older_than is not None and time.time() - space.last_used > older_than]
+    old = [space for space in selected if older_than is not None and time.time() - space.last_used > older_than]
     if older_than is None and max_size is None:
-        old = chosen
-    going = [file for space in old for file in space.shards]
+        old = selected
+    shards = [file for space in old for file in space.shards]
     if max_size is not None:
-        size = sum(file.size for space in everything for file in space.shards) - sum(file.size for file in going)
-        left = [space for space in reversed(chosen) if space not in old]
-        for file in (file for space in left for file in sorted(space.shards, key=lambda file: file.time)):
+        size = sum(file.size for space in everything for file in space.shards) - sum(file.size for file in shards)
+        remaining = [space for space in reversed(selected) if space not in old]
+        for file in (file for space in remaining for file in sorted(space.shards, key=lambda file: file.time)):
             if size <= max_size:
                 break
-            going.append(file)
+            shards.append(file)
             size -= file.size
-    return rubbish + going
+    return rubbish + shards
 
 
 def remove(files: list[File]) -> None:
-    """Remove shards, and folders that have none left."""
+    """Remove shards, and the folders of spaces that have no shard any more."""
     for file in files:
         file.path.unlink(missing_ok=True)
     for folder in {file.path.parent for file in files}:
@@ -127,21 +151,25 @@ def remove(files: list[File]) -> None:
 
 
 def verify(store: FeatureStore) -> Iterator[tuple[File, str]]:
-    """Every shard, and what is wrong with it, if anything; damaged ones are set aside."""
+    """Check every shard; damaged ones are set aside.
+
+    Yields:
+        The file and what is wrong with it; an empty text if nothing is.
+    """
     for space in spaces(store):
         for file in space.shards:
-            said = ""
+            problem = ""
             try:
                 open_shard(file.path, space.folder.name).verify()
             except DamagedShardError as error:
-                said = str(error)
+                problem = str(error)
                 with suppress(OSError):
                     os.rename(file.path, file.path.with_suffix(DAMAGED))
             except FileNotFoundError:
                 continue  # merged or pruned meanwhile
             except OSError as error:
-                said = error.strerror or str(error)
-            yield file, said
+                problem = error.strerror or str(error)
+            yield file, problem
 
 
 def _is(space: SpaceFiles, backbone: str) -> bool:
@@ -156,13 +184,13 @@ def _space(folder: Path) -> SpaceFiles:
     shards, rubbish = [], []
     for path in sorted(_listed(folder)):
         try:
-            told = path.stat()
+            stat = path.stat()
         except OSError:
             continue
-        file = File(path, told.st_size, told.st_mtime)
+        file = File(path, stat.st_size, stat.st_mtime)
         if path.suffix == SUFFIX:
             shards.append(file)
-        elif path.suffix == DAMAGED or (path.suffix == ".tmp" and time.time() - told.st_mtime > LEFTOVER):
+        elif path.suffix == DAMAGED or (path.suffix == ".tmp" and time.time() - stat.st_mtime > LEFTOVER):
             rubbish.append(file)
     return SpaceFiles(
         folder, about if isinstance(about, dict) else {}, tuple(shards), tuple(rubbish), read_usage(folder)

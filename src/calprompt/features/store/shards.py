@@ -4,7 +4,7 @@
     features  [n, D]
     metadata  space: what else the features depend on, as a digest; sha256: of the space, the keys and the features
 
-It is a safetensors file, mapped into memory: only rows that are asked for are read, and they stay readable after the
+It is a safetensors file, mapped into memory: only the rows that are needed are read, and they stay readable after the
 file was removed.
 """
 
@@ -30,65 +30,88 @@ KEY = np.dtype("S36")
 
 
 class DamagedShardError(Exception):
-    """What is in the file is not what was written."""
+    """A shard whose contents are not what was written."""
 
 
 def key(digest: str, view: int) -> bytes:
-    """Of a view of an image: 0 is the one for evaluation, from 1 on come those for training."""
+    """The key of a view of an image: 0 is the view for evaluation, 1 and above are those for training."""
     return bytes.fromhex(digest) + view.to_bytes(KEY.itemsize - DIGEST, "big")
 
 
 @dataclass(eq=False)
 class Shard:
-    """An opened shard; its rows are not looked at before `verify`."""
+    """An opened shard; its rows are not read before `verify`.
+
+    Attributes:
+        path: Where the file is.
+        space: The digest of what else the features depend on.
+        keys: Sorted keys [n], of the type KEY.
+        rows: Features [n, D].
+        checksum: Of the space, the keys and the features.
+        size: Of the file, in bytes.
+        verified: Whether the checksum was compared.
+    """
 
     path: Path
     space: str
-    keys: np.ndarray  # [n] of KEY
-    rows: Tensor  # [n, D]
+    keys: np.ndarray
+    rows: Tensor
     checksum: str
-    size: int  # of the file, in bytes
+    size: int
     verified: bool = False
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def verify(self) -> None:
-        """Compare the checksum, once."""
+        """Compare the checksum, once.
+
+        Raises:
+            DamagedShardError: if it is wrong.
+        """
         if not self.verified and _checksum(self.space, self.keys, self.rows) != self.checksum:
             raise DamagedShardError("its checksum is wrong")
         self.verified = True
 
-    def find(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the wanted keys are here, and in which rows: [wanted] of bool, [found]."""
-        places = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
-        here = self.keys[places] == wanted
-        return here, places[here]
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look keys up.
+
+        Returns:
+            Which of the keys the shard has, as booleans, and the rows of those that it has.
+        """
+        rows = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        stored = self.keys[rows] == keys
+        return stored, rows[stored]
 
 
 def write_shard(folder: Path, space: str, keys: np.ndarray, rows: Tensor) -> Path:
-    """Write features into a file of their own, in one step."""
+    """Write features into a new file, atomically; returns its path."""
     keys, first = np.unique(keys, return_index=True)
     rows = rows[torch.from_numpy(first)].contiguous()
-    held = {"keys": torch.from_numpy(keys.view(np.uint8).reshape(len(keys), KEY.itemsize)), "features": rows}
-    path = folder / f"{secrets.token_hex(8)}{SUFFIX}"  # a name no other process writes to
-    write_bytes(path, bytes(save(held, {"space": space, "sha256": _checksum(space, keys, rows)})))
+    tensors = {"keys": torch.from_numpy(keys.view(np.uint8).reshape(len(keys), KEY.itemsize)), "features": rows}
+    path = folder / f"{secrets.token_hex(8)}{SUFFIX}"  # a name that no other process uses
+    write_bytes(path, bytes(save(tensors, {"space": space, "sha256": _checksum(space, keys, rows)})))
     return path
 
 
 def open_shard(path: Path, space: str) -> Shard:
-    """Map a shard of this space; a file that is not one is damaged, and a missing one an OSError."""
+    """Map a shard of this space into memory.
+
+    Raises:
+        DamagedShardError: if the file is not a shard of this space.
+        OSError: if it cannot be opened.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            keys, rows, told = file.get_tensor("keys"), file.get_tensor("features"), file.metadata() or {}
+            keys, rows, metadata = file.get_tensor("keys"), file.get_tensor("features"), file.metadata() or {}
         size = path.stat().st_size
     except (SafetensorError, ValueError) as error:
         raise DamagedShardError(str(error)) from error
-    if told.get("space") != space:
+    if metadata.get("space") != space:
         raise DamagedShardError("it was made for something else")
     if keys.ndim != 2 or keys.shape[1] != KEY.itemsize or rows.ndim != 2 or len(rows) != len(keys) or not len(keys):
         raise DamagedShardError(f"its keys are {list(keys.shape)} and its features {list(rows.shape)}")
-    return Shard(path, space, keys.numpy().view(KEY).reshape(-1), rows, told.get("sha256", ""), size)
+    return Shard(path, space, keys.numpy().view(KEY).reshape(-1), rows, metadata.get("sha256", ""), size)
 
 
 def _checksum(space: str, keys: np.ndarray, rows: Tensor) -> str:

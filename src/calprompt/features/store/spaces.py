@@ -1,12 +1,13 @@
 """Image features on disk, computed once and shared by every run: a folder of spaces, a space a folder of shards.
 
-    <folder>/<space>/space.json        all that the features depend on besides an image and its view
+    <folder>/<space>/space.json        everything that the features depend on besides an image and its view
                      1f0c….safetensors shards, see `calprompt.features.store.shards`
-                     usage.jsonl       a line for every time it was used
+                     usage.jsonl       a line for every use
 
 The folder's name is the digest of what is in space.json, and a key has the digest of an image's content in it, so a
-feature is either the right one or not found. Shards only come, whole, and go: processes need no lock to read and write.
-Many small ones are merged by whoever gets the space's lock. A folder that cannot be written to is read, no more.
+feature is either the right one or not found. Shards are written atomically and never changed, so processes need no lock
+to read and write. Many small ones are merged by the process that gets the space's lock. A folder that cannot be written
+to is only read.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ from calprompt.files import canonical_json, locked, read_json, write_json
 
 ABOUT = "space.json"
 
-SECONDS, ROWS = 1.0, 4096  # features are written when the oldest has waited so long, or when there are so many
+SECONDS, ROWS = 1.0, 4096  # features are written when the oldest has waited this long, or there are this many
 FAN = 16  # shards of about the same size that are merged into one
 LARGEST = 2 << 20  # bytes of a shard that is not merged any more
 
 
 class FeatureStore:
-    """Where features are kept: in `features` of the cache folder, see `calprompt.cache`, unless another is given."""
+    """Image features on disk.
+
+    Args:
+        folder: Where they are; "features" in the cache folder, see `calprompt.cache`, unless given.
+    """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = cache_folder("features") if folder is None else Path(folder).expanduser()
@@ -52,22 +57,27 @@ class FeatureStore:
         return f"FeatureStore({str(self.folder)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FeatureStore, (self.folder,)  # another process opens what it needs itself
+        return FeatureStore, (self.folder,)  # another process opens its own files
 
     def space(self, about: Mapping[str, Any], name: str) -> Space:
-        """The features that depend on `about`, plain data; `name` is what people call the backbone."""
+        """The features of one kind.
+
+        Args:
+            about: Everything that they depend on besides the image and its view, as plain data.
+            name: Of the backbone, for people.
+        """
         identity = hashlib.sha256(canonical_json(about)).hexdigest()[:32]
         if identity not in self._spaces:
             self._spaces[identity] = Space(self, identity, {"name": name, **about})
         return self._spaces[identity]
 
     def give_up(self, error: OSError) -> None:
-        """Write no more, and say so once."""
+        """Stop writing, with one warning."""
         if self.writable:
             reason = error.strerror or str(error)
             warnings.warn(
-                f"features are not kept: cannot write to {self.folder} ({reason}); set {ENVIRONMENT} to a folder with "
-                "room, or free some with 'calprompt cache prune'",
+                f"features are not stored: cannot write to {self.folder} ({reason}); set {ENVIRONMENT} to a folder "
+                "with room, or free some with 'calprompt cache prune'",
                 stacklevel=2,
             )
         self.writable = False
@@ -84,10 +94,10 @@ class Space:
         self._since = 0.0
 
     def refresh(self) -> None:
-        """See what other processes have finished by now."""
+        """Open the shards that other processes have written in the meantime."""
         while True:
             names = self._names()
-            if names != self._names():  # a merge in between: what it moved may be missing from both ends of one list
+            if names != self._names():  # a merge while listing: the list may lack both the old and the new shard
                 continue
             self.shards = {name: shard for name, shard in self.shards.items() if name in names}
             with suppress(FileNotFoundError):
@@ -101,27 +111,31 @@ class Space:
                 return
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], Tensor]:
-        """Which of these keys have features, and the features, [found, D]; no others are read."""
+        """Look features up.
+
+        Returns:
+            The indices of the keys that have features, and the features [found, D].
+        """
         self.refresh()
-        wanted = np.array(keys, dtype=KEY)
+        array = np.array(keys, dtype=KEY)
         found: dict[int, Tensor] = {i: self._waiting[key] for i, key in enumerate(keys) if key in self._waiting}
         for name, shard in sorted(self.shards.items(), key=lambda item: -len(item[1])):
-            left = np.array([i for i in range(len(keys)) if i not in found], dtype=np.int64)
-            if not len(left):
+            missing = np.array([i for i in range(len(keys)) if i not in found], dtype=np.int64)
+            if not len(missing):
                 break
-            here, places = shard.find(wanted[left])
-            if not len(places):
+            stored, rows = shard.find(array[missing])
+            if not len(rows):
                 continue
             try:
                 shard.verify()
             except DamagedShardError as error:
                 self.set_aside(name, str(error))
                 continue
-            found |= dict(zip(left[here].tolist(), shard.rows[torch.from_numpy(places)], strict=True))
+            found |= dict(zip(missing[stored].tolist(), shard.rows[torch.from_numpy(rows)], strict=True))
         return list(found), torch.stack(list(found.values())) if found else torch.empty(0, 0)
 
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
-        """Keep features, [keys, D]; written after a moment, together with others, or by `flush`."""
+        """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
         if not keys:
             return
         if not self._waiting:
@@ -131,7 +145,7 @@ class Space:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting; if that fails, go on without."""
+        """Write the features that are waiting; if that fails, the store writes no more."""
         waiting, self._waiting = self._waiting, {}
         if not waiting or not self.store.writable:
             return
@@ -139,7 +153,7 @@ class Space:
         try:
             try:
                 self._write(keys, rows)
-            except FileNotFoundError:  # the space was pruned in this moment
+            except FileNotFoundError:  # the space was pruned at this moment
                 self._write(keys, rows)
         except OSError as error:
             self.store.give_up(error)
@@ -147,12 +161,12 @@ class Space:
         self._merge()
 
     def note_use(self, found: int, computed: int, seconds: float) -> None:
-        """Count what was found here and what was not, and how long computing it took."""
+        """Note how many features were found, how many were computed, and how long that took."""
         if self.store.writable and found + computed:
             note_use(self.folder, found, computed, seconds)
 
     def set_aside(self, name: str, reason: str) -> None:
-        """Use a damaged shard no more, and name it."""
+        """Rename a damaged shard, so that it is not used any more, with a warning."""
         self.shards.pop(name, None)
         warnings.warn(
             f"{self.folder / name} is damaged ({reason}); it is set aside, and its features are computed again",
@@ -180,7 +194,7 @@ class Space:
         write_shard(self.folder, self.identity, keys, rows)
 
     def _merge(self) -> None:
-        """Put shards of about the same size together, unless another process is at it."""
+        """Merge shards of about the same size, unless another process is merging."""
         self.refresh()
         tiers: dict[int, list[Shard]] = defaultdict(list)
         for shard in self.shards.values():
@@ -204,5 +218,5 @@ class Space:
                 self.set_aside(shard.path.name, str(error))
         keys, rows = np.concatenate([shard.keys for shard in good]), torch.cat([shard.rows for shard in good])
         write_shard(self.folder, self.identity, keys, rows)
-        for shard in good:  # only now: whoever looks finds a feature in one place or the other
+        for shard in good:  # only now, so that every feature is always in one file or the other
             shard.path.unlink(missing_ok=True)

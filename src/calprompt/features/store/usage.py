@@ -18,9 +18,16 @@ LARGE = 1 << 16  # bytes of a list that is summed up
 
 @dataclass(frozen=True)
 class Usage:
-    """What a space was asked for: features found, features computed, and the seconds that took."""
+    """How a space was used.
 
-    time: float = 0.0  # of the last use, since 1970
+    Attributes:
+        time: Of the last use, in seconds since 1970.
+        found: Features that were in the store.
+        computed: Features that were computed.
+        seconds: How long computing them took.
+    """
+
+    time: float = 0.0
     found: int = 0
     computed: int = 0
     seconds: float = 0.0
@@ -35,12 +42,12 @@ class Usage:
 
     @property
     def saved(self) -> float:
-        """Seconds that computing what was found would have taken, as long as what was computed took."""
+        """Seconds that computing the found features would have taken, at the speed of the computed ones."""
         return self.seconds / self.computed * self.found if self.computed else 0.0
 
 
 def note_use(folder: Path, found: int, computed: int, seconds: float) -> None:
-    """Append a line; a short one is appended whole, whoever else does the same. Statistics are not worth an error."""
+    """Append a line, which is atomic for a short one; errors are ignored, because these are only statistics."""
     usage = Usage(round(time.time(), 3), found, computed, round(seconds, 3))
     with suppress(OSError):
         file = os.open(folder / USAGE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -55,7 +62,7 @@ def note_use(folder: Path, found: int, computed: int, seconds: float) -> None:
 
 
 def read_usage(folder: Path) -> Usage:
-    """The sum of all lines; one that was cut off is left out."""
+    """The sum of all lines; incomplete ones are ignored."""
     total = Usage()
     with suppress(OSError):
         for line in (folder / USAGE).read_text(encoding="utf-8", errors="replace").splitlines():
