@@ -431,7 +431,7 @@ class Made:
 @dataclass(eq=False)
 class MadePicture:
     digest: str
-    held: int = 100
+    nbytes: int = 100
 
     def views(self, *_: object) -> list[torch.Tensor]:
         return [counted(torch.zeros(3, samples.SIZE, samples.SIZE))]
