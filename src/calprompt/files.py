@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError
 from calprompt.text import parse_problem
 
@@ -86,6 +84,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: if another process, or another part of this one, holds it.
     """
+    from filelock import FileLock, Timeout
+
     path = folder / LOCK
     lock = FileLock(path, timeout=_PATIENCE, poll_interval=0.02, thread_local=False)
     try:
@@ -113,6 +113,8 @@ def clear_stale_lock(folder: Path) -> None:
 
 def is_locked(folder: Path) -> bool:
     """Whether some process holds the folder now."""
+    from filelock import FileLock, Timeout
+
     path = folder / LOCK
     if not path.exists():
         return False
