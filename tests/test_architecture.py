@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +34,8 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
 LAZY = ("calprompt", *(f"calprompt.{room}" for room in ("clip", "data", "features", "runs", "evaluation", "demo")))
+
+EAGER = tuple(f"calprompt.{room}" for room in ("metrics", "losses", "calibrators", "tuners"))
 
 
 def room_of(module: str) -> str:
@@ -95,6 +99,24 @@ def test_every_public_name_is_documented() -> None:
         thing = getattr(calprompt, name)
         if callable(thing):
             assert (thing.__doc__ or "").strip(), name
+
+
+@pytest.mark.parametrize("package", [*LAZY, *EAGER])
+def test_docstrings_describe_every_parameter(package: str) -> None:
+    """Editors and documentation tools show them."""
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not (inspect.isfunction(thing) or inspect.isclass(thing)) or name in ("Loss", "Metric", "Images"):
+            continue
+        if isinstance(thing, type) and issubclass(thing, BaseException):
+            continue
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = [each.name for each in inspect.signature(thing).parameters.values() if each.kind in kinds]
+        public = [each for each in parameters if not each.startswith("_")]
+        doc = inspect.getdoc(thing) or ""
+        missing = [each for each in public if not re.search(rf"^ +{each}: ", doc, re.MULTILINE)]
+        assert len(public) < 2 or not missing, f"{package}.{name}: {missing}"
 
 
 def test_what_can_be_had_without_torch(tmp_path: Path) -> None:

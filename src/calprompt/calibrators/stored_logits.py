@@ -27,16 +27,17 @@ MEANING = {
 class StoredLogits:
     """Logits of n images over C classes, and what else is known; checked when it is made.
 
-    Arrays and nested lists of numbers are taken, too, and become tensors in float64.
+    Arrays and nested lists of numbers are accepted too, and become tensors in float64.
 
-    logits            [n, C], scaled
-    labels            [n], wanted by what is fitted
-    text              [C, D] tuned, or [n, C, D] if it depends on the image
-    frozen_text       [C, D] of the untuned model
-    base_text         [C', D] tuned, of the base classes, or [n, C', D]
-    base_frozen_text  [C', D] of the untuned model
-    zero_shot_logits  [n, C] of the untuned model
-    logit_scale       what cosines were multiplied by to give the logits
+    Attributes:
+        logits: [n, C], scaled.
+        labels: [n], needed to fit.
+        text: [C, D] tuned text features, or [n, C, D] if they depend on the image.
+        frozen_text: [C, D] of the untuned model.
+        base_text: [C', D] tuned, of the base classes, or [n, C', D].
+        base_frozen_text: [C', D] of the untuned model.
+        zero_shot_logits: [n, C] of the untuned model.
+        logit_scale: What cosines were multiplied by to give the logits.
 
     >>> StoredLogits(torch.zeros(2, 3)).require("the calibrator 'dac'", ("text",))
     Traceback (most recent call last):

@@ -30,8 +30,14 @@ _RATIO = (3 / 4, 4 / 3)
 class Preprocessing:
     """What a backbone was trained to see; two backbones with equal preprocessing can share decoded images.
 
-    `resize_mode` "shortest" resizes the short side and crops the centre; "squash" resizes both sides and crops nothing.
-    `crop` is the smallest share of an image's area that a training view shows: 8 % in public prompt-tuning code.
+    Attributes:
+        size: Pixels along a side of the input.
+        mean: Of red, green and blue, which is subtracted.
+        std: Of red, green and blue, which is divided by.
+        interpolation: bicubic or bilinear.
+        resize_mode: "shortest" resizes the short side and crops the centre; "squash" resizes both sides and crops
+            nothing.
+        crop: Smallest share of an image's area in a training view: 8 % in public prompt-tuning code.
 
     >>> Preprocessing.from_dict(Preprocessing(32).to_dict()) == Preprocessing(32)
     True

@@ -15,7 +15,12 @@ from calprompt.text import is_utf8, visible
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled images."""
+    """Labelled images.
+
+    Attributes:
+        images: The images.
+        labels: One per image.
+    """
 
     images: Images
     labels: tuple[int, ...]

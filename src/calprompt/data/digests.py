@@ -17,6 +17,10 @@ Rows = dict[str, list[list[str | int]]]
 def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> Rows:
     """Name, label and digest of every image of some splits; each file is read once, and its beginning is looked at.
 
+    Args:
+        splits: By name.
+        progress: Shows how far it is.
+
     Raises:
         DataError: if images cannot be read. Then all of them are decoded, so that the report is complete.
     """

@@ -32,7 +32,12 @@ SHOWN = 20
 
 
 def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
-    """The dataset in a folder of class folders, or of train/, val/ and test/ with class folders in them."""
+    """The dataset in a folder of class folders, or of train/, val/ and test/ with class folders in them.
+
+    Args:
+        root: The folder.
+        split_seed: Of the split into train, val and test, where the folder has none.
+    """
     return list_folder(root, split_seed=split_seed).dataset()
 
 

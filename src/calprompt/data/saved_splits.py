@@ -70,7 +70,12 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
 
 
 def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
-    """The dataset a saved split lists; an image that is missing or has changed is named, all of them at once."""
+    """The dataset a saved split lists; an image that is missing or has changed is named, all of them at once.
+
+    Args:
+        path: A file that `save_split` wrote.
+        root: Folder of the images; `None`: found beside the file.
+    """
     path = Path(path).expanduser()
     payload = read_json(path)
     if not is_saved_split(payload):

@@ -47,7 +47,12 @@ def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
 
 
 def write_split_file(path: Path, split: Mapping[str, Sequence[NamedRow]]) -> None:
-    """A split file, to the byte as the public code writes it."""
+    """A split file, to the byte as the public code writes it.
+
+    Args:
+        path: Of the file.
+        split: Rows of (path, label, class name) by split.
+    """
     rows = {kind: [list(row) for row in split[kind]] for kind in SPLITS}
     write_bytes(path, json.dumps(rows, indent=4, separators=(",", ": ")).encode())
 

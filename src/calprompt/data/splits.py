@@ -18,7 +18,14 @@ VAL_SHOTS = 4  # at most
 
 @dataclass(frozen=True)
 class Part:
-    """Base or novel: its classes, relabelled from 0, and their images."""
+    """Base or novel: its classes, relabelled from 0, and their images.
+
+    Attributes:
+        class_names: Its classes, in the order of the new labels.
+        train: Images to train on.
+        val: Images to validate on.
+        test: Images to test on.
+    """
 
     class_names: tuple[str, ...]
     train: Split
@@ -28,6 +35,11 @@ class Part:
 
 def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
     """Indices of `shots` images of every class (all, if it has fewer), classes in order of first appearance.
+
+    Args:
+        labels: Of the images.
+        shots: Images per class.
+        rng: Where the draws come from.
 
     >>> draw([5, 5, 2, 5], 1, random.Random(1))
     [0, 2]
@@ -40,7 +52,13 @@ def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
 
 
 def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
-    """The dataset with `shots` training images a class and at most four to validate; all of both if None."""
+    """The dataset with `shots` training images a class and at most four to validate; all of both if None.
+
+    Args:
+        dataset: To draw from.
+        shots: Training images per class; `None`: all.
+        seed: Of the draw.
+    """
     if shots is None:
         return dataset
     if shots < 1:

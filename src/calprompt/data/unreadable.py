@@ -93,6 +93,10 @@ def find_unreadable(
 def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
     """The dataset without some images.
 
+    Args:
+        dataset: Stays as it is.
+        reasons: From the names of the images to leave out to what is wrong with them.
+
     Raises:
         DataError: if what is left is no dataset, such as a class without images.
     """

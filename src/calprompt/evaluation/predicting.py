@@ -37,7 +37,18 @@ def run_predictor(
     imports: Sequence[str | Path] | None = None,
     resources: Resources | None = None,
 ) -> Predictor:
-    """See `Predictor.from_run`."""
+    """The predictor of a finished run; what `Predictor.from_run` calls.
+
+    Args:
+        folder: Of the run.
+        calibrator: Its name; fitted on the validation images of the run. `None`: no calibration.
+        part: "base" (the default), "novel" or "all" of the run's classes.
+        class_names: Other classes instead.
+        backbone: Where the weights are now.
+        device: Instead of the one it was trained on.
+        imports: Where the Python files that it imported are now.
+        resources: What is loaded already.
+    """
     run = load_run(folder)
     fitted = fitted_calibrator(run, calibrator) if calibrator not in (None, NONE) else None
     restored = restore(folder, backbone=backbone, device=device, imports=imports, resources=resources)

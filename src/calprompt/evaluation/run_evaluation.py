@@ -29,7 +29,13 @@ from calprompt.runs.folder import Run, load_run
 
 @dataclass(frozen=True)
 class Measured:
-    """A metric and its interval, if one was computed."""
+    """A metric and its interval, if one was computed.
+
+    Attributes:
+        value: Of the metric.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+    """
 
     value: float
     low: float | None = None

@@ -23,6 +23,11 @@ from calprompt.outputs import Outputs
 def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Tensor:
     """Cross-entropy of logits [B, C] and labels [B], each image weighted by (1 - p)^γ.
 
+    Args:
+        logits: Scaled logits [B, C].
+        labels: True classes [B].
+        gamma: How much less sure predictions of the true class count; 0 is cross-entropy.
+
     >>> import torch
     >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5² * 0.6931
     tensor(0.1733)

@@ -20,6 +20,10 @@ from calprompt.outputs import Outputs
 def text_l1(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Mean absolute difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
 
+    Args:
+        tuned: Tuned text features [..., C, D].
+        frozen: Untuned text features [C, D].
+
     >>> import torch
     >>> text_l1(torch.eye(2), torch.eye(2).flip(0))  # every entry differs by 1
     tensor(1.)

@@ -20,6 +20,10 @@ from calprompt.outputs import Outputs
 def text_l2(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Mean squared difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
 
+    Args:
+        tuned: Tuned text features [..., C, D].
+        frozen: Untuned text features [C, D].
+
     >>> import torch
     >>> text_l2(torch.eye(2), 3 * torch.eye(2))  # two of four entries differ by 2
     tensor(2.)

@@ -21,6 +21,11 @@ from calprompt.outputs import Outputs
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float = 0.1) -> Tensor:
     """Cross-entropy of logits [B, C] to labels [B] of which a share ε is spread over all classes.
 
+    Args:
+        logits: Scaled logits [B, C].
+        labels: True classes [B].
+        epsilon: Share of the label that is spread over all classes.
+
     >>> import torch
     >>> smoothed_cross_entropy(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), epsilon=0.5)  # 0.1269 + 0.25 * 2
     tensor(0.6269)

@@ -21,6 +21,10 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Among equal runners-up the gradient goes to one.
 
+    Args:
+        logits: Scaled logits [B, C].
+        labels: True classes [B].
+
     >>> import torch
     >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]))
     tensor([1.])
@@ -34,6 +38,12 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 def mean_variance_margin(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 0.01) -> Tensor:
     """-alpha * mean + beta * population variance of the margins of a batch.
 
+    Args:
+        logits: Scaled logits [B, C].
+        labels: True classes [B].
+        alpha: Weight of the mean.
+        beta: Weight of the variance.
+
     >>> import torch
     >>> logits = torch.tensor([[3.0, 1.0], [1.0, 5.0]])
     >>> mean_variance_margin(logits, torch.tensor([0, 1]))  # margins 2 and 4
@@ -46,7 +56,12 @@ def mean_variance_margin(logits: Tensor, labels: Tensor, alpha: float = 0.1, bet
 @losses.register("margin")
 @dataclass(frozen=True)
 class Margin:
-    """`mean_variance_margin` of a step's outputs."""
+    """`mean_variance_margin` of a step's outputs.
+
+    Attributes:
+        alpha: Weight of the mean.
+        beta: Weight of the variance.
+    """
 
     alpha: float = 0.1
     beta: float = 0.01

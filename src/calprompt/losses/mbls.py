@@ -23,6 +23,10 @@ def margin_label_smoothing(logits: Tensor, margin: float = 10.0) -> Tensor:
 
     Among equal maxima the gradient goes to one.
 
+    Args:
+        logits: Scaled logits [B, C].
+        margin: Distance from the largest logit that is free of penalty.
+
     >>> margin_label_smoothing(torch.tensor([[15.0, 6.0, 1.0, 15.0]]))  # only the third is further than 10
     tensor(1.)
     """

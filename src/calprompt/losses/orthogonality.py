@@ -34,6 +34,10 @@ def mean_similarity(features: Tensor) -> Tensor:
 def orthogonality_gap(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Difference of the mean similarities of features [..., C, D] and [C, D], averaged over leading dimensions.
 
+    Args:
+        tuned: Tuned text features [..., C, D].
+        frozen: Untuned text features [C, D].
+
     >>> import torch
     >>> orthogonality_gap(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
     tensor(0.6000)

@@ -22,6 +22,10 @@ from calprompt.outputs import Outputs
 def range_penalty(logits: Tensor, zero_shot: Tensor) -> Tensor:
     """How far logits [B, C] lie outside the range of the zero-shot ones, averaged over all entries.
 
+    Args:
+        logits: Scaled logits [B, C].
+        zero_shot: Logits of the untuned model, [B, C].
+
     >>> range_penalty(torch.tensor([[-1.0, 2.0, 7.0]]), torch.tensor([[0.0, 5.0, 1.0]]))  # (1 + 2) / 3
     tensor(1.)
     """

@@ -32,6 +32,13 @@ def expected_calibration_error(
 ) -> float:
     """Expected calibration error over equal-width bins: Σ_b n_b/N · |acc_b − conf_b|.
 
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+
     >>> round(expected_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.316667
     """
@@ -46,6 +53,13 @@ def adaptive_calibration_error(
     """Adaptive calibration error, ECE over bins of equal mass: Σ_b n_b/N · |acc_b − conf_b|.
 
     Samples of equal confidence share a bin, see `equal_mass_table`.
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(adaptive_calibration_error([[0.8, 0.2], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1], n_bins=1), 6)
     0.033333
@@ -87,6 +101,13 @@ def weighted_maximum_calibration_error(
 ) -> float:
     """The largest term of the ECE: max_b n_b/N · |acc_b − conf_b|. Published as "MCE" by TCPT and DAC; never above ECE.
 
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+
     >>> round(weighted_maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.183333
     """
@@ -105,6 +126,13 @@ def classwise_calibration_error(
     """Class-wise ECE (Kull et al., 2019): every class's probability against how often that class is the label.
 
     (1/C) Σ_k Σ_b n_bk/N · |freq_bk − conf_bk|, with the samples binned by p_k, for each class k in turn.
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(classwise_calibration_error([[0.8, 0.2], [0.7, 0.3]], [0, 1], n_bins=2), 6)
     0.25

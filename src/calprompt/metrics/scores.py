@@ -19,6 +19,13 @@ def accuracy(
 ) -> float:
     """Fraction of samples whose largest score is at the label: (1/N) Σ_i 1[ŷ_i = y_i]. Of equal scores the first wins.
 
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+
     >>> accuracy([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1, 0])
     0.75
     """
@@ -30,6 +37,13 @@ def macro_f1(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
     """Mean over the classes that occur among the labels of F1_k = 2·TP_k / (labelled k + predicted k).
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> macro_f1([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
     0.6666666666666666
@@ -50,6 +64,13 @@ def brier_score(
     """Multi-class Brier score, summed over classes: (1/N) Σ_i Σ_k (p_ik − 1[y_i = k])², between 0 and 2.
 
     For two classes it is twice the binary Brier score.
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(brier_score([[0.9, 0.1], [0.5, 0.5]], [0, 1]), 6)
     0.26
@@ -73,6 +94,13 @@ def negative_log_likelihood(
     From logits it is the float64 log-softmax, whatever the convention. A probability of exactly 0 counts as the
     smallest positive number of its dtype (1e-45 for float32), so that the mean stays finite; it is then too small.
 
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+
     >>> negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     1.0397207708399179
     """
@@ -85,6 +113,13 @@ def mean_confidence(
 ) -> float:
     """Mean of the largest probability: (1/N) Σ_i max_k p_ik.
 
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+
     >>> mean_confidence([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     0.625
     """
@@ -96,6 +131,13 @@ def confidence_gap(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
     """Mean confidence − accuracy, signed: positive is over-confident, negative under-confident. |gap| ≤ ECE.
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> confidence_gap([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     0.125

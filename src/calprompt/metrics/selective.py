@@ -71,6 +71,10 @@ class RiskCoverage:
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     """Coverage and risk of accepting all images at least as confident as t, for every confidence t there is.
 
+    Args:
+        confidence: Confidences [N] in [0, 1].
+        correct: Whether each prediction is right, [N].
+
     >>> curve = risk_coverage([0.9, 0.8, 0.8, 0.6], [1, 0, 1, 0])
     >>> curve.threshold.tolist(), curve.coverage.tolist(), curve.risk.round(3).tolist()
     ([0.9, 0.8, 0.6], [0.25, 0.75, 1.0], [0.0, 0.333, 0.5])
@@ -88,6 +92,10 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
     That is the sum over the curve's points of risk times the coverage they add. Without ties it is the usual mean of
     the risks of the 1, 2, …, N most confident images.
 
+    Args:
+        confidence: Confidences [N] in [0, 1].
+        correct: Whether each prediction is right, [N].
+
     >>> round(area_under_risk_coverage([0.9, 0.8, 0.7], [1, 0, 1]), 6)  # (0 + 1/2 + 1/3) / 3
     0.277778
     """
@@ -99,6 +107,10 @@ def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -
     """AURC above that of the best ranking with as many errors, all correct images before all wrong ones; 0 or more.
 
     With E errors the best is (1/N) Σ_{j=1..E} j / (N − E + j) (Geifman et al., 2019).
+
+    Args:
+        confidence: Confidences [N] in [0, 1].
+        correct: Whether each prediction is right, [N].
 
     >>> excess_area_under_risk_coverage([0.9, 0.8, 0.7], [1, 1, 0])
     0.0
@@ -120,6 +132,13 @@ def aurc(
     convention: Convention | str = DEFAULT,
 ) -> float:
     """Area under the risk-coverage curve of the largest probability, see `area_under_risk_coverage`. It has no bins.
+
+    Args:
+        probs: Probabilities [N, C], or logits, or checked `Predictions`.
+        labels: True classes [N]; not given with `Predictions`.
+        n_bins: Number of bins, for metrics that have bins.
+        from_logits: Whether `probs` are logits.
+        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0])  # the least confident one is wrong: (0 + 0 + 1/3) / 3
     0.1111111111111111
