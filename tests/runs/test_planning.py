@@ -166,6 +166,15 @@ class TestFinished:
         own.write_text("# something\n")
         assert find_finished(settings, tmp_path / "runs") is None
 
+    def test_a_damaged_run_beside_it_is_no_obstacle(self, tmp_path: Path, settings: dict[str, object]) -> None:
+        done = run(self.config(settings), tmp_path / "runs")
+        other = Path(shutil.copytree(done.folder, tmp_path / "runs" / "coop-aaa"))
+        (other / "run.json").write_text("{")
+        found = find_finished(settings, tmp_path / "runs")
+        assert found is not None
+        assert found.folder == done.folder
+        assert run(self.config(settings | {"shots": 1}), tmp_path / "runs").status == "finished"
+
     def test_data_that_are_not_there_are_told_at_once(self, tmp_path: Path, settings: dict[str, object]) -> None:
         with pytest.raises(DataError, match="there is no data at"):
             find_finished(settings | {"data": str(tmp_path / "nothing")}, tmp_path)

@@ -36,7 +36,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         The run, or `None` if it is not there or that is not certain.
 
     Raises:
-        CalpromptError: if the data cannot be used, or a file of the run is damaged.
+        DataError: if the data cannot be used.
     """
     resources = resources or Resources()
     data = str(settings["data"])
@@ -53,7 +53,10 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
     if wanted is None:
         return None
     for place in sorted(Path(out).expanduser().glob(f"{wanted['tuner']}-*/{RECORD}")):
-        record = read_record(place.parent)
+        try:
+            record = read_record(place.parent)
+        except CalpromptError:
+            continue  # most likely another run; `run` looks at the folder of this one
         if not _is_same(record, wanted):
             continue
         known = {TEMPLATE, dataset.template, *(asdict(dataset.templates).values() if dataset.templates else ())}
