@@ -143,11 +143,13 @@ class TestFinished:
         assert (found.folder, found.reused) == (done.folder, True)
         for change in ({"epochs": 2}, {"seed": 3}, {"loss": "ce"}, {"shots": 3}, {"crop": 0.5}, {"template": "a {}."}):
             assert find_finished(settings | change, out) is None
-        samples.picture(root / "ant" / "0.png", seed=4321)
-        picture_changed = find_finished(settings, out)
-        assert picture_changed is None or plan(self.config(settings)).fingerprint == done.record["fingerprint"]
         (root / "classes.yaml").write_text("template: an image of {}.\n")
-        assert find_finished(settings, out) is None
+        assert find_finished(settings, out) is None, "the sentence of the untuned model is another"
+        (root / "classes.yaml").unlink()
+        assert find_finished(settings, out) is not None
+        for path in (root / "ant").iterdir():
+            samples.picture(path, seed=4321)
+        assert find_finished(settings, out) is None, "the pictures are others"
 
     def test_other_weights_are_not_found(self, tmp_path: Path, settings: dict[str, object]) -> None:
         weights = Path(shutil.copytree(samples.backbone(), tmp_path / "clip"))
@@ -168,7 +170,7 @@ class TestFinished:
 
     def test_a_damaged_run_beside_it_is_no_obstacle(self, tmp_path: Path, settings: dict[str, object]) -> None:
         done = run(self.config(settings), tmp_path / "runs")
-        other = Path(shutil.copytree(done.folder, tmp_path / "runs" / "coop-aaa"))
+        other = Path(shutil.copytree(done.folder, tmp_path / "runs" / f"{done.folder.name[:-12]}000000000000"))
         (other / "run.json").write_text("{")
         found = find_finished(settings, tmp_path / "runs")
         assert found is not None

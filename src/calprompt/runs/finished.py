@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from calprompt.errors import CalpromptError, DamagedFileError
 from calprompt.extensions import extension_digest
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
-from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, data_digest, draw_parts
+from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, data_digest, draw_parts, readable_id
 from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
@@ -52,15 +53,16 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
     wanted = _record(settings)
     if wanted is None:
         return None
-    for place in sorted(Path(out).expanduser().glob(f"{wanted['tuner']}-*/{RECORD}")):
+    name = readable_id(wanted["tuner"], dataset.name, wanted["shots"], wanted["training"]["seed"])
+    templates = asdict(dataset.templates).values() if dataset.templates else (dataset.template or TEMPLATE,)
+    for place in sorted(Path(out).expanduser().glob(f"{escape(name)}-*/{RECORD}")):
         try:
             record = read_record(place.parent)
         except CalpromptError:
             continue  # most likely another run; `run` looks at the folder of this one
         if not _is_same(record, wanted):
             continue
-        known = {TEMPLATE, dataset.template, *(asdict(dataset.templates).values() if dataset.templates else ())}
-        if wanted["template"] is None and record["template"] not in known:
+        if wanted["template"] is None and record["template"] not in templates:
             continue
         base, novel, skipped = draw_parts(
             dataset,

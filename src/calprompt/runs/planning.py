@@ -108,8 +108,8 @@ class RunPlan:
         return self._id(self.fingerprint)
 
     def _id(self, fingerprint: str) -> str:
-        shots = "all" if self.config.shots is None else f"{self.config.shots}shot"
-        return f"{self.config.tuner}-{slug(self.dataset)}-{shots}-seed{self.config.seed}-{fingerprint[:12]}"
+        config = self.config
+        return f"{readable_id(config.tuner, self.dataset, config.shots, config.seed)}-{fingerprint[:12]}"
 
     def locate(self, out: str | Path) -> Path:
         """The run's folder under `out`: the one that is there, by whatever version, or else where it will be."""
@@ -183,6 +183,15 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
         data_digest=data_digest(base, novel, skipped, progress),
         skipped=skipped,
     )
+
+
+def readable_id(tuner: str, dataset: str, shots: int | None, seed: int) -> str:
+    """The part of a run's id that people read.
+
+    >>> readable_id("coop", "my photos", 16, 1)
+    'coop-my_photos-16shot-seed1'
+    """
+    return f"{tuner}-{slug(dataset)}-{'all' if shots is None else f'{shots}shot'}-seed{seed}"
 
 
 def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], progress: Progress = silent) -> str:
