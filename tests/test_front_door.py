@@ -473,7 +473,7 @@ def test_a_full_disk_while_features_are_kept(
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
     failing(errno.ENOSPC, "/features/")
     text = said(*training(tmp_path / "runs", data=samples.pictures()), status=0)
-    assert f"features are not kept: cannot write to {tmp_path / 'cache' / 'features'} (No space left" in text
+    assert f"features are not stored: cannot write to {tmp_path / 'cache' / 'features'} (No space left" in text
 
 
 def test_a_full_disk_while_pictures_are_made(
