@@ -130,6 +130,25 @@ def test_images_of_every_kind_are_one_image() -> None:
     close(predictor.predict_proba(files), logits)
 
 
+def test_images_are_turned_as_the_run_turned_them(tmp_path: Path) -> None:
+    """A phone held upright writes a picture that lies on its side, and a tag that says so."""
+    root = samples.picture_folder(tmp_path / "photos")
+    for number, path in enumerate(sorted(root.rglob("*.png"))):
+        tag = Image.Exif()
+        tag[0x0112] = (1, 3, 6, 8)[number % 4]
+        pixels = np.asarray(Image.open(path)).copy()
+        pixels[: len(pixels) // 2] //= 3  # so that up and down differ
+        Image.fromarray(pixels).save(path, exif=tag)
+    folder = run(samples.config(root, exif=True, epochs=1), tmp_path / "runs", resources=SHARED).folder
+    tensors, metadata = read_run_tensors(folder, LOGITS, load_run(folder).record)
+    paths = [root / name for name in metadata["image_names"]["base"]]
+    predictor = Predictor.from_run(folder, resources=SHARED)
+    for images in (paths, [path.read_bytes() for path in paths], [Image.open(path) for path in paths]):
+        close(predictor.predict_proba(images), tensors["base/logits"])
+    predictor.upright = False
+    assert not np.allclose(predictor.predict_proba(paths), tensors["base/logits"].double().softmax(dim=1), atol=1e-4)
+
+
 def test_answers_name_the_class_and_the_runner_up() -> None:
     paths, logits = stored(trained(), "base")
     answers = Predictor.from_run(trained(), resources=SHARED).predict(paths)

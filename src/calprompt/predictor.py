@@ -9,8 +9,7 @@ Images are taken a few batches at a time, so that a stream of any length fits in
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,9 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.clip import Backbone, unit
-from calprompt.data.decoding import read
-from calprompt.data.images import FeatureRows, FileContent, ImageFiles, ImageRows, Images, Picture, PillowPicture
-from calprompt.errors import DataError, ImageError, SettingError
+from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
+from calprompt.data.inputs import iterate_images, open_image
+from calprompt.errors import DataError, ImageError
 from calprompt.features.encoding import Uint8Preprocessing, batch_size, encode, normalise
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, silent
@@ -88,6 +87,7 @@ class Predictor:
         text: Tuned text features [C, D] that calibrators such as DAC compare; the tuner's own, unless given.
         base_text: Those of the classes that the prompts were tuned on; the same classes, unless given.
         base_frozen_text: Untuned text features of these.
+        upright: Turn images as their EXIF data say; a run that was trained so predicts so.
 
     Attributes:
         class_names: In the order of the columns of logits and probabilities.
@@ -101,8 +101,9 @@ class Predictor:
         text: Tensor | None = None,
         base_text: Tensor | None = None,
         base_frozen_text: Tensor | None = None,
+        upright: bool = False,
     ) -> None:
-        self.tuner, self.calibrator = tuner, calibrator
+        self.tuner, self.calibrator, self.upright = tuner, calibrator, upright
         self._text, self._base_text, self._base_frozen_text = text, base_text, base_frozen_text
 
     @classmethod
@@ -222,7 +223,7 @@ class Predictor:
             yield self._batch([images.name(i) for i in range(len(images))], images.rows, None, {})
             return
         dataset = images if isinstance(images, ImageFiles | ImageRows) else None
-        items, total = _items(images) if dataset is None else (range(len(dataset)), len(dataset))
+        items, total = iterate_images(images) if dataset is None else (range(len(dataset)), len(dataset))
         done = 0
         zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         loaded = self._loaded(items, frozen=zero_shot or not self.tuner.needs_pixels, images=dataset)
@@ -261,7 +262,9 @@ class Predictor:
             for number, item in batch:
                 name = images.name(item) if images is not None else f"image {number}"
                 try:
-                    picture = images.read(item) if images is not None else _picture(item, number)
+                    picture = (
+                        images.read(item) if images is not None else open_image(item, number, upright=self.upright)
+                    )
                     name = getattr(picture, "name", name)
                     views.append(picture.views(as_uint8)[0])
                     names.append(name)
@@ -340,45 +343,6 @@ def zero_shot_logits(backbone: Backbone, features: Tensor, frozen_text: Tensor) 
     """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
     image = unit(features.to(backbone.device, backbone.prompt_dtype))
     return (backbone.logit_scale * image @ frozen_text.T).float().cpu()
-
-
-def _items(images: Any) -> tuple[Iterable[Any], int | None]:
-    """What to iterate over, and how many there are, if that is known."""
-    if isinstance(images, str | bytes | Path) or hasattr(images, "convert"):
-        return [images], 1
-    if isinstance(images, np.ndarray | Tensor):
-        single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4))
-        if not single and images.ndim == 3 and images.shape[0] == 3:
-            raise SettingError(
-                f"an array of shape {list(images.shape)} may be one image with its channels first or three grey ones; "
-                "put the channels last, or give a list of images"
-            )
-        return ([images], 1) if single else (images, len(images))
-    if not isinstance(images, Iterable):
-        raise SettingError(
-            f"images must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}"
-        )
-    return images, len(images) if isinstance(images, Sized) else None
-
-
-def _picture(item: Any, number: int) -> Picture:
-    """One image of whatever kind, ready to be decoded."""
-    name = f"image {number}"
-    if isinstance(item, str | Path):
-        path = os.fspath(Path(item).expanduser())
-        try:
-            return FileContent(str(item), read(path), upright=False)
-        except ImageError as error:
-            raise ImageError(error.reason, str(item)) from error
-    if isinstance(item, bytes | bytearray | memoryview):
-        return FileContent(name, bytes(item), upright=False)
-    if hasattr(item, "convert") and hasattr(item, "size"):
-        return PillowPicture(name, item)
-    if isinstance(item, Tensor):
-        item = item.detach().cpu().numpy()
-    if isinstance(item, np.ndarray):
-        return PillowPicture.from_array(name, item)
-    raise SettingError(f"{name} must be a path, bytes, a PIL image or an array; got {type(item).__name__}")
 
 
 def _one_thread() -> None:

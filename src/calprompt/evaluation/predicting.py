@@ -67,6 +67,7 @@ def run_predictor(
         text=_stored_text(tensors, metadata["class_names"], names),
         base_text=tensors[f"{base}/text"],
         base_frozen_text=tensors[f"{base}/frozen_text"],
+        upright=restored.config.exif,
     )
 
 

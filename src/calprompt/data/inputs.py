@@ -1,0 +1,78 @@
+"""Images as users have them: paths, bytes, PIL images or arrays, one or many. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calprompt.data.decoding import read
+from calprompt.data.images import FileContent, Picture, PillowPicture
+from calprompt.errors import ImageError, SettingError
+
+CHANNELS = (1, 3, 4)
+
+
+def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
+    """What to iterate over, one image or many, and how many there are, if that is known.
+
+    Args:
+        images: A path, bytes, a PIL image or an array, or an iterable of these.
+
+    Raises:
+        SettingError: if it is none of these, or an array that may be read in two ways.
+    """
+    if isinstance(images, str | bytes | Path) or _is_pillow(images):
+        return [images], 1
+    if _is_array(images):
+        single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in CHANNELS)
+        if not single and images.ndim == 3 and images.shape[0] == 3:
+            raise SettingError(
+                f"an array of shape {list(images.shape)} may be one image with its channels first or three grey ones; "
+                "put the channels last, or give a list of images"
+            )
+        return ([images], 1) if single else (images, len(images))
+    if not isinstance(images, Iterable):
+        raise SettingError(
+            f"images must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}"
+        )
+    return images, len(images) if isinstance(images, Sized) else None
+
+
+def open_image(image: Any, number: int, *, upright: bool = False) -> Picture:
+    """One image of whatever kind, read and ready to be decoded.
+
+    Args:
+        image: A path, bytes, a PIL image or a uint8 array [height, width(, channels)].
+        number: Its place, which names an image that has no path.
+        upright: Turn it as its EXIF data say.
+
+    Raises:
+        ImageError: if it cannot be read.
+    """
+    name = f"image {number}"
+    if isinstance(image, str | Path):
+        try:
+            return FileContent(str(image), read(os.fspath(Path(image).expanduser())), upright)
+        except ImageError as error:
+            raise ImageError(error.reason, str(image)) from error
+    if isinstance(image, bytes | bytearray | memoryview):
+        return FileContent(name, bytes(image), upright)
+    if _is_pillow(image):
+        from PIL import ImageOps
+
+        return PillowPicture(name, ImageOps.exif_transpose(image) if upright else image)
+    if _is_array(image):
+        return PillowPicture.from_array(name, np.asarray(image.detach().cpu() if hasattr(image, "detach") else image))
+    raise SettingError(f"{name} must be a path, bytes, a PIL image or an array; got {type(image).__name__}")
+
+
+def _is_pillow(image: Any) -> bool:
+    return hasattr(image, "convert") and hasattr(image, "getbands")
+
+
+def _is_array(image: Any) -> bool:
+    return hasattr(image, "ndim") and hasattr(image, "shape") and hasattr(image, "dtype")
