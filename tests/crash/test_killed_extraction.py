@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,15 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
     )
     return calls
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """MKL keeps a list of what its threads hold, in which a copy of a process that had some may search for ever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def forked(work: Callable[[], object]) -> int:
