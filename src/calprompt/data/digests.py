@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from calprompt.data.dataset import Split
 from calprompt.data.unreadable import UnreadableImages, find_unreadable
@@ -10,7 +12,8 @@ from calprompt.errors import ImageError
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, silent
 
-AT_ONCE = 64  # images that a thread reads before it reports
+AT_ONCE = 64  # images that are read before progress is reported
+QUICK = 200e-6  # seconds for an image that is read so soon that threads would only get in each other's way
 Rows = dict[str, list[list[str | int]]]
 
 
@@ -37,7 +40,7 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
     places = [(name, split, index) for name, split in splits.items() for index in range(len(split))]
     rows: Rows = {name: [] for name in splits}
     batches = list(batched(places, AT_ONCE))
-    work = map_in_threads(lambda batch: [digest((split, index)) for _, split, index in batch], batches)
+    work = _map(lambda batch: [digest((split, index)) for _, split, index in batch], batches)
     done = 0
     for batch, digests in zip(batches, work, strict=True):
         for (name, split, index), found in zip(batch, digests, strict=True):
@@ -48,3 +51,13 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
         unreadable.reasons |= find_unreadable(splits.values(), progress=progress)
         unreadable.report()
     return rows
+
+
+def _map(work: Callable[[list[Any]], list[str]], batches: list[list[Any]]) -> Iterator[list[str]]:
+    """`map`, in threads if the first batch shows that reading takes its time."""
+    if not batches:
+        return
+    start = time.perf_counter()
+    yield work(batches[0])
+    slow = (time.perf_counter() - start) / len(batches[0]) > QUICK
+    yield from map_in_threads(work, batches[1:]) if slow else map(work, batches[1:])
