@@ -93,7 +93,7 @@ class Backbone:
         try:
             device = torch.device(device)
         except RuntimeError as error:
-            raise SettingError(f"unknown device {device!r}; such as cpu, cuda or cuda:1 are known") from error
+            raise SettingError(f"unknown device {device!r}; expected cpu, cuda, cuda:1, …") from error
         return self if device == self.device else replace(self, model=copy.deepcopy(self.model).to(device))
 
     @cached_property

@@ -22,7 +22,7 @@ from calprompt.data.listing import Listing
 from calprompt.data.text_files import read_lines, read_text
 from calprompt.errors import DataError
 from calprompt.registry import unknown
-from calprompt.text import parse_problem
+from calprompt.text import parse_problem, shorten
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
@@ -55,10 +55,10 @@ class Classes:
         wanted = self._folders(own)
         lacking = [folder for folder in wanted if folder not in own]
         if lacking:
-            raise DataError(f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {_few(own)}")
+            raise DataError(f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {shorten(own)}")
         left = [folder for folder in own if folder not in wanted]
         if left:
-            raise DataError(f"{self.where} does not list {_few(left)}; add a line for it, or remove its images")
+            raise DataError(f"{self.where} does not list {shorten(left)}; add a line for it, or remove its images")
         new = {own.index(folder): label for label, folder in enumerate(wanted)}
         rows = {kind: [(path, new[label]) for path, label in rows] for kind, rows in listing.rows.items()}
         base = None if listing.base is None else tuple(sorted(new[label] for label in listing.base))
@@ -69,7 +69,7 @@ class Classes:
         plain = [name for folder, name in self.entries if folder is None]
         if plain and not set(plain) & set(own) and len(plain) == len(self.entries):
             if len(plain) != len(own):
-                raise DataError(f"{self.where} has {len(plain)} names for {len(own)} classes: {_few(own)}")
+                raise DataError(f"{self.where} has {len(plain)} names for {len(own)} classes: {shorten(own)}")
             return list(own)
         return [name if folder is None else folder for folder, name in self.entries]
 
@@ -169,7 +169,3 @@ def _are_names(values: Any, *, some: bool = True) -> bool:
         isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip() for value in values
     )
     return fit and (bool(values) or not some)
-
-
-def _few(names: list[str] | tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

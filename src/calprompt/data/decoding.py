@@ -83,7 +83,7 @@ def check_start(data: bytes) -> None:
 
 @contextmanager
 def _opened(file: BinaryIO) -> Iterator[Image.Image]:
-    """The file as Pillow opens it; whatever goes wrong, here or with it, is a `ImageError`."""
+    """The file as Pillow opens it; whatever goes wrong, here or with it, is an `ImageError`."""
     try:
         with Image.open(file, formats=FORMATS) as image:
             check_shape(image)

@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import DataError
-from calprompt.text import is_utf8, visible
+from calprompt.text import bullets, is_utf8, visible
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
-
-SHOWN = 20
 
 
 def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
@@ -47,7 +45,7 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
     _refuse([unprintable(root / name) for name in inside if not is_utf8(name)])
     if not inside:
         own = f"; it has images itself: did you mean {root.resolve().parent}?" if _has_images(root) else ""
-        raise DataError(f"{root} has no subfolders; expected one folder of images a class{own}")
+        raise DataError(f"{root} has no subfolders; expected one folder of images per class{own}")
     only = next((name for name in ("train", "test") if name in inside and _is_class_folders(root / name)), None)
     if only is None and not _is_data(root) and (meant := _data_inside(root)):
         several = " or ".join(map(str, meant[:3]))
@@ -61,7 +59,7 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
         class_names, rows = _split_here(root, inside, split_seed)
     elif "test" not in inside:
         raise DataError(
-            f"{root} has train/ but no test/; put the images to test on there, a folder a class, or give "
+            f"{root} has train/ but no test/; put the images to test on there, one folder per class, or give "
             f"{root / 'train'} to have its images split"
         )
     else:
@@ -130,10 +128,9 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
 
 
 def _refuse(wrong: list[str]) -> None:
-    """Raise for all that is wrong at once, so that it can be mended at once."""
+    """Raise for all problems together, so that they can be corrected together."""
     if wrong:
-        more = f"\n… and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise DataError("\n".join(wrong[:SHOWN]) + more)
+        raise DataError(wrong[0] if len(wrong) == 1 else f"{len(wrong)} problems:{bullets(wrong)}")
 
 
 def _has_images(folder: Path) -> bool:

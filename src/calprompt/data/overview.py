@@ -13,15 +13,15 @@ from calprompt.data.decoding import SUFFIXES
 from calprompt.data.images import ImageFiles
 from calprompt.data.load import is_class_folders
 from calprompt.errors import CalpromptError
+from calprompt.text import shorten
 
 SHOTS = 16  # of the published protocol
-SHOWN = 5
 NESTED, LOOSE, OTHER = "a folder within that of a class", "in no folder of a class", "by its suffix no image"
 
 
 def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     """Facts about a dataset and things to know, a line each; `path` is where it was loaded from."""
-    facts = [f"classes: {len(dataset.class_names)}, {_few(dataset.class_names)}", f"base and novel: {_cut(dataset)}"]
+    facts = [f"classes: {len(dataset.class_names)}, {shorten(dataset.class_names)}", f"base and novel: {_cut(dataset)}"]
     facts += [f"{kind} images: {len(split):,}" for kind, split in dataset.splits.items()]
     if dataset.template is not None:
         facts.append(f"template: {dataset.template}")
@@ -29,8 +29,8 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     trained = Counter(dataset.train.labels)
     small = [name for label, name in enumerate(dataset.class_names) if trained[label] < SHOTS]
     if small and not dataset.test_only:
-        notes.append(f"fewer than {SHOTS} training images, so that all of them are shots: {_few(small)}")
-    notes += [f"left out, {why}: {_few(left)}" for why, left in left_out(dataset, path).items()]
+        notes.append(f"fewer than {SHOTS} training images, so that all of them are shots: {shorten(small)}")
+    notes += [f"left out, {why}: {shorten(left)}" for why, left in left_out(dataset, path).items()]
     return facts, notes
 
 
@@ -40,7 +40,7 @@ def warn_left_out(dataset: Dataset, path: Path) -> None:
         return
     for why, left in left_out(dataset, path).items():
         if why != OTHER:
-            warnings.warn(f"{path}: left out, {why}: {_few(left)}", stacklevel=2)
+            warnings.warn(f"{path}: left out, {why}: {shorten(left)}", stacklevel=2)
 
 
 def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
@@ -93,7 +93,3 @@ def _cut(dataset: Dataset) -> str:
     how = "the first half of the labels" if dataset.base is None else "by list"
     tested = f"{len(base.test):,} and {len(novel.test):,} test images"
     return f"{len(base.class_names)} and {len(novel.class_names)} classes ({how}), {tested}"
-
-
-def _few(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f", … ({len(names)} in all)" if len(names) > SHOWN else "")

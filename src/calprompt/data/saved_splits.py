@@ -25,10 +25,10 @@ from calprompt.data.templates import Templates
 from calprompt.errors import DataError
 from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.registry import unknown
+from calprompt.text import bullets
 
 FORMAT = "calprompt split 1"
 EDGE = 1 << 16  # bytes at either end that a quick digest covers
-SHOWN = 20
 
 
 def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") -> None:
@@ -144,11 +144,9 @@ def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
         except OSError as error:
             wrong.append(f"{place} ({error.strerror or error})")
     if wrong:
-        more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise DataError(
-            f"{path.name} lists {len(rows)} images in {folder}, of which {len(wrong)} are missing or have changed:\n  "
-            + "\n  ".join(wrong[:SHOWN])
-            + more
+            f"{path.name} lists {len(rows)} images in {folder}, of which {len(wrong)} are missing or have changed:"
+            + bullets(wrong)
         )
 
 

@@ -26,7 +26,7 @@ from calprompt.data.decoding import SUFFIXES as IMAGES
 from calprompt.data.listing import SPLITS, Listing, Row, split_class
 from calprompt.data.text_files import read_text
 from calprompt.errors import DataError
-from calprompt.text import parse_problem, shorten
+from calprompt.text import bullets, parse_problem, shorten
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
@@ -40,7 +40,6 @@ SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-SHOWN = 20  # rows that are wrong, of which the rest is counted
 
 TableRow = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
 
@@ -179,8 +178,7 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
     if 0 < without < len(entries) and not wrong:
         wrong.append(f"{without} of {len(entries)} rows have no split; give all of them one, or none")
     if wrong:
-        more = f"\n  … and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise DataError(f"{path} cannot be used:\n  " + "\n  ".join(wrong[:SHOWN]) + more)
+        raise DataError(f"{path} cannot be used:{bullets(wrong)}")
     if not without and not any(split == "test" for _, _, split in entries):
         raise DataError(f"{path.name} has no row of split test; expected images to test on")
     return entries
