@@ -30,7 +30,7 @@ def list_split_file(path: Path, root: Path | None = None) -> Listing:
 
 
 def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
-    """The rows of a split file by split; raises for whatever is not as it must be."""
+    """The rows of a split file by split; raises if it is not one."""
     payload = read_json(path)
     if not is_split(payload):
         raise DataError(f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}')
