@@ -1,0 +1,26 @@
+"""What a model promises of its answers, from images it did not learn from: thresholds, prediction sets, none of these.
+
+Everything here is arithmetic on numpy arrays of logits; it needs neither torch nor a model.
+"""
+
+from calprompt.promises.conformal import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
+from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
+from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
+
+__all__ = [
+    "ANSWER",
+    "NONE_OF_THESE",
+    "UNSURE",
+    "Answer",
+    "DecisionRule",
+    "OpenSetRule",
+    "SetRule",
+    "choose_temperature",
+    "class_rate_interval",
+    "conformal_quantile",
+    "fit_sets",
+    "images_needed",
+    "make_answers",
+    "open_set_scores",
+    "rejection_threshold",
+]

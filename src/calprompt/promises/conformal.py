@@ -1,0 +1,227 @@
+"""Prediction sets by split conformal prediction (Vovk et al., 2005; Sadinle et al., 2019; Romano et al., 2020).
+
+    score s(x, y)     how badly class y suits image x: lac  1 − p_y
+                                                       aps  Σ p_c over all c with p_c ≥ p_y
+    q                 the k-th smallest score of n held-out images and their true classes, k = ⌈(n + 1) · coverage⌉
+    set of x          every y with s(x, y) ≤ q, and the most probable class in any case
+
+The set contains the true class of an image from the same source with a probability of at least `coverage`, over the
+draw of the held-out images and of the image. With fewer than coverage / (1 − coverage) images k is above n: no score is
+large enough, and the set is all classes. Taking the largest score instead, as is sometimes done, breaks the promise.
+
+Per class there is one q for each class, from the images of that class: the promise then holds for each class by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calprompt.errors import SettingError
+from calprompt.metrics.inputs import ArrayLike
+from calprompt.registry import unknown
+
+Floats = NDArray[np.float64]
+SCORES = ("lac", "aps")
+TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # of sets, in units of the one of probabilities
+
+
+def images_needed(coverage: float) -> int:
+    """The smallest number of held-out images with which a set can leave out a class.
+
+    >>> images_needed(0.9), images_needed(0.95), images_needed(0.99)
+    (9, 19, 99)
+    """
+    wanted = as_fraction("coverage", coverage)
+    return math.ceil(wanted / (1 - wanted))
+
+
+def conformal_quantile(scores: ArrayLike, coverage: float) -> float:
+    """The k-th smallest of n scores with k = ⌈(n + 1) · coverage⌉; infinity if k is above n.
+
+    Args:
+        scores: Of held-out images and their true classes, [n]; there may be none.
+        coverage: How often the true class has to be in the set, above 0 and below 1.
+
+    >>> conformal_quantile([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.9), conformal_quantile([0.1, 0.2], 0.9)
+    (0.9, inf)
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64).reshape(-1))
+    k = math.ceil((len(ordered) + 1) * as_fraction("coverage", coverage))
+    return float(ordered[k - 1]) if k <= len(ordered) else math.inf
+
+
+def class_scores(probabilities: ArrayLike, score: str = "lac") -> Floats:
+    """How badly each class suits each image, [n, C].
+
+    Args:
+        probabilities: [n, C].
+        score: "lac" or "aps", see above.
+
+    >>> class_scores([[0.7, 0.2, 0.1]]).round(3).tolist(), class_scores([[0.7, 0.2, 0.1]], "aps").round(3).tolist()
+    ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    if score not in SCORES:
+        raise unknown("score of sets", score, SCORES)
+    if score == "lac":
+        return np.asarray(1 - p)
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    total = np.cumsum(ranked, axis=1)
+    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
+        tied = ranked[:, column] == ranked[:, column + 1]
+        total[tied, column] = total[tied, column + 1]
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, total, axis=1)
+    return scores
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """How prediction sets are made.
+
+    Attributes:
+        coverage: How often the true class is in the set.
+        per_class: Whether that holds for each class by itself.
+        score: "lac" or "aps".
+        temperature: What logits are divided by before the scores are computed; not the one of probabilities.
+        quantiles: One for all classes, or one per class; infinity where there are too few held-out images.
+        images: How many held-out images each quantile comes from.
+    """
+
+    coverage: float
+    per_class: bool
+    score: str
+    temperature: float
+    quantiles: tuple[float, ...]
+    images: tuple[int, ...]
+
+    @property
+    def useful(self) -> bool:
+        """Whether the sets can leave out any class at all."""
+        return any(math.isfinite(q) for q in self.quantiles)
+
+    def sets(self, logits: ArrayLike, *, allow_empty: bool = False) -> NDArray[np.bool_]:
+        """Which classes are in the set of each image, [n, C].
+
+        Args:
+            logits: Of the images over the classes, before calibration, [n, C].
+            allow_empty: Leave a set empty if no class suits, instead of giving it the most probable one.
+        """
+        z = np.asarray(logits, dtype=np.float64)
+        inside = np.asarray(self.scores(z) <= np.asarray(self.quantiles)[None, :])
+        if not allow_empty:
+            inside[np.arange(len(z)), z.argmax(axis=1)] = True
+        return inside
+
+    def scores(self, logits: ArrayLike) -> Floats:
+        """How badly each class suits each image, [n, C], at the temperature of sets."""
+        return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; infinity is written as None."""
+        return {
+            "coverage": self.coverage,
+            "per_class": self.per_class,
+            "score": self.score,
+            "temperature": self.temperature,
+            "quantiles": [q if math.isfinite(q) else None for q in self.quantiles],
+            "images": list(self.images),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> SetRule:
+        """From what `to_dict` gave."""
+        quantiles = tuple(math.inf if q is None else float(q) for q in values["quantiles"])
+        return cls(**{**values, "quantiles": quantiles, "images": tuple(values["images"])})
+
+
+def fit_sets(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    coverage: float,
+    *,
+    temperature: float = 1.0,
+    per_class: bool = False,
+    score: str = "lac",
+) -> SetRule:
+    """The rule of prediction sets from held-out images.
+
+    Args:
+        logits: Of held-out images that had no part in the model or in the temperature, [n, C]; n may be 0.
+        labels: Their true classes, [n].
+        coverage: How often the true class has to be in the set.
+        temperature: What logits are divided by; chosen on other images, see `choose_temperature`.
+        per_class: Promise it for each class by itself.
+        score: "lac" or "aps".
+
+    >>> rule = fit_sets([[2.0, 0.0]] * 9, [0] * 8 + [1], coverage=0.8)
+    >>> rule.sets([[2.0, 0.0], [0.1, 0.0]]).tolist()
+    [[True, False], [True, False]]
+    """
+    z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    rule = SetRule(coverage, per_class, score, float(temperature), (math.inf,), (len(z),))
+    own = rule.scores(z)[np.arange(len(z)), y] if len(z) else np.empty(0)
+    if not per_class:
+        return SetRule(coverage, False, score, rule.temperature, (conformal_quantile(own, coverage),), (len(z),))
+    groups = [own[y == label] for label in range(z.shape[1])]
+    quantiles = tuple(conformal_quantile(group, coverage) for group in groups)
+    return SetRule(coverage, True, score, rule.temperature, quantiles, tuple(map(len, groups)))
+
+
+def choose_temperature(
+    logits: ArrayLike, labels: ArrayLike, coverage: float, *, around: float, score: str = "lac"
+) -> float:
+    """The temperature with the smallest sets on images that are not used for the promise itself.
+
+    Args:
+        logits: Of these images, [n, C].
+        labels: Their true classes, [n].
+        coverage: Of the sets.
+        around: The temperature of probabilities; candidates are a quarter of it to four times it.
+        score: "lac" or "aps".
+    """
+    z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    if len(z) < images_needed(coverage):
+        return around
+
+    def size(temperature: float) -> float:
+        return float(fit_sets(z, y, coverage, temperature=temperature, score=score).sets(z).sum(axis=1).mean())
+
+    candidates = sorted(TEMPERATURES, key=lambda factor: abs(math.log(factor)))  # of equals, the nearest
+    return around * min(candidates, key=lambda factor: size(factor * around))
+
+
+def set_sizes(inside: NDArray[np.bool_]) -> dict[str, float]:
+    """Mean size of sets, and the shares with one class and with all classes."""
+    sizes = inside.sum(axis=1)
+    return {
+        "mean": float(sizes.mean()),
+        "one": float((sizes == 1).mean()),
+        "all": float((sizes == inside.shape[1]).mean()),
+    }
+
+
+def softmax(logits: Floats) -> Floats:
+    """Over the last dimension, in float64."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def as_fraction(name: str, value: float) -> Fraction:
+    """A share as it is written, so that 10 · 0.9 is 9 exactly; refuses what is no share."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction) or not 0 < value < 1:
+        raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
+    return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
+
+
+def names_in(inside: Sequence[bool] | NDArray[np.bool_], names: Sequence[str], order: Floats) -> tuple[str, ...]:
+    """The classes in a set, the most probable first."""
+    return tuple(names[label] for label in np.argsort(-order, kind="stable").tolist() if inside[label])
