@@ -22,7 +22,7 @@ from calprompt.metrics import (
     risk_coverage,
 )
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.metrics.selective import STARTS, THRESHOLDS
+from calprompt.metrics.selective import STARTS, THRESHOLDS, choose_start
 
 confidences = st.one_of(st.floats(0, 1, allow_subnormal=False), st.integers(0, 6).map(lambda k: k / 6))
 samples = st.lists(st.tuples(confidences, st.booleans()), min_size=1, max_size=40)
@@ -177,23 +177,45 @@ def test_order_does_not_matter() -> None:
 
 
 def test_all_right_accepts_everything_if_there_are_enough() -> None:
-    chosen = guaranteed_threshold([0.7] * 90, [True] * 90, 0.05)
+    chosen = guaranteed_threshold([0.7] * 94, [True] * 94, 0.05)
     assert (chosen.threshold, chosen.coverage, chosen.error, chosen.reason) == (0.0, 1.0, 0.0, None)
-    few = guaranteed_threshold([0.7] * 89, [True] * 89, 0.05)  # 0.95^89 > 0.05 / 5
-    assert (few.threshold, few.needed, few.coverage, few.error) == (None, 90, 0.0, None)
+    few = guaranteed_threshold([0.7] * 93, [True] * 93, 0.05)  # 0.95^93 > 0.05 / 6
+    assert (few.threshold, few.needed, few.coverage, few.error) == (None, 94, 0.0, None)
     assert few.reason == (
-        "0 of the 89 validation images with a confidence of 0.6 or more are wrong; at this error rate it would take "
-        "about 90 such images"
+        "0 of the 93 validation images with a confidence of 0.3 or more are wrong; at this error rate it would take "
+        "about 94 such images"
     )
+
+
+def test_a_start_chosen_on_other_images_needs_fewer_of_them() -> None:
+    rng = np.random.default_rng(4)
+    pilot, held_out = rng.uniform(0.5, 1, 200), rng.uniform(0.5, 1, 70)
+    start = choose_start(pilot, np.ones(200), 0.05, images=70)
+    assert start in THRESHOLDS
+    assert guaranteed_threshold(held_out, np.ones(70), 0.05).threshold is None
+    chosen = guaranteed_threshold(held_out, np.ones(70), 0.05, starts=[start])
+    assert chosen.threshold == 0.0
+
+
+def test_a_chosen_start_keeps_the_guarantee() -> None:
+    """Also if the other images mislead: theirs are all right."""
+    rng = np.random.default_rng(5)
+    broken = 0
+    for _ in range(2000):
+        confidence = rng.uniform(0.5, 1, 100)
+        correct = rng.random(100) < 0.9
+        start = choose_start(rng.uniform(0.5, 1, 50), np.ones(50), 0.1, images=100)
+        broken += guaranteed_threshold(confidence, correct, 0.0999, 0.9, starts=[start]).threshold is not None
+    assert broken / 2000 <= 0.1 + 3 * math.sqrt(0.09 / 2000)
 
 
 def test_what_cannot_be_guaranteed_says_why() -> None:
     wrong = guaranteed_threshold([0.97] * 500, [False] * 500, 0.05)
     assert (wrong.threshold, wrong.needed) == (None, None)
-    assert "500 of the 500 validation images with a confidence of 0.6 or more are wrong" in str(wrong.reason)
+    assert "500 of the 500 validation images with a confidence of 0.3 or more are wrong" in str(wrong.reason)
     assert "more images alone would not help" in str(wrong.reason)
-    timid = guaranteed_threshold([0.3] * 500, [True] * 500, 0.05)
-    assert timid.reason == "no validation image has a confidence of 0.6 or more; it would take 90, all of them right"
+    timid = guaranteed_threshold([0.2] * 500, [True] * 500, 0.05)
+    assert timid.reason == "no validation image has a confidence of 0.3 or more; it would take 94, all of them right"
     near = guaranteed_threshold([0.9] * 1000, [True] * 951 + [False] * 49, 0.0491)
     assert "too near the target" in str(near.reason)
     some = guaranteed_threshold([0.9] * 100, [True] * 97 + [False] * 3, 0.05)

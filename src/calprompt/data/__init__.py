@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from calprompt.data.digests import image_digests
     from calprompt.data.folders import read_folder
     from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
+    from calprompt.data.inputs import GivenImages
+    from calprompt.data.labelled import LabelledImages, labelled_images
     from calprompt.data.load import load_dataset
     from calprompt.data.memory import ImageMemory
     from calprompt.data.saved_splits import load_split, save_split
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "FeatureRows",
+    "GivenImages",
     "ImageFiles",
     "ImageMemory",
     "ImageRows",
     "Images",
+    "LabelledImages",
     "Part",
     "Split",
     "UnreadableImages",
@@ -36,6 +40,7 @@ __all__ = [
     "few_shot",
     "find_unreadable",
     "image_digests",
+    "labelled_images",
     "load_dataset",
     "load_split",
     "read_folder",
@@ -53,6 +58,8 @@ __getattr__, __dir__ = lazy_exports(
         "digests": ("image_digests",),
         "folders": ("read_folder",),
         "images": ("FeatureRows", "ImageFiles", "ImageRows", "Images"),
+        "inputs": ("GivenImages",),
+        "labelled": ("LabelledImages", "labelled_images"),
         "load": ("load_dataset",),
         "memory": ("ImageMemory",),
         "saved_splits": ("load_split", "save_split"),

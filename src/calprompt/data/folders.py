@@ -39,8 +39,8 @@ def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
     return list_folder(root, split_seed=split_seed).dataset()
 
 
-def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
-    """The class names and images in a folder, see above."""
+def list_folder(root: Path, *, split_seed: int = SPLIT_SEED, split: bool = True) -> Listing:
+    """The class names and images in a folder, see above; without `split`, images that have none are all to train."""
     inside = [folder.name for folder in subfolders(root)]
     _refuse([unprintable(root / name) for name in inside if not is_utf8(name)])
     if not inside:
@@ -56,7 +56,7 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Listing:
         inside == ["test"] and bool(subfolders(root / "test"))
     )
     if not looks_split:
-        class_names, rows = _split_here(root, inside, split_seed)
+        class_names, rows = _split_here(root, inside, split_seed) if split else _all_to_train(root, inside)
     elif "test" not in inside:
         raise DataError(
             f"{root} has train/ but no test/; put the images to test on there, one folder per class, or give "
@@ -102,6 +102,18 @@ def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str
             rows[kind] += [(path, label) for path in part]
     _refuse(wrong)
     return class_names, rows
+
+
+def _all_to_train(root: Path, class_names: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
+    rows: list[Row] = []
+    wrong = []
+    for label, name in enumerate(class_names):
+        try:
+            rows += class_rows(root, root / name, label)
+        except DataError as error:
+            wrong.append(str(error))
+    _refuse(wrong)
+    return class_names, {"train": rows, "val": [], "test": []}
 
 
 def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, list[Row]]]:

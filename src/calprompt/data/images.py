@@ -212,11 +212,15 @@ class PillowPicture(Digested):
     def check(self) -> None:
         """It is decoded already."""
 
-    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+    def decode(self) -> Image.Image:
+        """The picture, in RGB."""
         try:
-            image = as_rgb(self.image)
+            return as_rgb(self.image)
         except ImageError as error:
             raise ImageError(error.reason, self.name) from error
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        image = self.decode()
         if not drawn:
             return [preprocessing.evaluation()(image)]
         return [preprocessing.training(generator)(image) for generator in drawn]

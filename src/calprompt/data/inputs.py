@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from calprompt.data.decoding import read
-from calprompt.data.images import FileContent, Picture, PillowPicture
+from calprompt.data.images import FileContent, Images, Picture, PillowPicture
 from calprompt.errors import ImageError, SettingError
 
+if TYPE_CHECKING:
+    from calprompt.clip import Backbone, BackboneIdentity
+
 CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenImages(Images):
+    """Images as users have them: paths, bytes, PIL images or arrays.
+
+    Attributes:
+        items: The images.
+        names: A path, or "image 3" for the fourth that has none.
+        upright: Turn images as their EXIF data say.
+    """
+
+    items: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    upright: bool = False
+    has_pixels: ClassVar[bool] = True
+    augmented: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            names = (str(item) if isinstance(item, str | Path) else f"image {n}" for n, item in enumerate(self.items))
+            object.__setattr__(self, "names", tuple(names))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, indices: Sequence[int]) -> GivenImages:
+        return GivenImages(tuple(self.items[i] for i in indices), tuple(self.names[i] for i in indices), self.upright)
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def read(self, index: int) -> Picture:
+        try:
+            return open_image(self.items[index], index, upright=self.upright, name=self.names[index])
+        except ImageError as error:
+            raise ImageError(error.reason, self.names[index]) from error
+
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
+        """Pictures suit every backbone: its preprocessing sees to that."""
 
 
 def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
@@ -42,18 +86,19 @@ def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
     return images, len(images) if isinstance(images, Sized) else None
 
 
-def open_image(image: Any, number: int, *, upright: bool = False) -> Picture:
+def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
     """One image of whatever kind, read and ready to be decoded.
 
     Args:
         image: A path, bytes, a PIL image or a uint8 array [height, width(, channels)].
         number: Its place, which names an image that has no path.
         upright: Turn it as its EXIF data say.
+        name: What an image without a path is called; "image 3" for number 3, unless given.
 
     Raises:
         ImageError: if it cannot be read.
     """
-    name = f"image {number}"
+    name = name or f"image {number}"
     if isinstance(image, str | Path):
         try:
             return FileContent(str(image), read(os.fspath(Path(image).expanduser())), upright)

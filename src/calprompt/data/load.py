@@ -70,8 +70,13 @@ def load_dataset(
     return _upright(dataset) if upright else dataset
 
 
-def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: str | Path | None = None) -> Listing:
-    """Class names and images of anything but tensors and saved splits; opens no image."""
+def list_dataset(
+    data: str | Path, *, root: str | Path | None = None, classes: str | Path | None = None, split: bool = True
+) -> Listing:
+    """Class names and images of anything but tensors and saved splits; opens no image.
+
+    Without `split`, the images of a folder or table that says nothing of splits are all to train.
+    """
     path = locate(data, root)
     place = None if root is None else Path(root).expanduser()
     classes_file = None if classes is None else Path(classes).expanduser()
@@ -79,12 +84,12 @@ def list_dataset(data: str | Path, *, root: str | Path | None = None, classes: s
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
         listing = catalogue.get(str(data)).listing(place)
     elif path.is_dir():
-        listing = _folder(path)
+        listing = _folder(path, split)
         classes_file = classes_file or find_classes(path)
     elif not path.exists():
         raise DataError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
     elif path.suffix.lower() in TABLES:
-        listing = list_table(path, place)
+        listing = list_table(path, place, split=split)
         classes_file = classes_file or find_classes(path.parent)
         numbered = all(name.isdecimal() for name in listing.class_names)
     elif path.suffix.lower() == ".json":
@@ -115,7 +120,7 @@ def is_class_folders(path: Path) -> bool:
     return path.is_dir() and catalogue.recognise(path) is None and not _split_files(path)
 
 
-def _folder(path: Path) -> Listing:
+def _folder(path: Path, split: bool) -> Listing:
     """A folder of images, or one that a split file in it describes."""
     entry = catalogue.recognise(path)
     if entry is not None:
@@ -123,7 +128,7 @@ def _folder(path: Path) -> Listing:
     files = _split_files(path)
     if len(files) > 1:
         raise DataError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
-    return list_split_file(files[0]) if files else list_folder(path)
+    return list_split_file(files[0]) if files else list_folder(path, split=split)
 
 
 def _split_files(folder: Path) -> list[Path]:

@@ -44,8 +44,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 TableRow = tuple[str, str, str]  # path, label and split of a row, the split "" if it says none
 
 
-def list_table(path: Path, root: Path | None = None) -> Listing:
-    """The class names and images in a table."""
+def list_table(path: Path, root: Path | None = None, *, split: bool = True) -> Listing:
+    """The class names and images in a table; without `split`, images that have none are all to train."""
     records = _jsonl(path) if path.suffix.lower() == ".jsonl" else _csv(path)
     entries = _checked(path, records)
     folder, paths = _places(root or path.parent, [row[0] for row in entries])
@@ -53,12 +53,15 @@ def list_table(path: Path, root: Path | None = None) -> Listing:
     class_names = _class_names(path, [label for _, label, _ in entries])
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
-    if any(split for _, _, split in entries):
-        for place, label, split in entries:
-            rows[split].append((place, labels[label]))
+    if any(side for _, _, side in entries):
+        for place, label, side in entries:
+            rows[side].append((place, labels[label]))
         return Listing(path.stem, folder, tuple(class_names), rows)
     for name in class_names:
         own = [place for place, label, _ in entries if label == name]
+        if not split:
+            rows["train"] += [(place, labels[name]) for place in own]
+            continue
         if len(own) < 2:
             raise DataError(f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test")
         for kind, part in split_class(name, own).items():

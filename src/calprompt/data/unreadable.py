@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.images import FileContent, ImageFiles
+from calprompt.data.images import FileContent, ImageFiles, Images, PillowPicture
+from calprompt.data.inputs import GivenImages
 from calprompt.errors import DataError, ImageError
 from calprompt.parallel import map_in_threads
 from calprompt.progress import Progress, silent
@@ -62,19 +63,19 @@ def find_unreadable(
         From the name of each image that cannot be decoded to what is wrong with it.
     """
     known_good = set() if known_good is None else known_good
-    places = {
+    places: dict[str, tuple[Images, int]] = {
         name: (split.images, index)
         for split in splits
-        if isinstance(split.images, ImageFiles)
-        for index, name in enumerate(split.images.paths)
-        if name not in known_good
+        if isinstance(split.images, ImageFiles | GivenImages)
+        for index in range(len(split.images))
+        if (name := split.images.name(index)) not in known_good
     }
 
-    def reason(place: tuple[ImageFiles, int]) -> str | None:
+    def reason(place: tuple[Images, int]) -> str | None:
         images, index = place
         try:
             picture = images.read(index)
-            assert isinstance(picture, FileContent)
+            assert isinstance(picture, FileContent | PillowPicture)
             picture.decode()
         except ImageError as error:
             return error.reason

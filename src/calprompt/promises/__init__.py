@@ -4,7 +4,9 @@ Everything here is arithmetic on numpy arrays of logits; it needs neither torch 
 """
 
 from calprompt.promises.conformal import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
+from calprompt.promises.division import Division, Refusal, Requests, divide
 from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
+from calprompt.promises.promise import Evidence, Promise, make_promises
 from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
 
 __all__ = [
@@ -13,14 +15,21 @@ __all__ = [
     "UNSURE",
     "Answer",
     "DecisionRule",
+    "Division",
+    "Evidence",
     "OpenSetRule",
+    "Promise",
+    "Refusal",
+    "Requests",
     "SetRule",
     "choose_temperature",
     "class_rate_interval",
     "conformal_quantile",
+    "divide",
     "fit_sets",
     "images_needed",
     "make_answers",
+    "make_promises",
     "open_set_scores",
     "rejection_threshold",
 ]

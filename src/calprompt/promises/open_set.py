@@ -133,7 +133,7 @@ def class_rate_interval(rates: ArrayLike, level: float = 0.95) -> tuple[float, f
         Mean, lower and upper end; None with fewer than two classes.
 
     >>> [round(value, 3) for value in class_rate_interval([0.1, 0.3, 0.2, 0.4])]
-    [0.25, 0.0, 0.54]
+    [0.25, 0.0, 0.541]
     """
     values = np.asarray(rates, dtype=np.float64)
     if len(values) < 2:

@@ -54,7 +54,7 @@ from calprompt.tuners import Tuner
 
 
 def run(
-    config: RunConfig,
+    config: RunConfig | RunPlan,
     out: str | Path = "runs",
     *,
     resources: Resources | None = None,
@@ -64,7 +64,7 @@ def run(
     """Train and evaluate into a folder of its own; a finished run is read back, a killed one continued.
 
     Args:
-        config: The settings of the run.
+        config: The settings of the run, or its plan, whose images may come from anywhere.
         out: The run's folder goes into this one.
         resources: Backbones, datasets and features that are loaded already, and that the next run may use.
         store: Where image features are kept on disk for other runs, if no `resources` are given; the result is the
@@ -80,7 +80,7 @@ def run(
     timings: dict[str, float] = {}
     resources = resources or Resources(store=store)
     with clock(timings, "load"):
-        planned = plan(config, resources=resources, progress=progress)
+        planned = config if isinstance(config, RunPlan) else plan(config, resources=resources, progress=progress)
     folder = planned.locate(out)
     _check_owner(folder, planned)
     if _is_usable_run(folder):

@@ -205,7 +205,7 @@ def _shuffled(rows: list[NamedRow]) -> list[list[NamedRow]]:
 
 def _matlab(path: Path) -> Any:
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
+        from scipy.io import loadmat
     except ImportError as error:
         raise DataError(f"{path.name} is a MATLAB file; reading it needs SciPy: pip install scipy") from error
     if not path.is_file():
