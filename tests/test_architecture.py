@@ -18,9 +18,9 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums"},
+    {"errors", "lazy", "parallel", "progress", "progress_display", "text", "cache", "outputs", "loss_sums"},
     {"options", "files", "extensions", "class_names"},
-    {"registry", "tensor_files", "training_config", "pocket"},
+    {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
     {"clip", "data", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},

@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import calprompt
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
-from calprompt.files import canonical_json, file_digest, is_locked, read_json, write_bytes, write_json
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
+from calprompt.sealed_files import read_sealed, require, sealed
 from calprompt.text import shorten
 
 if TYPE_CHECKING:
@@ -157,14 +156,14 @@ def load_run(folder: str | Path) -> Run:
 def read_record(folder: Path) -> dict[str, Any]:
     """run.json of a folder that has one."""
     path = folder / RECORD
-    record = _read_sealed(path, RECORD_KEYS, f"delete it, and {AGAIN}")
+    record = read_sealed(path, FORMAT, RECORD_KEYS, f"delete it, and {AGAIN}")
     parts = {
         "config": CONFIG_KEYS,
         "data": {"name", "class_names"},
         "backbone": {"name", "fingerprint"},
     }
     for part, keys in parts.items():
-        _require(path, record[part], keys, f"delete it, and {AGAIN}", within=part)
+        require(path, record[part], keys, f"delete it, and {AGAIN}", within=part)
     return record
 
 
@@ -173,7 +172,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     record = dict(record)
     if record["status"] == "finished":
         record["files"] = {name: file_digest(folder / name) for name in RESULTS}
-    write_json(folder / RECORD, _sealed(record))
+    write_json(folder / RECORD, sealed(record, FORMAT))
     return record
 
 
@@ -222,11 +221,11 @@ def read_metrics(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
         raise NotFoundError(f"{error}; {AGAIN}") from error
     except CalpromptError as error:
         raise DamagedFileError(f"{error}; {advice}") from error
-    _require(path, metrics, {"zero_shot"}, advice)
+    require(path, metrics, {"zero_shot"}, advice)
     parts = set(metrics) - {"zero_shot"}
-    _require(path, metrics["zero_shot"], parts, advice, within="zero_shot")
+    require(path, metrics["zero_shot"], parts, advice, within="zero_shot")
     for part in parts:
-        _require(path, metrics[part], set(), advice, within=part)
+        require(path, metrics[part], set(), advice, within=part)
     return dict(metrics)
 
 
@@ -276,12 +275,12 @@ def read_evaluation(folder: Path) -> dict[str, Any] | None:
     if not (folder / EVALUATION).is_file():
         return None
     advice = "delete it, and 'calprompt evaluate' writes it again"
-    return _read_sealed(folder / EVALUATION, {"settings", "runs", "rows"}, advice)
+    return read_sealed(folder / EVALUATION, FORMAT, {"settings", "runs", "rows"}, advice)
 
 
 def write_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> Path:
     """Write evaluation.json."""
-    write_json(folder / EVALUATION, _sealed(evaluation))
+    write_json(folder / EVALUATION, sealed(evaluation, FORMAT))
     return folder / EVALUATION
 
 
@@ -290,77 +289,13 @@ def read_transfer(folder: Path) -> Transfer | None:
     if not (folder / TRANSFER).is_file() or not (folder / LOGITS).is_file():
         return None
     path, advice = folder / TRANSFER, "delete it, and 'calprompt transfer' makes it again"
-    record = _read_sealed(path, TRANSFER_KEYS, advice)
-    _require(path, record["metrics"], {"zero_shot"}, advice, within="metrics")
+    record = read_sealed(path, FORMAT, TRANSFER_KEYS, advice)
+    require(path, record["metrics"], {"zero_shot"}, advice, within="metrics")
     return Transfer(folder, record)
 
 
 def write_transfer(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write transfer.json beside its logits; returns the record as written."""
     record = {**record, "files": {LOGITS: file_digest(folder / LOGITS)}}
-    write_json(folder / TRANSFER, _sealed(record))
+    write_json(folder / TRANSFER, sealed(record, FORMAT))
     return record
-
-
-def _sealed(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """With a format number and a checksum of everything."""
-    whole = {"format": FORMAT, **{name: value for name, value in payload.items() if name not in ("format", "checksum")}}
-    return {**whole, "checksum": _checksum(whole)}
-
-
-def _checksum(payload: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(payload)).hexdigest()
-
-
-def _read_sealed(path: Path, keys: set[str], advice: str) -> dict[str, Any]:
-    """A JSON file that `_sealed` made, or one of format 1, verified."""
-    try:
-        payload = read_json(path)
-    except NotFoundError:
-        raise
-    except CalpromptError as error:
-        raise DamagedFileError(f"{error}; {advice}") from error
-    if not isinstance(payload, dict):
-        raise DamagedFileError(f"{path} is damaged, it has no settings by name; {advice}")
-    _refuse_newer(path, payload)
-    checksum = payload.pop("checksum", None)
-    if "format" in payload or checksum is not None:
-        try:
-            right = checksum == _checksum(payload)
-        except (TypeError, ValueError):
-            right = False
-        if not right:
-            raise DamagedFileError(f"{path} is damaged or was edited, its checksum is wrong; {advice}")
-    payload.pop("format", None)
-    _require(path, payload, keys, advice)
-    return payload
-
-
-def _refuse_newer(path: Path, payload: Mapping[str, Any]) -> None:
-    number = payload.get("format", 1)
-    versions = payload.get("versions")
-    written = str(versions.get("calprompt", "")) if isinstance(versions, dict) else ""
-    newer = isinstance(number, int) and number > FORMAT
-    if not newer and written:
-        newer = _release(written) > _release(calprompt.__version__)
-    if newer:
-        by = f"calprompt {written}" if written else "a newer calprompt"
-        raise NewerFormatError(
-            f"{path} was written by {by} (format {number}), and this is calprompt {calprompt.__version__}, which reads "
-            f"formats up to {FORMAT}; update calprompt to read it"
-        )
-
-
-def _release(version: str) -> tuple[int, int]:
-    """Major and minor number: what may change a format."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _require(path: Path, payload: Any, keys: set[str], advice: str, within: str | None = None) -> None:
-    place = f" in {within!r}" if within else ""
-    if not isinstance(payload, dict):
-        raise DamagedFileError(f"{path} is damaged, {within or 'it'} has no settings by name; {advice}")
-    missing = sorted(keys - set(payload))
-    if missing:
-        raise DamagedFileError(f"{path} is damaged, it has no {', '.join(missing)}{place}; {advice}")

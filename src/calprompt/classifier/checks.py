@@ -1,0 +1,205 @@
+"""How good a classifier is, from images it did not learn from, beside what is no merit of its own.
+
+majority    always answering the class with the most training images
+zero-shot   the untuned model
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calprompt import metrics
+from calprompt.promises.division import percent
+from calprompt.promises.promise import Evidence
+from calprompt.text import plural, shorten
+
+BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
+FEW = 5  # images of a class below which its accuracy says nothing
+Z = 1.959963984540054  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Band:
+    """Answers of about the same confidence.
+
+    Attributes:
+        low: Confidences above this one,
+        high: up to this one.
+        images: How many there are.
+        confidence: Their mean confidence.
+        accuracy: How many of them were right.
+        interval: Of the accuracy, 95 %.
+    """
+
+    low: float
+    high: float
+    images: int
+    confidence: float
+    accuracy: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was measured on some images.
+
+    Attributes:
+        source: Which images: "held out" or "cross-fitted", or the name of other data.
+        images: How many.
+        accuracy: Share of right predictions.
+        interval: Of the accuracy, 95 %.
+        majority: Accuracy of always answering the largest class.
+        majority_class: Which one that is.
+        zero_shot: Accuracy of the untuned model; None if it is not known.
+        metrics: All metrics with the calibrator.
+        uncalibrated: All metrics without it.
+        per_class: For each class, images and right predictions.
+        confusion: How often a true class (row) was taken for another (column).
+        bands: How often answers of some confidence were right.
+    """
+
+    source: str
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    majority: float
+    majority_class: str
+    zero_shot: float | None
+    metrics: dict[str, Any]
+    uncalibrated: dict[str, Any]
+    per_class: dict[str, tuple[int, int]]
+    confusion: list[list[int]]
+    bands: list[Band]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @property
+    def most_confused(self) -> list[tuple[str, str, int]]:
+        """True class, predicted class and how often, the most frequent first."""
+        names = list(self.per_class)
+        pairs = [
+            (names[row], names[column], count)
+            for row, counts in enumerate(self.confusion)
+            for column, count in enumerate(counts)
+            if row != column and count
+        ]
+        return sorted(pairs, key=lambda pair: -pair[2])
+
+    @property
+    def weak_classes(self) -> list[str]:
+        """Classes of which fewer than half were right, where enough images tell."""
+        return [name for name, (n, right) in self.per_class.items() if n >= FEW and right < n / 2]
+
+    def verdict(self, backbone: str) -> list[str]:
+        """What to think of it, in sentences."""
+        low, _ = self.interval
+        lines = []
+        if low <= self.majority:
+            lines.append(
+                f"It is of no use as it is: always answering {self.majority_class!r} would be right on "
+                f"{percent(round(self.majority, 3))}, and this model cannot be told from that."
+            )
+        elif self.zero_shot is not None and self.accuracy < self.zero_shot:
+            lines.append(
+                f"Tuning did not help here: the untuned model is right on {percent(round(self.zero_shot, 3))}. More "
+                "images, or another tuner, may."
+            )
+        if self.weak_classes:
+            lines.append(f"It is wrong on most images of {shorten(self.weak_classes)}: look at these before using it.")
+        if lines and backbone == "pocket":
+            lines.append(
+                "The pocket is a small model to try things with. For real photographs use a real CLIP, such as "
+                "backbone=ViT-B-16-quickgelu/openai."
+            )
+        return lines
+
+
+def check(
+    source: str,
+    images: Evidence,
+    class_names: Sequence[str],
+    *,
+    majority: int,
+    zero_shot_logits: NDArray[Any] | None = None,
+) -> Check:
+    """Measure predictions of images that the model did not learn from.
+
+    Args:
+        source: What these images are.
+        images: Logits, calibrated probabilities and labels.
+        class_names: Of the labels.
+        majority: The class with the most training images.
+        zero_shot_logits: Of the untuned model, [n, C].
+    """
+    labels, predicted = images.labels, images.probabilities.argmax(axis=1)
+    n, right = len(labels), int(images.correct.sum())
+    confusion = np.zeros((len(class_names), len(class_names)), dtype=np.int64)
+    np.add.at(confusion, (labels, predicted), 1)
+    per_class = {
+        name: (int(row.sum()), int(row[label]))
+        for label, (name, row) in enumerate(zip(class_names, confusion, strict=True))
+    }
+    untuned = None if zero_shot_logits is None else float((zero_shot_logits.argmax(axis=1) == labels).mean())
+    return Check(
+        source=source,
+        images=n,
+        accuracy=right / n,
+        interval=share_interval(right, n),
+        majority=float((labels == majority).mean()),
+        majority_class=class_names[majority],
+        zero_shot=untuned,
+        metrics=metrics.evaluate(images.probabilities, labels),
+        uncalibrated=metrics.evaluate(images.logits, labels, from_logits=True),
+        per_class=per_class,
+        confusion=confusion.tolist(),
+        bands=_bands(images.confidence, images.correct),
+    )
+
+
+def share_interval(count: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(end, 3) for end in share_interval(9, 10)]
+    [0.596, 0.982]
+    """
+    if not n:
+        return 0.0, 1.0
+    share, spread = count / n, Z * math.sqrt(count / n * (1 - count / n) / n + Z**2 / (4 * n**2))
+    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def _bands(confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[Band]:
+    found = []
+    for low, high in pairwise(BANDS):
+        inside = (confidence > low) & (confidence <= high)
+        n = int(inside.sum())
+        if n:
+            right = int(correct[inside].sum())
+            found.append(Band(low, high, n, float(confidence[inside].mean()), right / n, share_interval(right, n)))
+    return found
+
+
+def band_sentence(band: Band) -> str:
+    """A band in words.
+
+    >>> band_sentence(Band(0.9, 1.0, 40, 0.95, 0.925, (0.80, 0.97)))
+    'of 40 answers above 90 % sure (95 % on average), 92 % were right (80 to 97 %)'
+    """
+    low, high = band.interval
+    where = (
+        f"above {percent(band.low)} sure" if band.high == 1 else f"{100 * band.low:.0f} to {percent(band.high)} sure"
+    )
+    return (
+        f"of {plural(band.images, 'answer')} {where} ({100 * band.confidence:.0f} % on average), "
+        f"{100 * band.accuracy:.0f} % were right ({100 * low:.0f} to {100 * high:.0f} %)"
+    )

@@ -1,0 +1,126 @@
+"""All settings of a classifier. Reading their names and defaults needs no torch; they are checked when it is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from calprompt.errors import SettingError
+from calprompt.options import check_types
+from calprompt.promises.division import Requests
+from calprompt.runs.config import RunConfig
+from calprompt.training_config import TrainingConfig
+
+DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
+
+
+@dataclass(eq=False, repr=False)
+class FitSettings:
+    """Settings of `Classifier`, which are also the flags of `calprompt fit`.
+
+    Attributes:
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
+        tuner: Which prompts are learned and how; see 'calprompt list'.
+        loss: A name or a sum such as 'ce + 5*moments'.
+        calibrator: Makes confidences match how often they are right; none: the model's own.
+        target_error: Largest error rate among answered images that is promised, such as 0.05; 0: no such promise.
+        coverage: How often the true class is in the prediction set, which is promised; 0: no prediction sets.
+        per_class: Promise the coverage for each class by itself too.
+        level: How sure the promise on errors is.
+        none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
+        shots: Images of a class to tune on at most; the others are held out. All that are not held out if None.
+        held_out: Share of each class to hold out for promises; what they need if None.
+        folds: Of cross-fitting, on which the calibrator is fitted.
+        options: Options of the tuner, such as context=4.
+        epochs: Passes over the training images.
+        batch_size: Images in a training step.
+        lr: Learning rate.
+        seed: Seed of the division, of prompts and of batches.
+        views: Random crops of every training image, taken in turn by the epochs.
+        crop: Smallest share of an image's area in a crop.
+        template: Sentence of the untuned model; the dataset's, or 'a photo of a {}.', if None.
+        class_names: What the model reads for labels that are no words: from label to name.
+        classes: File with the order and names of the classes, and their template.
+        root: Folder that has the datasets, or the images of a table.
+        ignore_exif: Leave images as they are stored, instead of turning them as their EXIF data say.
+        skip_bad: Leave out images that cannot be read, instead of stopping with a list of them.
+        device: Where to compute: cpu, cuda, cuda:1, …
+        dtype: Of the backbone's weights: float32, float16, bfloat16 or float64.
+        chunk: Classes encoded at a time, to save memory; all of them if None.
+        backbone_config: Open_clip model name or JSON config, for a weights file that has none.
+        imports: Python files of your own that register tuners, losses or calibrators.
+        work_dir: Where an interrupted fit is kept to be continued; the cache folder if None.
+        verbose: Show progress, and say at the end what was done and how sure it is.
+    """
+
+    backbone: str = DEFAULT_BACKBONE
+    tuner: str = "coop"
+    loss: str = "tcpt"
+    calibrator: str = "temperature"
+    target_error: float = 0.1
+    coverage: float = 0.9
+    per_class: bool = False
+    level: float = 0.95
+    none_of_these: float = 0.05
+    shots: int | None = 64
+    held_out: float | None = None
+    folds: int = 5
+    options: Mapping[str, Any] | None = None
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 0.002
+    seed: int = 1
+    views: int | None = 8
+    crop: float = 0.5
+    template: str | None = None
+    class_names: Mapping[Any, str] | Sequence[str] | None = None
+    classes: str | None = None
+    root: str | None = None
+    ignore_exif: bool = False
+    skip_bad: bool = False
+    device: str = "cpu"
+    dtype: str = "float32"
+    chunk: int | None = None
+    backbone_config: str | None = None
+    imports: tuple[str, ...] = ()
+    work_dir: str | None = None
+    verbose: bool = True
+
+    def checked_requests(self) -> Requests:
+        """What is to be promised; raises for whatever is wrong with the settings."""
+        values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
+        check_types("setting", FitSettings.__init__, values)
+        for name in ("target_error", "coverage", "none_of_these"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"{name} must be a share, at least 0 and below 1; got {getattr(self, name)}")
+        if self.folds < 2:
+            raise SettingError(f"folds must be at least 2, got {self.folds}")
+        if self.shots is not None and self.shots < 1:
+            raise SettingError(f"shots must be at least 1, got {self.shots}")
+        return Requests(self.target_error or None, self.coverage or None, self.per_class, self.level)
+
+    def run_config(self, data: str) -> RunConfig:
+        """The settings of the runs that it consists of."""
+        return RunConfig(
+            backbone=self.backbone,
+            data=data,
+            tuner=self.tuner,
+            options=dict(self.options or {}),
+            loss=self.loss,
+            protocol="few-shot",
+            shots=None,
+            training=TrainingConfig(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, seed=self.seed),
+            views=self.views,
+            crop=self.crop,
+            template=self.template,
+            chunk=self.chunk,
+            device=self.device,
+            dtype=self.dtype,
+            backbone_config=self.backbone_config,
+            imports=tuple(self.imports),
+            root=self.root,
+            classes=self.classes,
+            exif=not self.ignore_exif,
+            skip_bad=self.skip_bad,
+        )

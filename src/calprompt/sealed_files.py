@@ -1,0 +1,88 @@
+"""JSON files with a format number and a checksum of themselves: damage, edits and newer formats are noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import calprompt
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
+from calprompt.files import canonical_json, read_json
+
+
+def sealed(payload: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """With a format number and a checksum of everything."""
+    whole = {"format": number, **{name: value for name, value in payload.items() if name not in ("format", "checksum")}}
+    return {**whole, "checksum": _checksum(whole)}
+
+
+def read_sealed(path: Path, number: int, keys: set[str], advice: str) -> dict[str, Any]:
+    """A JSON file that `sealed` made, or one without a format number, verified.
+
+    Args:
+        path: The file.
+        number: The newest format that is known.
+        keys: What has to be in it.
+        advice: What to do if it is damaged.
+
+    Raises:
+        DamagedFileError: if it is not what was written; `NewerFormatError` if a newer version wrote it.
+    """
+    try:
+        payload = read_json(path)
+    except NotFoundError:
+        raise
+    except CalpromptError as error:
+        raise DamagedFileError(f"{error}; {advice}") from error
+    if not isinstance(payload, dict):
+        raise DamagedFileError(f"{path} is damaged, it has no settings by name; {advice}")
+    _refuse_newer(path, payload, number)
+    checksum = payload.pop("checksum", None)
+    if "format" in payload or checksum is not None:
+        try:
+            right = checksum == _checksum(payload)
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise DamagedFileError(f"{path} is damaged or was edited, its checksum is wrong; {advice}")
+    payload.pop("format", None)
+    require(path, payload, keys, advice)
+    return payload
+
+
+def require(path: Path, payload: Any, keys: set[str], advice: str, within: str | None = None) -> None:
+    """Raise for keys that are missing."""
+    place = f" in {within!r}" if within else ""
+    if not isinstance(payload, dict):
+        raise DamagedFileError(f"{path} is damaged, {within or 'it'} has no settings by name; {advice}")
+    missing = sorted(keys - set(payload))
+    if missing:
+        raise DamagedFileError(f"{path} is damaged, it has no {', '.join(missing)}{place}; {advice}")
+
+
+def _checksum(payload: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
+
+
+def _refuse_newer(path: Path, payload: Mapping[str, Any], known: int) -> None:
+    number = payload.get("format", 1)
+    versions = payload.get("versions")
+    written = str(versions.get("calprompt", "")) if isinstance(versions, dict) else ""
+    newer = isinstance(number, int) and number > known
+    if not newer and written:
+        newer = _release(written) > _release(calprompt.__version__)
+    if newer:
+        by = f"calprompt {written}" if written else "a newer calprompt"
+        raise NewerFormatError(
+            f"{path} was written by {by} (format {number}), and this is calprompt {calprompt.__version__}, which reads "
+            f"formats up to {known}; update calprompt to read it"
+        )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Major and minor number: what may change a format."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
