@@ -4,6 +4,7 @@
     tuner = calprompt.create_tuner("coop", backbone, ["cat", "dog"])  prompts to learn
     run = calprompt.run(calprompt.RunConfig("pocket", "photos/"))     trained and evaluated into a folder
     calprompt.Predictor.from_run(run.folder).predict("cat.jpg")       calibrated probabilities
+    calprompt.Classifier("pocket").fit("photos/").answer("cat.jpg")   all of it, for practitioners
 
 Names are imported when they are first used: importing the package takes milliseconds and no torch.
 """
@@ -17,6 +18,7 @@ from calprompt.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calprompt.classifier import Classifier
     from calprompt.clip import Backbone, load_backbone
     from calprompt.data import Dataset, load_dataset
     from calprompt.errors import (
@@ -46,16 +48,19 @@ if TYPE_CHECKING:
         weighted_maximum_calibration_error,
     )
     from calprompt.predictor import Prediction, Predictor
+    from calprompt.promises import Answer
     from calprompt.runs import Resources, Run, RunConfig, load_run, plan, run
     from calprompt.training import train
     from calprompt.training_config import TrainingConfig
     from calprompt.tuners import Tuner, create_tuner
 
 __all__ = [
+    "Answer",
     "Backbone",
     "BackboneError",
     "BusyError",
     "CalpromptError",
+    "Classifier",
     "DamagedFileError",
     "DataError",
     "Dataset",
@@ -97,6 +102,7 @@ __all__ = [
 ]
 
 _EXPORTS = {
+    "classifier": ("Classifier",),
     "clip": ("Backbone", "load_backbone"),
     "data": ("Dataset", "load_dataset"),
     "errors": (
@@ -126,6 +132,7 @@ _EXPORTS = {
         "weighted_maximum_calibration_error",
     ),
     "predictor": ("Prediction", "Predictor"),
+    "promises": ("Answer",),
     "runs": ("Resources", "Run", "RunConfig", "load_run", "plan", "run"),
     "training": ("train",),
     "training_config": ("TrainingConfig",),

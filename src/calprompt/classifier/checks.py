@@ -193,13 +193,13 @@ def band_sentence(band: Band) -> str:
     """A band in words.
 
     >>> band_sentence(Band(0.9, 1.0, 40, 0.95, 0.925, (0.80, 0.97)))
-    'of 40 answers above 90 % sure (95 % on average), 92 % were right (80 to 97 %)'
+    'Of 40 answers above 90 % sure (95 % on average), 92 % were right (80 to 97 %)'
     """
     low, high = band.interval
     where = (
         f"above {percent(band.low)} sure" if band.high == 1 else f"{100 * band.low:.0f} to {percent(band.high)} sure"
     )
     return (
-        f"of {plural(band.images, 'answer')} {where} ({100 * band.confidence:.0f} % on average), "
+        f"Of {plural(band.images, 'answer')} {where} ({100 * band.confidence:.0f} % on average), "
         f"{100 * band.accuracy:.0f} % were right ({100 * low:.0f} to {100 * high:.0f} %)"
     )

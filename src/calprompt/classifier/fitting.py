@@ -34,6 +34,7 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.predictor import Predictor
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, OpenSetRule, Promise, Requests, divide, make_promises
+from calprompt.promises.division import join_groups
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.rule import DecisionRule
 from calprompt.runs import Resources, Run, RunPlan, run
@@ -44,6 +45,7 @@ from calprompt.runs.preparation import create_tuner, run_backbone
 
 OPEN_SET_SCORE = "max_logit"
 FITS = "fits"
+REQUESTS = ("target_error", "coverage", "per_class", "level", "none_of_these", "shots", "held_out", "folds", "group_by")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,8 @@ class FittedModel:
         data: Name of the data.
         skipped: Images left out, and why.
         seconds: How long it took.
+        logit_scale: What cosines are multiplied by.
+        requests: Settings of the classifier that its runs do not have, such as the promises asked for.
     """
 
     config: RunConfig
@@ -127,6 +131,8 @@ class FittedModel:
     data: str = ""
     skipped: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    logit_scale: float = 100.0
+    requests: dict[str, Any] = field(default_factory=dict)
 
     def predictor(self, resources: Resources) -> Predictor:
         """The predictor on the classes it was fitted on."""
@@ -145,7 +151,12 @@ class FittedModel:
 
 
 def fit_model(
-    settings: FitSettings, data: LabelledImages, *, resources: Resources, progress: Progress = silent
+    settings: FitSettings,
+    data: LabelledImages,
+    *,
+    resources: Resources,
+    groups: Sequence[Any] | None = None,
+    progress: Progress = silent,
 ) -> FittedModel:
     """Fit a classifier.
 
@@ -153,6 +164,7 @@ def fit_model(
         settings: Of the classifier.
         data: The images.
         resources: What is loaded already; its store keeps the features between the runs.
+        groups: Images of one group are not divided.
         progress: Shows how far it is.
 
     Raises:
@@ -161,8 +173,11 @@ def fit_model(
     requests = settings.checked_requests()
     create_calibrator(normalized_spec(settings.calibrator)) if settings.calibrator != NONE else None
     config = settings.run_config(data.name)
-    data, skipped = _readable(data, settings.skip_bad, resources, progress)
+    if groups is not None and len(groups) != len(data.train):
+        raise SettingError(f"groups must have one entry per image, got {len(groups)} for {len(data.train)} images")
+    data, groups, skipped = _readable(data, groups, settings.skip_bad, resources, progress)
     digests = [str(row[2]) for row in image_digests({"images": data.train}, progress)["images"]]
+    names = [data.train.images.name(index) for index in range(len(data.train))]
     division = divide(
         data.train.labels,
         [str(label) for label in data.labels],
@@ -170,7 +185,7 @@ def fit_model(
         folds=settings.folds,
         most_tuned=settings.shots,
         held_out=settings.held_out,
-        groups=digests,
+        groups=join_groups(digests, settings.groups_of(names), groups),
         seed=settings.seed,
     )
     work = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
@@ -264,8 +279,8 @@ def _joined(parts: Sequence[Predicted]) -> Predicted:
 
 
 def _readable(
-    data: LabelledImages, skip_bad: bool, resources: Resources, progress: Progress
-) -> tuple[LabelledImages, dict[str, str]]:
+    data: LabelledImages, groups: Sequence[Any] | None, skip_bad: bool, resources: Resources, progress: Progress
+) -> tuple[LabelledImages, Sequence[Any] | None, dict[str, str]]:
     """The data with images that can be read, each opened once."""
     images = data.train.images
     if isinstance(images, ImageFiles):
@@ -273,12 +288,13 @@ def _readable(
     if not len(data.train):
         raise DataError(f"{data.name} has no images to learn from")
     if not skip_bad:
-        return data, {}
+        return data, groups, {}
     skipped = find_unreadable([data.train], progress=progress)
     kept = [index for index in range(len(data.train)) if data.train.images.name(index) not in skipped]
     if not kept:
         raise DataError(f"no image of {data.name} can be read")
-    return replace(data, train=data.train.take(kept)), skipped
+    groups = None if groups is None else [groups[index] for index in kept]
+    return replace(data, train=data.train.take(kept)), groups, skipped
 
 
 def _finish(
@@ -340,6 +356,8 @@ def _finish(
         notes=tuple(notes),
         data=data.name,
         skipped=skipped,
+        logit_scale=scale,
+        requests={name: getattr(settings, name) for name in REQUESTS},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,6 +33,7 @@ class FitSettings:
         shots: Images of a class to tune on at most; the others are held out. All that are not held out if None.
         held_out: Share of each class to hold out for promises; what they need if None.
         folds: Of cross-fitting, on which the calibrator is fitted.
+        group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
         options: Options of the tuner, such as context=4.
         epochs: Passes over the training images.
         batch_size: Images in a training step.
@@ -66,6 +68,7 @@ class FitSettings:
     shots: int | None = 64
     held_out: float | None = None
     folds: int = 5
+    group_by: str | None = None
     options: Mapping[str, Any] | None = None
     epochs: int = 50
     batch_size: int = 32
@@ -98,7 +101,22 @@ class FitSettings:
             raise SettingError(f"folds must be at least 2, got {self.folds}")
         if self.shots is not None and self.shots < 1:
             raise SettingError(f"shots must be at least 1, got {self.shots}")
+        self.groups_of([])
         return Requests(self.target_error or None, self.coverage or None, self.per_class, self.level)
+
+    def groups_of(self, names: Sequence[str]) -> list[str] | None:
+        """What `group_by` finds in each name, or the name where it finds nothing; None without `group_by`."""
+        if self.group_by is None:
+            return None
+        try:
+            pattern = re.compile(self.group_by)
+        except re.error as error:
+            raise SettingError(f"group_by must be a regular expression, got {self.group_by!r}: {error}") from error
+        found = [pattern.search(name) for name in names]
+        return [
+            name if match is None else "/".join(filter(None, match.groups())) or match[0]
+            for name, match in zip(names, found, strict=True)
+        ]
 
     def run_config(self, data: str) -> RunConfig:
         """The settings of the runs that it consists of."""

@@ -47,7 +47,7 @@ class PixelBank:
         source: The images.
         labels: Class indices [n].
         preprocessing: From an image to pixels.
-        views: How many views each image has.
+        views: How many views each image has; 0: only the one for evaluation.
         features: Frozen features [V, n, D].
     """
 
@@ -59,7 +59,7 @@ class PixelBank:
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The pixels of this epoch's view, [len(indices), 3, size, size]."""
-        view = 1 + (epoch - 1) % self.views if self.source.augmented else 0
+        view = 1 + (epoch - 1) % self.views if self.views and self.source.augmented else 0
         as_uint8 = Uint8Preprocessing.from_dict(self.preprocessing.to_dict())
         loaded = map_in_threads(lambda i: load_views(self.source.read(i), as_uint8, [view])[0], indices.tolist())
         return normalise(torch.stack(list(loaded)), self.preprocessing)

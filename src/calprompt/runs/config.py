@@ -33,7 +33,8 @@ class RunConfig:
         protocol: base-to-novel trains on the first half of the classes and tests on both; few-shot takes all classes.
         shots: Training images per class; all of them if None.
         training: How prompts are trained.
-        views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None.
+        views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None. With
+            0, images are trained on as they are tested.
         crop: Smallest share of an image's area in a crop.
         template: Sentence of the untuned model; the dataset's for this tuner, or 'a photo of a {}.', if None.
         chunk: Classes encoded at a time, to save memory; all of them if None.
@@ -81,10 +82,10 @@ class RunConfig:
             load_extension(path)
         if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
             object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
-        for name in ("shots", "views", "chunk"):
+        for name, least in (("shots", 1), ("views", 0), ("chunk", 1)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be at least 1, got {value}")
+            if value is not None and value < least:
+                raise SettingError(f"{name} must be at least {least}, got {value}")
         if not 0 < self.crop <= 1:
             raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
         if self.template is not None:

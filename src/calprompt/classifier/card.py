@@ -1,0 +1,148 @@
+"""The model card: README.md of a model's folder, for people and for Hugging Face's hub; and the diagram in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from calprompt.classifier.checks import Check
+from calprompt.classifier.fitting import FittedModel, calibrated
+from calprompt.classifier.summary import division_sentence, none_of_these_sentence, summary
+from calprompt.text import shorten
+
+LICENCES = (
+    ("/openai", "MIT (OpenAI's CLIP; its authors advise against use without tests in the setting it is meant for)"),
+    ("pocket", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
+)
+LISTED = 50  # classes in a table
+
+
+def model_card(model: FittedModel) -> str:
+    """README.md, with the metadata that the hub reads at its top."""
+    check = model.checks[0]
+    sections = [
+        _front_matter(model),
+        f"# {model.data}: a classifier of {len(model.labels)} classes\n\n"
+        "A CLIP model with tuned prompts and calibrated confidences, made with calprompt.",
+        _section("What it does, and how sure it is", [f"- {line}" for line in summary(model)]),
+        _section("Calibration", _calibration(model)),
+        _section("Promises and their limits", _promises(model)),
+        _section("Classes", _classes(model, check)),
+        _section("How it was made", _making(model)),
+        _section("Use", _use()),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def draw_reliability(model: FittedModel, path: Path) -> None:
+    """The reliability diagram before and after calibration."""
+    from calprompt.report.reliability import logits_panel, reliability_figure, save_figure
+
+    source = model.checks[0].source
+    rows = model.predicted.fold < 0 if source == "held out" else model.predicted.fold >= 0
+    part = model.predicted.take(rows)
+    after = np.log(np.clip(calibrated(model.calibrator, part, model.text, model.logit_scale), 1e-300, None))
+    bins = 10 if len(part) >= 100 else 5
+    panels = {
+        f"{source} ({len(part)} images)": {
+            "before calibration": logits_panel(part.logits.astype(np.float64), part.labels, n_bins=bins),
+            "after calibration": logits_panel(after, part.labels, n_bins=bins),
+        }
+    }
+    save_figure(reliability_figure(panels), path)
+
+
+def licence_of(backbone: str) -> str:
+    """The licence of a backbone's weights, as far as it is known."""
+    known = (licence for part, licence in LICENCES if backbone == part or backbone.endswith(part))
+    return next(known, "not known to calprompt; look where the weights came from")
+
+
+def _front_matter(model: FittedModel) -> str:
+    return "\n".join(
+        [
+            "---",
+            "library_name: calprompt",
+            "pipeline_tag: image-classification",
+            "tags: [calprompt, clip, prompt-tuning, calibration]",
+            "---",
+        ]
+    )
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(lines)
+
+
+def _calibration(model: FittedModel) -> list[str]:
+    lines = ["| images | | accuracy | ECE | NLL | mean confidence |", "|---|---|---|---|---|---|"]
+    for check in model.checks:
+        for name, values in (("before", check.uncalibrated), ("after", check.metrics)):
+            confidence = 100 * (values["accuracy"] + values["confidence_gap"])
+            lines.append(
+                f"| {check.source}, {check.images} | {name} | {100 * values['accuracy']:.1f} % | "
+                f"{100 * values['ece']:.1f} % | {values['nll']:.3f} | {confidence:.1f} % |"
+            )
+    return [
+        *lines,
+        "",
+        "![Reliability diagram before and after calibration](reliability.png)",
+        "",
+        "The bars are how often answers of a confidence were right; on the dashed line, as often as they say.",
+    ]
+
+
+def _promises(model: FittedModel) -> list[str]:
+    lines = [f"- {promise.sentence}" for promise in model.promises] or ["- Nothing was asked for."]
+    lines.append(f"- {none_of_these_sentence(model.rule.open_set)}")
+    return [
+        *lines,
+        "",
+        "Promises hold for images drawn as these were: the same source, the same proportions of classes, each image by "
+        "itself. They hold one by one, not all at once. They do not hold for images from elsewhere, for classes added "
+        "later, or for many pictures of one object, which are not independent.",
+    ]
+
+
+def _classes(model: FittedModel, check: Check) -> list[str]:
+    lines = ["| class | read as | tuned on | held out | right |", "|---|---|---|---|---|"]
+    for label, name, (tuned, held) in list(zip(model.labels, model.class_names, model.counts, strict=True))[:LISTED]:
+        n, right = check.per_class[str(label)]
+        lines.append(
+            f"| {_cell(label)} | {_cell(name)} | {tuned} | {held} | {f'{right} of {n}' if n else 'not checked'} |"
+        )
+    if len(model.labels) > LISTED:
+        lines.append(f"\nand {len(model.labels) - LISTED} more; images.csv has all.")
+    confused = [f"{true} taken for {other} ({count})" for true, other, count in check.most_confused[:5]]
+    return [*lines, "", f"Most confused: {shorten(confused)}." if confused else "No image was taken for another class."]
+
+
+def _making(model: FittedModel) -> list[str]:
+    config, training = model.config, model.config.training
+    options = "".join(f", {name} = {value}" for name, value in config.options.items())
+    return [
+        f"- {division_sentence(model)}",
+        f"- Backbone: {model.backbone['name']}, fingerprint {model.backbone['fingerprint'][:16]}; its weights are not "
+        f"in this folder. Licence: {licence_of(config.backbone)}.",
+        f"- Tuner {config.tuner}{options}; loss {config.loss}; {training.epochs} epochs, batches of "
+        f"{training.batch_size}, learning rate {training.lr}, seed {training.seed}; template {model.template!r}.",
+        f"- Data: {model.data}, {sum(map(sum, model.counts))} images; images.csv says how each was used and what was "
+        "predicted by prompts that had not seen it.",
+        f"- Time: {model.seconds:.0f} s.",
+    ]
+
+
+def _use() -> list[str]:
+    return [
+        "```python",
+        "import calprompt",
+        "",
+        'classifier = calprompt.Classifier.load("this folder")',
+        'classifier.answer("photo.jpg")  # class, calibrated probability, or unsure, or none of these',
+        "```",
+    ]
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,477 @@
+"""`Classifier`: from a few labelled images to a classifier whose confidence can be acted on.
+
+classifier = Classifier("pocket").fit("photos/")    divides the images, tunes, calibrates, promises
+classifier.answer("cat.jpg")                        class and probability, or unsure, or none of these
+classifier.predict_proba(images)                    as scikit-learn's classifiers do
+classifier.save("model")                            a folder; Classifier.load("model") reads it back
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from calprompt.calibrators import Calibrator, Chain, DistanceAware
+from calprompt.class_names import check_class_names, normalized_name
+from calprompt.classifier.checks import Check, check
+from calprompt.classifier.fitting import FittedModel, fit_model
+from calprompt.classifier.model_folder import read_model, write_model
+from calprompt.classifier.settings import FitSettings
+from calprompt.classifier.summary import summary
+from calprompt.data.labelled import labelled_images
+from calprompt.errors import CalpromptError, DataError, SettingError
+from calprompt.features import FeatureStore
+from calprompt.predictor import PredictionBatch, Predictor
+from calprompt.progress import Progress, silent
+from calprompt.progress_display import show_progress
+from calprompt.promises import Answer, DecisionRule, Evidence, Promise, SetRule, make_answers
+from calprompt.runs.preparation import tuner_for_classes
+from calprompt.runs.resources import Resources
+from calprompt.text import plural, shorten
+
+if TYPE_CHECKING:
+    from calprompt.predictor import ImageLike
+
+ADDED = "classes were added after it was fitted"
+
+
+class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
+    """A CLIP model tuned on a few labelled images, with calibrated probabilities and promises that can be checked.
+
+    Parameters are checked when it is fitted, as in scikit-learn.
+
+    Args:
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or "pocket".
+        tuner: Which prompts are learned and how.
+        loss: A name or a sum such as "ce + 5*moments".
+        calibrator: Makes confidences match how often they are right; "none": the model's own.
+        target_error: Largest error rate among answered images that is promised; 0: no such promise.
+        coverage: How often the true class is in the prediction set, which is promised; 0: no prediction sets.
+        per_class: Promise the coverage for each class by itself too.
+        level: How sure the promise on errors is.
+        none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
+        shots: Images of a class to tune on at most; the others are held out. `None`: all that are not held out.
+        held_out: Share of each class to hold out for promises; `None`: what they need.
+        folds: Of cross-fitting, on which the calibrator is fitted.
+        group_by: Regular expression; images whose names it finds the same text in stay together.
+        options: Options of the tuner, such as {"context": 4}.
+        epochs: Passes over the training images.
+        batch_size: Images in a training step.
+        lr: Learning rate.
+        seed: Seed of the division, of prompts and of batches.
+        views: Random crops of every training image, taken in turn by the epochs.
+        crop: Smallest share of an image's area in a crop.
+        template: Sentence of the untuned model; `None`: the dataset's, or "a photo of a {}.".
+        class_names: What the model reads for labels that are no words: from label to name.
+        classes: File with the order and names of the classes, and their template.
+        root: Folder that has the datasets, or the images of a table.
+        ignore_exif: Leave images as they are stored, instead of turning them as their EXIF data say.
+        skip_bad: Leave out images that cannot be read.
+        device: Where to compute.
+        dtype: Of the backbone's weights.
+        chunk: Classes encoded at a time, to save memory; `None`: all of them.
+        backbone_config: Open_clip model name or JSON config, for a weights file that has none.
+        imports: Python files of your own that register tuners, losses or calibrators.
+        work_dir: Where an interrupted fit is kept to be continued; `None`: the cache folder.
+        verbose: Show progress, and say at the end what was done and how sure it is.
+
+    Attributes:
+        classes_: The labels, in the order of the columns of probabilities.
+        class_names_: What the model reads for each of them.
+        promises_: What is promised, refused or withdrawn.
+        checks_: What was measured on images that it did not learn from.
+        rule_: The thresholds of answers.
+        model_: Everything else that was fitted.
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        groups: Sequence[Any] | None = None,
+        resources: Resources | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Divide the images, tune, calibrate, and find out what can be promised.
+
+        A fit that was stopped goes on where it was when it is called again with the same images and settings.
+
+        Args:
+            X: A folder of class folders, a table, the name of a dataset; or, with `y`, images: paths, bytes, PIL images
+                or arrays.
+            y: A label for each image.
+            groups: Images of one group are not divided, such as pictures of one object, patient or video.
+            resources: Backbones that are loaded already.
+            progress: Shows how far it is; bars on standard error unless given, if `verbose`.
+
+        Raises:
+            CalpromptError: for whatever is wrong with the settings or the images.
+        """
+        start = time.perf_counter()
+        self.checked_requests()
+        data = labelled_images(
+            X,
+            y,
+            class_names=self.class_names,
+            root=self.root,
+            classes=self.classes,
+            upright=not self.ignore_exif,
+        )
+        with _shown(progress, self.verbose) as report, _resources(resources) as shared:
+            model = fit_model(self, data, resources=shared, groups=groups, progress=report)
+            model = replace(model, seconds=round(time.perf_counter() - start, 1))
+            self._take(model, shared)
+        if self.verbose:
+            _say(self.summary())
+        return self
+
+    def predict(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[Any]:
+        """The most probable label of each image, however sure it is; `answer` also says when it is not.
+
+        Args:
+            X: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
+        """
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+    def predict_proba(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[np.float64]:
+        """Calibrated probabilities [n, classes], columns as `classes_`; `X` as `predict` takes it."""
+        return self._fitted().predict_proba(X)
+
+    def predict_set(
+        self, X: ImageLike | Sequence[ImageLike], *, coverage: float | None = None, per_class: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """Labels that each image may have, the most probable first.
+
+        Args:
+            X: As `predict` takes it.
+            coverage: How often the set contains the truth; the one of the fit, unless given.
+            per_class: Sets whose coverage holds for each class by itself.
+        """
+        rule = self.set_rule(coverage, per_class)
+        names = {str(label): label for label in self.classes_.tolist()}
+        found = []
+        for batch in self._fitted().stream(X):
+            answers = self._answers(batch, rule)
+            found += [tuple(names[name] for name in answer.prediction_set or ()) for answer in answers]
+        return found
+
+    def answer(
+        self, X: ImageLike | Sequence[ImageLike], *, coverage: float | None = None, per_class: bool = False
+    ) -> list[Answer]:
+        """What to do with each image: take the class, or it is unsure, or it is none of these.
+
+        Args:
+            X: As `predict` takes it.
+            coverage: Add prediction sets of this coverage.
+            per_class: Of these sets.
+        """
+        rule = None if coverage is None else self.set_rule(coverage, per_class)
+        return [answer for batch in self._fitted().stream(X) for answer in self._answers(batch, rule)]
+
+    def stream(
+        self, X: Any, *, set_rule: SetRule | None = None, skip_unreadable: bool = False, progress: Progress = silent
+    ) -> Iterator[tuple[list[Answer], PredictionBatch]]:
+        """Answers in batches, in constant memory however many images there are.
+
+        Args:
+            X: As `predict` takes it; a generator is read as answers are taken.
+            set_rule: Makes prediction sets, see `set_rule`; None: there are none.
+            skip_unreadable: Go on past images that cannot be read, which the batch then names.
+            progress: Shows how far it is.
+        """
+        for batch in self._fitted().stream(X, skip_unreadable=skip_unreadable, progress=progress):
+            yield self._answers(batch, set_rule), batch
+
+    def evaluate(self, X: Any, y: Any = None, *, progress: Progress = silent) -> Check:
+        """Measure it on labelled images that it did not learn from.
+
+        Args:
+            X: As `fit` takes it; of data with splits, the test images.
+            y: A label for each image, of those it was fitted on.
+            progress: Shows how far it is.
+
+        Raises:
+            DataError: if there are labels that it does not know, or images that it learned from.
+        """
+        predictor = self._fitted()
+        split, labels, name = self._test_images(X, y)
+        rows = list(predictor.stream(split.images, progress=progress))
+        logits = np.concatenate([batch.logits.numpy() for batch in rows])
+        probabilities = np.concatenate([batch.probabilities for batch in rows])
+        tuned = [counts[0] for counts in self.model_.counts]
+        names = [str(label) for label in self.classes_.tolist()]
+        return check(name, Evidence.of(logits, probabilities, labels), names, majority=int(np.argmax(tuned)))
+
+    def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
+        """How prediction sets are made.
+
+        Args:
+            coverage: One that it was fitted for; the first, unless given.
+            per_class: Whether it holds for each class by itself.
+
+        Raises:
+            SettingError: if it was fitted for other coverages.
+        """
+        self._fitted()
+        rules = self.rule_.sets
+        found = [
+            rule for rule in rules if rule.per_class == per_class and (coverage is None or rule.coverage == coverage)
+        ]
+        if found:
+            return found[0]
+        have = shorten(f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in rules) or "none"
+        wanted = f"coverage={coverage}" if coverage is not None else "prediction sets"
+        raise SettingError(
+            f"this model was not fitted for {wanted}{' per class' if per_class else ''} (it has: {have}); fit it with "
+            "coverage=X" + (" and per_class=True" if per_class else "")
+        )
+
+    def with_classes(self, class_names: Sequence[str], *, keep: bool = True, adjust: str | None = "dac") -> Classifier:
+        """The same prompts with other classes, which are known by their names alone; its promises are withdrawn.
+
+        Args:
+            class_names: Classes to add.
+            keep: Keep those that it was fitted on; otherwise the given ones are all there are.
+            adjust: A calibrator for classes that it was not tuned on, after the fitted one; None: only that one.
+
+        Raises:
+            SettingError: if the prompts or the calibrator mean nothing for other classes.
+        """
+        predictor = self._fitted()
+        names = check_class_names(class_names)
+        known = {normalized_name(name) for name in self.class_names_}
+        again = [name for name in names if keep and normalized_name(name) in known]
+        if again:
+            raise SettingError(f"the model has {shorten(map(repr, again))} already; give classes that it does not have")
+        if self.model_.calibrator is not None and not self.model_.calibrator.novel:
+            raise SettingError(
+                f"the calibrator {self.model_.calibrator_spec} is for the classes it was fitted on; fit the model with "
+                "calibrator=temperature to add classes later"
+            )
+        everything = (*self.class_names_, *names) if keep else names
+        with predictor.backbone.limited_threads():
+            tuner, reason = tuner_for_classes(self.model_.config, predictor.tuner, everything, self.model_.template)
+        if tuner is None:
+            raise SettingError(f"classes cannot be added: {reason}")
+        other = copy.copy(self)
+        labels = (*self.classes_.tolist(), *names) if keep else names
+        other.classes_ = np.array(labels, dtype=object if len({type(each) for each in labels}) > 1 else None)
+        other.class_names_ = everything
+        other.rule_ = replace(self.rule_, sets=_for_more_classes(self.rule_.sets, len(everything))).without_promises(
+            ADDED
+        )
+        other.promises_ = tuple(promise.withdrawn(ADDED) for promise in self.promises_)
+        other._predictor = Predictor(
+            tuner,
+            calibrator=_adjusted(self.model_.calibrator, adjust),
+            base_text=self.model_.text["text"],
+            base_frozen_text=self.model_.text["frozen_text"],
+            upright=predictor.upright,
+        )
+        return other
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the fitted model to a folder, with a model card; never pickled.
+
+        Args:
+            folder: That does not exist yet.
+            overwrite: Replace a model that is there.
+        """
+        self._fitted()
+        if self.rule_.withdrawn is not None:
+            raise SettingError(f"{ADDED}: save the model as it was fitted, and add classes after loading it")
+        return write_model(self.model_, folder, overwrite=overwrite)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        backbone: str | None = None,
+        device: str | None = None,
+        imports: Sequence[str | Path] | None = None,
+        resources: Resources | None = None,
+    ) -> Classifier:
+        """Read a model that `save` wrote.
+
+        Args:
+            folder: Where it is.
+            backbone: Where its weights are now; they must be the same weights.
+            device: Instead of the one it was fitted on.
+            imports: Where the Python files that it imported are now.
+            resources: Backbones that are loaded already.
+
+        Raises:
+            CalpromptError: if the folder is damaged, or the backbone has other weights.
+        """
+        model, record = read_model(folder)
+        config = model.config
+        if backbone is not None:
+            own = config.backbone_config if Path(backbone).expanduser().is_file() else None
+            config = replace(config, backbone=backbone, backbone_config=own)
+        if device is not None:
+            config = replace(config, device=device)
+        if imports is not None:
+            config = replace(config, imports=tuple(map(str, imports)))
+        model = replace(model, config=config)
+        found = cls(**_parameters(model, record))
+        with _resources(resources, store=False) as shared:
+            identity = shared.identity(config.backbone, config=config.backbone_config, dtype=config.dtype)
+            if identity.fingerprint != model.backbone["fingerprint"]:
+                raise CalpromptError(
+                    f"{config.backbone} has other weights than {folder} was tuned on, and its prompts mean nothing to "
+                    "them; say where the same weights are with backbone=SPEC"
+                )
+            found._take(model, shared)
+        return found
+
+    def summary(self) -> list[str]:
+        """What was done and how sure it is, in sentences."""
+        self._fitted()
+        return summary(replace(self.model_, rule=self.rule_, promises=self.promises_))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
+        tags.target_tags.required = False
+        tags.non_deterministic = False
+        return tags
+
+    def _take(self, model: FittedModel, resources: Resources) -> None:
+        self.model_ = model
+        self.classes_ = np.array(model.labels)
+        self.class_names_ = model.class_names
+        self.promises_: tuple[Promise, ...] = model.promises
+        self.checks_ = model.checks
+        self.rule_: DecisionRule = model.rule
+        self._predictor = model.predictor(resources)
+
+    def _fitted(self) -> Predictor:
+        if not hasattr(self, "_predictor"):
+            raise NotFittedError("this Classifier is not fitted yet; call fit, or Classifier.load")
+        return self._predictor
+
+    def _answers(self, batch: PredictionBatch, rule: SetRule | None) -> list[Answer]:
+        labels = [str(label) for label in self.classes_.tolist()]
+        logits = batch.logits.numpy()
+        return make_answers(batch.names, logits, batch.probabilities, labels, self.rule_, set_rule=rule)
+
+    def _test_images(self, X: Any, y: Any) -> tuple[Any, NDArray[np.int64], str]:
+        """Images with labels as numbers of this model's classes."""
+        data = labelled_images(
+            X, y, class_names=self.class_names, root=self.root, classes=self.classes, upright=not self.ignore_exif
+        )
+        split = data.test if data.test is not None else data.train
+        place = {str(label): number for number, label in enumerate(self.classes_.tolist())}
+        used = [str(data.labels[label]) for label in split.labels]
+        strange = [name for name in dict.fromkeys(used) if name not in place]
+        if strange:
+            raise DataError(
+                f"{data.name} has classes that the model does not know: {shorten(strange)}; it knows {shorten(place)}"
+            )
+        seen = set(self.model_.predicted.digests)
+        again = sum(split.images.digest(index) in seen for index in range(len(split)))
+        if again:
+            raise DataError(
+                f"{plural(again, 'image')} of {data.name} {'was' if again == 1 else 'were'} used to fit the model, so "
+                "nothing could be learned from measuring on them; what it says of them is in images.csv of its folder"
+            )
+        return split, np.array([place[name] for name in used]), data.name
+
+
+@contextmanager
+def _shown(progress: Progress | None, verbose: bool) -> Iterator[Progress]:
+    if progress is not None:
+        yield progress
+    else:
+        with show_progress(quiet=not verbose) as report:
+            yield report
+
+
+@contextmanager
+def _resources(resources: Resources | None, *, store: bool = True) -> Iterator[Resources]:
+    """Resources with a store of features: the given ones, or the usual store, or one for the time being."""
+    shared = resources or Resources()
+    if shared.store is not None or not store:
+        yield shared
+        return
+    try:
+        shared.store = FeatureStore()
+        yield shared
+    finally:
+        shared.store = None
+
+
+def _adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | None:
+    if adjust is None:
+        return calibrator
+    if adjust != "dac":
+        raise SettingError(f"adjust must be 'dac' or None, got {adjust!r}")
+    if calibrator is None:
+        return DistanceAware()
+    return Chain([*(calibrator.steps if isinstance(calibrator, Chain) else [calibrator]), DistanceAware()])
+
+
+def _for_more_classes(rules: Sequence[SetRule], classes: int) -> tuple[SetRule, ...]:
+    """Quantiles per class mean nothing for added classes: these are in every set."""
+    return tuple(
+        replace(
+            rule,
+            quantiles=(*rule.quantiles, *[np.inf] * (classes - len(rule.quantiles)))[:classes],
+            images=(*rule.images, *[0] * (classes - len(rule.images)))[:classes],
+        )
+        if rule.per_class
+        else rule
+        for rule in rules
+    )
+
+
+def _parameters(model: FittedModel, record: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a loaded classifier: those that the runs had, and what was asked for."""
+    config, training = model.config, model.config.training
+    names = {field.name for field in fields(FitSettings)}
+    given = {name: value for name, value in record.get("requests", {}).items() if name in names}
+    return {
+        **given,
+        "backbone": config.backbone,
+        "tuner": config.tuner,
+        "loss": config.loss,
+        "calibrator": model.calibrator_spec,
+        "options": dict(config.options) or None,
+        "epochs": training.epochs,
+        "batch_size": training.batch_size,
+        "lr": training.lr,
+        "seed": training.seed,
+        "views": config.views,
+        "crop": config.crop,
+        "template": config.template,
+        "chunk": config.chunk,
+        "device": config.device,
+        "dtype": config.dtype,
+        "backbone_config": config.backbone_config,
+        "imports": config.imports,
+        "ignore_exif": not config.exif,
+    }
+
+
+def _say(lines: Sequence[str]) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line, markup=False)

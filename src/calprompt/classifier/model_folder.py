@@ -1,0 +1,263 @@
+"""The folder of a fitted classifier: the only code that knows its files.
+
+    <model>/config.json               format, settings, classes, backbone, calibrator, thresholds, promises, checks,
+                                      checksums of the files below
+            model.safetensors         what was learned, and the text features that it leads to
+            predictions.safetensors   logits of every image, by prompts that did not learn from it
+            images.csv                the same for people: which image was used how, and what was predicted
+            README.md                 the model card, with the metadata that Hugging Face's hub reads
+            reliability.png           how often answers of a confidence were right, before and after calibration
+
+The weights of the backbone are not in it; their fingerprint is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import calprompt
+from calprompt.calibrators import Calibrator
+from calprompt.classifier.checks import Band, Check
+from calprompt.classifier.fitting import FittedModel, Predicted
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.files import file_digest, write_bytes, write_json
+from calprompt.promises import DecisionRule, Promise
+from calprompt.runs.restoring import config_of_record
+from calprompt.sealed_files import read_sealed, require, sealed
+from calprompt.tensor_files import read_tensor_file, tensor_file
+from calprompt.text import os_problem
+
+FORMAT = 1
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+PREDICTIONS = "predictions.safetensors"
+IMAGES = "images.csv"
+CARD = "README.md"
+DIAGRAM = "reliability.png"
+FILES = (WEIGHTS, PREDICTIONS)  # verified when a model is read; the others are for people, who may edit them
+KEYS = {
+    *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "logit_scale", "notes"),
+    *("promises", "requests", "rule", "seconds", "settings", "skipped", "template"),
+}
+ADVICE = "copy the folder again from where it was whole, or fit the model again"
+
+
+def is_model(folder: str | Path) -> bool:
+    """Whether a folder looks like that of a classifier, whole or damaged."""
+    folder = Path(folder).expanduser()
+    return (folder / CONFIG).is_file() and not (folder / "run.json").is_file()
+
+
+def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
+    """A place to write a model to; raises now rather than after hours of fitting.
+
+    Args:
+        folder: Where the model goes.
+        overwrite: Replace a model that is there.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise CalpromptError(f"{folder} is a file; give a folder for the model that does not exist yet")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not is_model(folder):
+            raise CalpromptError(f"{folder} has other files in it; give a folder for the model that does not exist yet")
+        if not overwrite:
+            raise CalpromptError(f"{folder} has a model in it; replace it with overwrite=True, or give another folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        probe = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise CalpromptError(f"cannot write to {folder.parent}: {os_problem(error)}") from error
+    return folder
+
+
+def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a model; the folder is there in full or not at all.
+
+    Args:
+        model: The fitted classifier.
+        folder: Where it goes.
+        overwrite: Replace a model that is there.
+    """
+    from calprompt.classifier.card import draw_reliability, model_card
+
+    folder = check_place(folder, overwrite=overwrite)
+    building = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        building.mkdir()
+        write_bytes(building / WEIGHTS, _weights(model))
+        write_bytes(building / PREDICTIONS, _predictions(model.predicted))
+        write_bytes(building / IMAGES, images_table(model).encode())
+        draw_reliability(model, building / DIAGRAM)
+        write_bytes(building / CARD, model_card(model).encode())
+        digests = {name: file_digest(building / name) for name in FILES}
+        write_json(building / CONFIG, sealed({**describe(model), "files": digests}, FORMAT))
+        if folder.is_dir():
+            old = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.old"
+            folder.rename(old)
+            building.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            building.rename(folder)
+    except OSError as error:
+        raise CalpromptError(f"cannot write the model: {os_problem(error)}; nothing was changed") from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(building, ignore_errors=True)
+    return folder
+
+
+def read_model(folder: str | Path) -> tuple[FittedModel, dict[str, Any]]:
+    """A model and its config.json, every file verified.
+
+    Args:
+        folder: Where it is.
+
+    Raises:
+        NotFoundError: if there is no model.
+        DamagedFileError: if a file is not what was written, or of a newer version.
+    """
+    folder = Path(folder).expanduser()
+    if not (folder / CONFIG).is_file():
+        raise NotFoundError(f"{folder} is not the folder of a model, it has no {CONFIG}")
+    record = read_sealed(folder / CONFIG, FORMAT, KEYS, ADVICE)
+    require(folder / CONFIG, record["classes"], {"labels", "names"}, ADVICE, within="classes")
+    require(folder / CONFIG, record["backbone"], {"name", "fingerprint"}, ADVICE, within="backbone")
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            raise NotFoundError(f"{path} is not there; {ADVICE}")
+        if file_digest(path) != record["files"].get(name):
+            raise DamagedFileError(f"{path} is damaged or was edited: it is not the file that was written; {ADVICE}")
+    tensors, _ = read_tensor_file(folder / WEIGHTS, checked=True)
+    prompts = {name.removeprefix("prompts/"): each for name, each in tensors.items() if name.startswith("prompts/")}
+    text = {name.removeprefix("text/"): each for name, each in tensors.items() if name.startswith("text/")}
+    calibrator: Calibrator | None = None
+    spec = record["calibrator"]["spec"]
+    config = config_of_record(record["settings"], folder / CONFIG)
+    if spec != NONE:
+        calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])
+    model = FittedModel(
+        config=config,
+        labels=tuple(record["classes"]["labels"]),
+        class_names=tuple(record["classes"]["names"]),
+        template=record["template"],
+        prompts=prompts,
+        text=text,
+        backbone=record["backbone"],
+        calibrator=calibrator,
+        calibrator_spec=spec,
+        rule=DecisionRule.from_dict(record["rule"]),
+        promises=tuple(Promise(**each) for each in record["promises"]),
+        checks=tuple(_check(each) for each in record["checks"]),
+        counts=tuple((int(tuned), int(held)) for tuned, held in record["counts"]),
+        folds=record["folds"],
+        predicted=_read_predictions(folder / PREDICTIONS),
+        notes=tuple(record["notes"]),
+        data=record["data"],
+        skipped=record["skipped"],
+        seconds=record["seconds"],
+        logit_scale=record["logit_scale"],
+        requests=record["requests"],
+    )
+    return model, record
+
+
+def describe(model: FittedModel) -> dict[str, Any]:
+    """What config.json says of a model."""
+    state = None if model.calibrator is None else model.calibrator.state()
+    return {
+        "model_type": "calprompt",
+        "library_name": "calprompt",
+        "classes": {"labels": list(model.labels), "names": list(model.class_names)},
+        "template": model.template,
+        "requests": model.requests,
+        "settings": model.config.record(),
+        "backbone": model.backbone,
+        "calibrator": {"spec": model.calibrator_spec, "state": state},
+        "rule": model.rule.to_dict(),
+        "promises": [promise.to_dict() for promise in model.promises],
+        "checks": [asdict(each) for each in model.checks],
+        "counts": [list(pair) for pair in model.counts],
+        "folds": model.folds,
+        "notes": list(model.notes),
+        "data": model.data,
+        "skipped": model.skipped,
+        "seconds": model.seconds,
+        "logit_scale": model.logit_scale,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "calprompt": calprompt.__version__,
+            "torch": torch.__version__,
+            "open_clip": version("open_clip_torch"),
+            "python": platform.python_version(),
+        },
+    }
+
+
+def images_table(model: FittedModel) -> str:
+    """images.csv: every image, how it was used and what prompts that did not learn from it say of it."""
+    from calprompt.classifier.fitting import calibrated
+
+    found = model.predicted
+    probabilities = calibrated(model.calibrator, found, model.text, model.logit_scale)
+    labels = [str(label) for label in model.labels]
+    rows = io.StringIO()
+    table = csv.writer(rows, lineterminator="\n")
+    table.writerow(["image", "used_for", "label", "predicted", "probability", "right", "sha256"])
+    for name, digest, label, fold, row in zip(
+        found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, strict=True
+    ):
+        top = int(row.argmax())
+        used = "promises" if fold < 0 else f"tuning (fold {fold + 1})"
+        table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", str(top == label).lower(), digest])
+    return rows.getvalue()
+
+
+def _weights(model: FittedModel) -> bytes:
+    tensors = {f"prompts/{name}": tensor for name, tensor in model.prompts.items()}
+    tensors |= {f"text/{name}": tensor for name, tensor in model.text.items()}
+    return tensor_file(tensors, {"backbone": model.backbone["fingerprint"], "tuner": model.config.tuner})
+
+
+def _predictions(found: Predicted) -> bytes:
+    tensors = {
+        "labels": torch.from_numpy(found.labels),
+        "fold": torch.from_numpy(found.fold),
+        "logits": torch.from_numpy(found.logits),
+        "zero_shot_logits": torch.from_numpy(found.zero_shot_logits),
+    }
+    return tensor_file(tensors, {"names": found.names, "digests": found.digests})
+
+
+def _read_predictions(path: Path) -> Predicted:
+    tensors, metadata = read_tensor_file(path, checked=True)
+    return Predicted(
+        metadata["names"],
+        metadata["digests"],
+        tensors["labels"].numpy(),
+        tensors["logits"].numpy(),
+        tensors["zero_shot_logits"].numpy(),
+        tensors["fold"].numpy(),
+    )
+
+
+def _check(values: dict[str, Any]) -> Check:
+    bands = [Band(**{**band, "interval": tuple(band["interval"])}) for band in values["bands"]]
+    per_class = {name: (int(n), int(right)) for name, (n, right) in values["per_class"].items()}
+    return Check(**{**values, "bands": bands, "per_class": per_class, "interval": tuple(values["interval"])})

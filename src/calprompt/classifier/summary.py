@@ -1,0 +1,73 @@
+"""What a fit did and how sure it is, in sentences: what `fit` ends with and what the model card says."""
+
+from __future__ import annotations
+
+from calprompt.classifier.checks import Check, band_sentence
+from calprompt.classifier.fitting import FittedModel
+from calprompt.evaluation.settings import NONE
+from calprompt.promises.division import percent
+from calprompt.promises.open_set import OpenSetRule
+from calprompt.text import plural
+
+SOURCES = {
+    "held out": "that took no part in tuning or calibration",
+    "cross-fitted": "each predicted by prompts that had not seen it",
+}
+
+
+def summary(model: FittedModel) -> list[str]:
+    """The whole story, a line each; the first is the division of the images."""
+    lines = [division_sentence(model), *check_sentences(model.checks[0], model.config.backbone)]
+    lines += [f"{band_sentence(band)}." for band in reversed(model.checks[0].bands)]
+    lines += [promise.sentence for promise in model.promises]
+    lines += [none_of_these_sentence(model.rule.open_set)]
+    lines += [f"Note: {note}." for note in model.notes]
+    if model.skipped:
+        lines.append(f"Left out: {plural(len(model.skipped), 'image')} that cannot be read.")
+    return lines
+
+
+def division_sentence(model: FittedModel) -> str:
+    """Which images did what."""
+    tuned, held = (sum(pair[place] for pair in model.counts) for place in (0, 1))
+    how = "" if model.calibrator_spec == NONE else f", calibrated it with {model.calibrator_spec} by {model.folds}-fold"
+    crossed = " cross-fitting on the same images" if how else ""
+    kept = f", and kept {held} for promises" if held else ", and kept none for promises"
+    return (
+        f"Tuned {model.config.tuner} ({model.config.loss}) on {plural(tuned, 'image')} of "
+        f"{plural(len(model.labels), 'class')}{how}{crossed}{kept}."
+    )
+
+
+def check_sentences(check: Check, backbone: str) -> list[str]:
+    """How good it is, beside what is no merit of its own, and what to think of it."""
+    low, high = check.interval
+    which = SOURCES.get(check.source, f"of {check.source}")
+    zero_shot = "" if check.zero_shot is None else f", the untuned model {percent(round(check.zero_shot, 3))}"
+    ece = check.metrics["ece"]
+    lines = [
+        f"On {plural(check.images, 'image')} {which}, it is right on {percent(round(check.accuracy, 3))} "
+        f"({100 * low:.0f} to {100 * high:.0f} %); always answering {check.majority_class!r} "
+        f"{percent(round(check.majority, 3))}{zero_shot}.",
+        f"Its confidence is off by {100 * ece:.1f} points on average (ECE; {100 * check.uncalibrated['ece']:.1f} "
+        "before calibration).",
+    ]
+    return [*lines, *check.verdict(backbone)]
+
+
+def none_of_these_sentence(rule: OpenSetRule | None) -> str:
+    """How well images of other classes are noticed."""
+    if rule is None:
+        return "Every image gets one of the classes: there is no 'none of these'."
+    rejected, low, high = rule.false_rejects
+    first = (
+        f"None of these: {100 * rejected:.0f} % of images of its own classes are called so ({100 * low:.0f} to "
+        f"{100 * high:.0f} %)"
+    )
+    if rule.false_accepts is None:
+        return f"{first}; how often images of other classes get through is not known, with so few classes to leave out."
+    accepted, low, high = rule.false_accepts
+    return (
+        f"{first}; of images of other classes about {100 * accepted:.0f} % get through ({100 * low:.0f} to "
+        f"{100 * high:.0f} %, from leaving out each of {rule.classes} classes)."
+    )
