@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from calprompt import metrics
 from calprompt.promises.division import percent
 from calprompt.promises.promise import Evidence
+from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule
 from calprompt.text import plural, shorten
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
@@ -63,6 +64,7 @@ class Check:
         per_class: For each class, images and right predictions.
         confusion: How often a true class (row) was taken for another (column).
         bands: How often answers of some confidence were right.
+        outcomes: What was answered, and whether promises held; empty where they were made on these very images.
     """
 
     source: str
@@ -77,6 +79,7 @@ class Check:
     per_class: dict[str, tuple[int, int]]
     confusion: list[list[int]]
     bands: list[Band]
+    outcomes: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -163,6 +166,29 @@ def check(
         confusion=confusion.tolist(),
         bands=_bands(images.confidence, images.correct),
     )
+
+
+def outcomes(rule: DecisionRule, images: Evidence) -> dict[str, Any]:
+    """What a rule does with labelled images that it was not made on.
+
+    Args:
+        rule: Decides what is answered, and makes prediction sets.
+        images: Logits, calibrated probabilities and labels.
+    """
+    decisions = rule.decide(images.logits, images.probabilities)
+    answered = np.array([decision == ANSWER for decision in decisions])
+    sets = {}
+    for each in rule.sets:
+        inside = each.sets(images.logits)
+        covered = int(inside[np.arange(len(images)), images.labels].sum())
+        name = f"{each.coverage}{' per class' if each.per_class else ''}"
+        sets[name] = {"covered": covered, "images": len(images), "mean_size": float(inside.sum(axis=1).mean())}
+    return {
+        **{decision: decisions.count(decision) for decision in DECISIONS},
+        "wrong": int((answered & ~images.correct).sum()),
+        "target_error": rule.target_error if rule.promised else None,
+        "sets": sets,
+    }
 
 
 def share_interval(count: int, n: int) -> tuple[float, float]:

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from calprompt.calibrators import Calibrator, Chain, DistanceAware
 from calprompt.class_names import check_class_names, normalized_name
-from calprompt.classifier.checks import Check, check
+from calprompt.classifier.checks import Check, check, outcomes
 from calprompt.classifier.fitting import FittedModel, fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
@@ -102,6 +103,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         groups: Sequence[Any] | None = None,
         resources: Resources | None = None,
         progress: Progress | None = None,
+        announce: Callable[[Sequence[str]], None] | None = None,
     ) -> Self:
         """Divide the images, tune, calibrate, and find out what can be promised.
 
@@ -114,6 +116,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             groups: Images of one group are not divided, such as pictures of one object, patient or video.
             resources: Backbones that are loaded already.
             progress: Shows how far it is; bars on standard error unless given, if `verbose`.
+            announce: Is told in sentences how the images are divided; standard error unless given, if `verbose`.
 
         Raises:
             CalpromptError: for whatever is wrong with the settings or the images.
@@ -129,7 +132,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             upright=not self.ignore_exif,
         )
         with _shown(progress, self.verbose) as report, _resources(resources) as shared:
-            model = fit_model(self, data, resources=shared, groups=groups, progress=report)
+            announce = announce or (_say if self.verbose else None)
+            model = fit_model(self, data, resources=shared, groups=groups, progress=report, announce=announce)
             model = replace(model, seconds=round(time.perf_counter() - start, 1))
             self._take(model, shared)
         if self.verbose:
@@ -211,7 +215,12 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         probabilities = np.concatenate([batch.probabilities for batch in rows])
         tuned = [counts[0] for counts in self.model_.counts]
         names = [str(label) for label in self.classes_.tolist()]
-        return check(name, Evidence.of(logits, probabilities, labels), names, majority=int(np.argmax(tuned)))
+        evidence = Evidence.of(logits, probabilities, labels)
+        zero_shot = None
+        if not predictor.tuner.needs_pixels:
+            zero_shot = predictor.zero_shot_logits(torch.cat([batch.features for batch in rows])).numpy()
+        found = check(name, evidence, names, majority=int(np.argmax(tuned)), zero_shot_logits=zero_shot)
+        return replace(found, outcomes=outcomes(self.rule_, evidence))
 
     def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
         """How prediction sets are made.

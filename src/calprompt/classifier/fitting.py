@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.predictor import Predictor
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, OpenSetRule, Promise, Requests, divide, make_promises
-from calprompt.promises.division import join_groups
+from calprompt.promises.division import join_groups, plan_sentences
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.rule import DecisionRule
 from calprompt.runs import Resources, Run, RunPlan, run
@@ -157,6 +157,7 @@ def fit_model(
     resources: Resources,
     groups: Sequence[Any] | None = None,
     progress: Progress = silent,
+    announce: Callable[[Sequence[str]], None] | None = None,
 ) -> FittedModel:
     """Fit a classifier.
 
@@ -166,6 +167,7 @@ def fit_model(
         resources: What is loaded already; its store keeps the features between the runs.
         groups: Images of one group are not divided.
         progress: Shows how far it is.
+        announce: Is told what will be done with the images, before anything is learned.
 
     Raises:
         CalpromptError: for whatever is wrong with the settings or the images.
@@ -188,6 +190,8 @@ def fit_model(
         groups=join_groups(digests, settings.groups_of(names), groups),
         seed=settings.seed,
     )
+    if announce is not None:
+        announce(plan_sentences(division))
     work = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
     fit = _Fit(settings, data, config, division, digests, resources, work, progress)
     predicted, final = fit.run_all()

@@ -20,6 +20,11 @@ def summary(model: FittedModel) -> list[str]:
     lines = [division_sentence(model), *check_sentences(model.checks[0], model.config.backbone)]
     lines += [f"{band_sentence(band)}." for band in reversed(model.checks[0].bands)]
     lines += [promise.sentence for promise in model.promises]
+    rule = model.rule
+    if rule.min_confidence is not None and rule.target_error is None:
+        lines.append(
+            f"Answers below {percent(round(rule.min_confidence, 6))} are called unsure; no promise stands behind that."
+        )
     lines += [none_of_these_sentence(model.rule.open_set)]
     lines += [f"Note: {note}." for note in model.notes]
     if model.skipped:

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import calprompt
-from calprompt.cli import cache, data, demo, evaluate, names, predict, show, train, transfer
+from calprompt.cli import cache, data, demo, evaluate, fit, names, predict, show, train, transfer
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
-COMMANDS = (demo, train, predict, evaluate, transfer, show, names, data, cache)
-RESUMABLE = (train.train, demo.demo)
+COMMANDS = (demo, fit, train, predict, evaluate, transfer, show, names, data, cache)
+RESUMABLE = (train.train, demo.demo, fit.fit)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,32 +1,42 @@
-"""`calprompt predict`: the class of images, with calibrated probabilities, by a finished run."""
+"""`calprompt predict`: what images show, with calibrated probabilities, by a fitted model or a finished run."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
+import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calprompt.cli.answers import Mover, Writer, create_writer
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import create_command
-from calprompt.errors import DataError, NotFoundError
-from calprompt.text import bullets, shorten, visible
+from calprompt.errors import DataError, NotFoundError, SettingError
+from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
-    from calprompt.predictor import Prediction
+    from calprompt.classifier import Classifier
     from calprompt.runs import Run
 
 EXAMPLES = """\
-  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab cat.jpg dog.png
-  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab folder/ --csv > answers.csv
-  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab cat.jpg --calibrator "temperature -> dac" --part all
+  calprompt predict model photo.jpg
+  calprompt predict model inbox/ --sets 0.9 --csv > answers.csv
+  calprompt predict model inbox/ --move-into sorted/
+  find /archive -name '*.jpg' | calprompt predict model - --json > answers.jsonl
+  calprompt predict model photo.jpg --classes "toad" "tree frog"
+  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
 """
+STDIN = "-"
+OF_MODELS = {
+    "--sets": "sets",
+    "--per-class": "per_class",
+    "--move-into": "move_into",
+    "--min-confidence": "min_confidence",
+}
+OF_RUNS = {"--calibrator": "calibrator", "--part": "part"}
 
 
 def add_command(commands: Any) -> None:
@@ -35,22 +45,39 @@ def add_command(commands: Any) -> None:
         commands,
         "predict",
         help="the class of images, with calibrated probabilities",
-        description="Print the most probable class of each image, its calibrated probability, and the runner-up.",
+        description="Print what each image shows: the class with its calibrated probability and the runner-up; of a "
+        "fitted\nmodel also when it is unsure, or when the image is none of its classes.",
         examples=EXAMPLES,
     )
     parser.set_defaults(command=predict)
     add = parser.add_argument
-    add("run", metavar="RUN", help="folder of a finished run")
+    add("model", metavar="MODEL", help="folder of a fitted model, or of a finished run")
     add(
-        "images", nargs="+", metavar="IMAGES", help="image files, or folders whose images are taken, also in subfolders"
+        "images",
+        nargs="+",
+        metavar="IMAGES",
+        help="image files, folders whose images are taken, also in subfolders, or - for a list on standard input",
     )
-    add(
+    add("--classes", nargs="+", metavar="NAME", help="classes to add by their names; promises are withdrawn")
+    of_models = parser.add_argument_group("for models")
+    of_models.add_argument(
+        "--min-confidence", type=float, metavar="X", help="call answers below this unsure (default: the model's own)"
+    )
+    of_models.add_argument(
+        "--sets", type=float, metavar="COVERAGE", help="add the set of classes that it may be, such as 0.9"
+    )
+    of_models.add_argument("--per-class", action="store_true", help="sets that hold for each class by itself")
+    of_models.add_argument(
+        "--move-into", metavar="DIR", help="move each image into a subfolder of its answer; moved.csv lists them"
+    )
+    of_runs = parser.add_argument_group("for runs")
+    of_runs.add_argument(
         "--calibrator",
         metavar="NAME",
         help="fitted on the run's validation images; none: the model's own confidence (default: temperature if the run "
         "has validation images, else none)",
     )
-    add(
+    of_runs.add_argument(
         "--part",
         choices=("base", "novel", "all"),
         help="classes to tell apart: those the run was tuned on (the default), its novel ones, or all of them",
@@ -59,59 +86,138 @@ def add_command(commands: Any) -> None:
     style.add_argument("--json", action="store_true", help="a JSON object per line")
     style.add_argument("--csv", action="store_true", help="a CSV table")
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add("--device", help="cpu, cuda, cuda:1, … (default: the run's)")
-    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the run is now")
+    add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
+    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
     add("--skip-bad", action="store_true", help="leave out images that cannot be read")
     add("--quiet", action="store_true", help="show no progress")
 
 
 def predict(args: argparse.Namespace) -> None:
     """Predict images and print the answers as they come."""
+    from calprompt.classifier.model_folder import CONFIG
+
+    folder = Path(args.model).expanduser()
+    if (folder / CONFIG).is_file():
+        _refuse(args, OF_RUNS, "a run, and this is the folder of a model")
+        _predict_with_model(args, folder)
+    else:
+        _refuse(args, OF_MODELS, "a fitted model, and this is the folder of a run")
+        _predict_with_run(args, folder)
+
+
+def _refuse(args: argparse.Namespace, flags: dict[str, str], what: str) -> None:
+    given = [flag for flag, name in flags.items() if getattr(args, name)]
+    if given:
+        raise SettingError(f"{given[0]} is for {what}")
+
+
+def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
+    from calprompt.classifier.model_folder import read_model
+    from calprompt.promises.rule import Answer
+
+    if args.min_confidence is not None and not 0 <= args.min_confidence <= 1:
+        raise SettingError(f"min_confidence must be a share, from 0 to 1; got {args.min_confidence}")
+    if args.per_class and args.sets is None:
+        raise SettingError("per_class is about sets; give sets=X too")
+    read_model(folder)  # what is wrong with the model or the images is told before anything takes time
+    images = image_paths(args.images)
+    from calprompt.classifier import Classifier
+
+    model = Classifier.load(folder, backbone=args.backbone, device=args.device, imports=args.imports)
+    if args.classes:
+        model = model.with_classes(args.classes)
+    if args.min_confidence is not None:
+        model.rule_ = model.rule_.with_threshold(args.min_confidence)
+    sets = None if args.sets is None else model.set_rule(args.sets, args.per_class)
+    mover = None if args.move_into is None else Mover(args.move_into)
+    batches = _Batches(args)
+    with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
+        stream = model.stream(images, set_rule=sets, skip_unreadable=True, progress=progress)
+        batches.write(((answers, batch.unreadable) for answers, batch in stream), Answer, mover)
+    _finish(args, batches, _model_notes(model, batches))
+
+
+def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
     from calprompt.runs import load_run
 
-    run = load_run(args.run)
-    paths = image_paths(args.images)
+    run = load_run(folder)
+    images = image_paths(args.images)
     calibrator = default_calibrator(run) if args.calibrator is None else args.calibrator
-    from calprompt.predictor import Predictor
+    from calprompt.predictor import Prediction, Predictor
 
     predictor = Predictor.from_run(
         run.folder,
         calibrator=calibrator,
         part=args.part,
+        class_names=args.classes,
         backbone=args.backbone,
         device=args.device,
         imports=args.imports,
     )
-    skipped: dict[str, str] = {}
-    write = _writer(args)
-    with show_progress(args.quiet or (sys.stdout.isatty() and not (args.json or args.csv))) as progress:
-        for batch in predictor.stream(paths, skip_unreadable=True, progress=progress):
-            skipped |= batch.unreadable
-            if batch.unreadable and not args.skip_bad:
+    batches = _Batches(args)
+    with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
+        stream = predictor.stream(images, skip_unreadable=True, progress=progress)
+        batches.write(((predictor.answers(batch), batch.unreadable) for batch in stream), Prediction, None)
+    _finish(args, batches, _run_notes(run, calibrator, predictor.class_names))
+
+
+class _Batches:
+    """Writes answers as they come and remembers what could not be read."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.skipped: dict[str, str] = {}
+        self.answered = 0
+        self.decisions: dict[str, int] = {}
+
+    def write(self, batches: Iterable[tuple[list[Any], dict[str, str]]], kind: type, mover: Writer | None) -> None:
+        write = create_writer(kind, as_json=self.args.json, as_csv=self.args.csv)
+        for answers, unreadable in batches:
+            self.skipped |= unreadable
+            if unreadable and not self.args.skip_bad:
                 continue
-            for answer in predictor.answers(batch):
+            for answer in answers:
                 write(answer)
-    write(None)
-    if skipped and (not args.skip_bad or len(skipped) == len(set(paths))):
-        lines = [f"{name} ({reason})" for name, reason in skipped.items()]
+                self.answered += 1
+                if hasattr(answer, "decision"):
+                    self.decisions[answer.decision] = self.decisions.get(answer.decision, 0) + 1
+                if mover is not None:
+                    mover(answer)
+        write(None)
+        if mover is not None:
+            mover(None)
+
+
+def _writes_to_terminal(args: argparse.Namespace) -> bool:
+    return sys.stdout.isatty() and not (args.json or args.csv)
+
+
+def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> None:
+    """Report what could not be read, and say what the answers mean."""
+    if batches.skipped and (not args.skip_bad or not batches.answered):
+        lines = [f"{name} ({reason})" for name, reason in batches.skipped.items()]
         count = "one image" if len(lines) == 1 else f"{len(lines)} images"
         if args.skip_bad:
             raise DataError(f"no image can be read:{bullets(lines)}")
         raise DataError(f"{count} cannot be read; replace or remove, or leave out with skip_bad=True:{bullets(lines)}")
     if args.json or args.csv:
-        for name, reason in skipped.items():
+        for name, reason in batches.skipped.items():
             warnings.warn(f"skipped {name}: {reason}", stacklevel=2)
-    else:
-        _print_notes(run, calibrator, predictor.class_names, skipped)
+        return
+    console = output()
+    for line in [*notes, *(f"skipped {name}: {reason}" for name, reason in batches.skipped.items())]:
+        console.print(line, markup=False, soft_wrap=True)
 
 
-def image_paths(places: list[str]) -> list[str]:
-    """Image files, and those in folders, in order; raises for a place that is not there, before anything is loaded."""
+def image_paths(places: list[str]) -> Iterable[str]:
+    """Image files, those in folders, and those listed on standard input, in order; what is missing is told at once."""
     from calprompt.data.decoding import SUFFIXES
 
     found: list[str] = []
     for place in places:
         path = Path(place).expanduser()
+        if place == STDIN:
+            continue
         if place and path.is_dir():
             inside = [
                 os.path.join(folder, name)
@@ -126,7 +232,12 @@ def image_paths(places: list[str]) -> list[str]:
             raise NotFoundError(f"there is no image {str(path) if place else repr(place)}")
         else:
             found.append(str(path))
-    return found
+    return itertools.chain(found, _listed()) if STDIN in places else found
+
+
+def _listed() -> Iterator[str]:
+    """Paths on standard input, one per line."""
+    return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
 
 
 def default_calibrator(run: Run) -> str:
@@ -144,67 +255,27 @@ def default_calibrator(run: Run) -> str:
     return "temperature"
 
 
-def _writer(args: argparse.Namespace) -> Callable[[Prediction | None], None]:
-    """Writes an answer; None is the end."""
-    from calprompt.predictor import Prediction
+def _model_notes(model: Classifier, batches: _Batches) -> list[str]:
+    from calprompt.promises.rule import DECISIONS
 
-    if args.json:
-        return lambda answer: None if answer is None else print_line(json.dumps(asdict(answer), ensure_ascii=False))
-    if args.csv:
-        table = csv.DictWriter(sys.stdout, [field.name for field in fields(Prediction)], lineterminator="\n")
-        table.writeheader()
-        return lambda answer: None if answer is None else table.writerow(asdict(answer))
-    return _Table()
-
-
-def print_line(text: str) -> None:
-    """A line on standard output."""
-    sys.stdout.write(f"{text}\n")
+    counts = ", ".join(f"{batches.decisions[kind]} {kind}" for kind in DECISIONS if kind in batches.decisions)
+    counts = counts.replace(" answer", " answered")
+    names = [str(label) for label in model.classes_.tolist()]
+    lines = [f"{plural(batches.answered, 'image')}: {counts or 'none'}; {len(names)} classes: {shorten(names)}"]
+    if model.rule_.withdrawn is not None:
+        lines.append(f"nothing is promised for these answers: {model.rule_.withdrawn}")
+        return lines
+    lines += [promise.sentence for promise in model.promises_ if promise.kind != "error" or model.rule_.promised]
+    if not model.rule_.promised:
+        lines.append("No promise on errors stands behind these answers.")
+    return lines
 
 
-class _Table:
-    """Answers as a table, printed a screenful at a time so that a long list does not wait for its end."""
-
-    ROWS = 500
-
-    def __init__(self) -> None:
-        self.rows: list[Prediction] = []
-
-    def __call__(self, answer: Prediction | None) -> None:
-        if answer is not None:
-            self.rows.append(answer)
-        if self.rows and (answer is None or len(self.rows) == self.ROWS):
-            self._print()
-            self.rows = []
-
-    def _print(self) -> None:
-        from calprompt.cli.tables import create_table
-
-        table = create_table(
-            [("image", "left"), ("class", "left"), ("probability", "right"), ("runner-up", "left"), ("", "right")]
-        )
-        for row in self.rows:
-            second = "" if row.runner_up_probability is None else f"{100 * row.runner_up_probability:.1f} %"
-            table.add_row(
-                *_cells(row.name, row.class_name, f"{100 * row.probability:.1f} %", row.runner_up or "", second)
-            )
-        output().print(table)
-
-
-def _cells(*texts: str) -> Iterator[str]:
-    from rich.markup import escape
-
-    return (escape(visible(text)) for text in texts)
-
-
-def _print_notes(run: Run, calibrator: str, class_names: tuple[str, ...], skipped: dict[str, str]) -> None:
-    console = output()
+def _run_notes(run: Run, calibrator: str, class_names: tuple[str, ...]) -> list[str]:
     how = "not calibrated" if calibrator == "none" else f"calibrated with {calibrator}"
     lines = [f"{len(class_names)} classes: {shorten(class_names)}; probabilities {how}"]
     if calibrator == "none":
         lines.append("the model's own confidence: nothing says how often it is right when it is this sure")
     elif "novel" in run.record["data"]["class_names"]:
         lines.append("the calibrator was fitted on images of the base classes")
-    lines += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+    return lines

@@ -61,7 +61,7 @@ def run_settings(args: argparse.Namespace) -> dict[str, Any]:
     from calprompt.runs.recipes import read_recipe
 
     given = settings_of(args, RunConfig, TrainingConfig)
-    options = dict(_option(text) for text in given.pop("options", []))
+    options = dict(option_value(text) for text in given.pop("options", []))
     recipe = read_recipe(args.recipe)[1] if args.recipe else {}
     if "tuner" in given and given["tuner"] != recipe.get("tuner", given["tuner"]):
         raise SettingError(f"recipe {args.recipe} is for tuner {recipe['tuner']}, not for {given['tuner']}")
@@ -79,7 +79,7 @@ def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resource
         return run(config, args.out, resources=resources, progress=progress)
 
 
-def _option(text: str) -> tuple[str, Any]:
+def option_value(text: str) -> tuple[str, Any]:
     """NAME=VALUE, the value read as Python writes it, or else as it stands."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

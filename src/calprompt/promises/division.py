@@ -328,6 +328,22 @@ def _notes(class_names: Sequence[str], division: Sequence[tuple[int, int]], coun
     return tuple(notes)
 
 
+def plan_sentences(division: Division) -> list[str]:
+    """What will be done with the images, before anything is learned."""
+    tuned, held = len(division.tune), len(division.held_out)
+    counts = [tuned + held for tuned, held in division.counts]
+    each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
+    lines = [
+        f"{plural(tuned + held, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} tune the prompts and, by "
+        f"{division.n_folds}-fold cross-fitting, calibrate; {held or 'none'} {'is' if held == 1 else 'are'} held out "
+        "to check it and to make promises."
+    ]
+    for refusal in division.refusals:
+        more = "" if refusal.needed is None else f"; about {refusal.needed} images in all would do"
+        lines.append(f"It cannot be promised that {refusal.promise}: {refusal.reason}{more}.")
+    return [*lines, *(f"Note: {note}." for note in division.notes)]
+
+
 def error_words(requests: Requests) -> str:
     """The promise on errors, in words.
 

@@ -126,11 +126,15 @@ def make_promises(
     text = error_words(requests)
     if requests.target_error is not None:
         if text in refused:
-            promises.append(_refused("error", refused[text]))
+            promise = _refused("error", refused[text])
+            threshold = None
         else:
             threshold, promise = _error_promise(requests, pilot, held_out, open_set, total)
-            promises.append(promise)
-            rule = replace(rule, min_confidence=threshold)
+        promises.append(promise)
+        if threshold is None:  # calibrated probabilities err as often as they say; nothing vouches for that
+            rule = replace(rule, min_confidence=1 - requests.target_error)
+        else:
+            rule = replace(rule, min_confidence=threshold, target_error=requests.target_error)
     if requests.coverage is not None:
         around = choose_temperature(pilot.logits, pilot.labels, requests.coverage, around=temperature)
         for per_class in (False, True) if requests.per_class else (False,):

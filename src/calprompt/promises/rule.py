@@ -29,12 +29,14 @@ class DecisionRule:
 
     Attributes:
         min_confidence: Probabilities below this are "unsure"; None: nothing is.
+        target_error: The error rate among answered images that is promised; None: none is.
         open_set: When an image is none of the classes; None: never.
         sets: How prediction sets are made, by coverage and kind.
         withdrawn: Why the promises that go with these thresholds do not hold, if so.
     """
 
     min_confidence: float | None = None
+    target_error: float | None = None
     open_set: OpenSetRule | None = None
     sets: tuple[SetRule, ...] = ()
     withdrawn: str | None = None
@@ -61,6 +63,15 @@ class DecisionRule:
         found = (rule for rule in self.sets if (rule.coverage, rule.per_class) == (coverage, per_class))
         return next(found, None)
 
+    @property
+    def promised(self) -> bool:
+        """Whether a promise on errors stands behind what is answered."""
+        return self.withdrawn is None and self.target_error is not None
+
+    def with_threshold(self, min_confidence: float) -> DecisionRule:
+        """With a threshold of one's own, behind which no promise stands."""
+        return replace(self, min_confidence=min_confidence, target_error=None)
+
     def without_promises(self, reason: str) -> DecisionRule:
         """The same thresholds with nothing promised any more."""
         return replace(self, withdrawn=reason)
@@ -69,6 +80,7 @@ class DecisionRule:
         """As plain data."""
         return {
             "min_confidence": self.min_confidence,
+            "target_error": self.target_error,
             "open_set": None if self.open_set is None else self.open_set.to_dict(),
             "sets": [rule.to_dict() for rule in self.sets],
             "withdrawn": self.withdrawn,
@@ -80,6 +92,7 @@ class DecisionRule:
         open_set = values["open_set"]
         return cls(
             values["min_confidence"],
+            values["target_error"],
             None if open_set is None else OpenSetRule.from_dict(open_set),
             tuple(SetRule.from_dict(each) for each in values["sets"]),
             values.get("withdrawn"),
@@ -98,7 +111,7 @@ class Answer:
         runner_up: The second most probable class.
         runner_up_probability: Its probability.
         prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
-        promised: Whether the promises of the model hold for this answer.
+        promised: Whether a promise on errors stands behind it.
     """
 
     name: str
@@ -108,7 +121,7 @@ class Answer:
     runner_up: str | None = None
     runner_up_probability: float | None = None
     prediction_set: tuple[str, ...] | None = None
-    promised: bool = True
+    promised: bool = False
 
 
 def make_answers(
@@ -148,7 +161,7 @@ def make_answers(
                 None if second is None else class_names[second],
                 None if second is None else float(row[second]),
                 None if inside is None else names_in(inside[number], class_names, row),
-                rule.withdrawn is None,
+                rule.promised,
             )
         )
     return found

@@ -1,0 +1,143 @@
+"""Answers as a table, CSV or lines of JSON, written as they come; and images moved by their answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from calprompt.cli.console import output
+from calprompt.errors import CalpromptError
+from calprompt.promises.rule import ANSWER
+from calprompt.text import os_problem, slug, visible
+
+Writer = Callable[[Any], None]  # takes an answer; None is the end
+
+
+def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
+    """What writes answers to standard output.
+
+    Args:
+        kind: The dataclass of the answers.
+        as_json: A JSON object per line.
+        as_csv: A CSV table.
+    """
+    if as_json:
+        return lambda answer: None if answer is None else print_line(json.dumps(asdict(answer), ensure_ascii=False))
+    if as_csv:
+        table = csv.DictWriter(sys.stdout, [field.name for field in fields(kind)], lineterminator="\n")
+        table.writeheader()
+        return lambda answer: None if answer is None else table.writerow(_csv_row(answer))
+    return _Table()
+
+
+def print_line(text: str) -> None:
+    """A line on standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def _csv_row(answer: Any) -> dict[str, Any]:
+    row = asdict(answer)
+    if isinstance(row.get("prediction_set"), tuple | list):
+        row["prediction_set"] = "|".join(row["prediction_set"])
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()}
+
+
+class _Table:
+    """Answers as a table, printed a screenful at a time so that a long list does not wait for its end."""
+
+    ROWS = 500
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def __call__(self, answer: Any) -> None:
+        if answer is not None:
+            self.rows.append(answer)
+        if self.rows and (answer is None or len(self.rows) == self.ROWS):
+            self._print()
+            self.rows = []
+
+    def _print(self) -> None:
+        from calprompt.cli.tables import create_table
+
+        decided = hasattr(self.rows[0], "decision")
+        sets = getattr(self.rows[0], "prediction_set", None) is not None
+        columns = [("image", "left"), *([("answer", "left")] if decided else []), ("class", "left")]
+        columns += [("probability", "right"), ("runner-up", "left"), ("", "right")]
+        table = create_table([*columns, *([("may be", "left")] if sets else [])])
+        for row in self.rows:
+            second = "" if row.runner_up_probability is None else f"{100 * row.runner_up_probability:.1f} %"
+            cells = [row.name, *([_shown_decision(row)] if decided else []), row.class_name]
+            cells += [f"{100 * row.probability:.1f} %", row.runner_up or "", second]
+            table.add_row(*_cells(*cells, *([", ".join(row.prediction_set)] if sets else [])))
+        output().print(table)
+
+
+def _shown_decision(row: Any) -> str:
+    return row.class_name if row.decision == ANSWER else str(row.decision)
+
+
+def _cells(*texts: str) -> Iterator[str]:
+    from rich.markup import escape
+
+    return (escape(visible(text)) for text in texts)
+
+
+class Mover:
+    """Moves images into a folder per answer, and writes down from where to where.
+
+    Args:
+        folder: Gets a subfolder for every class, one for unsure and one for none of these, and moved.csv.
+    """
+
+    LOG = "moved.csv"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+        self.count = 0
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            new = not (self.folder / self.LOG).exists()
+            self.log = (self.folder / self.LOG).open("a", newline="", encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise CalpromptError(f"cannot write to {self.folder}: {os_problem(error)}") from error
+        self.table = csv.writer(self.log, lineterminator="\n")
+        if new:
+            self.table.writerow(["from", "to", "decision", "class", "probability"])
+
+    def __call__(self, answer: Any) -> None:
+        """Move the image of an answer; None is the end."""
+        if answer is None:
+            self.log.close()
+            return
+        kind = answer.class_name if answer.decision == ANSWER else answer.decision
+        place = self.folder / (slug(kind) or "class")
+        source = Path(answer.name).expanduser()
+        try:
+            place.mkdir(exist_ok=True)
+            target = _free(place / source.name)
+            shutil.move(os.fspath(source), target)
+        except OSError as error:
+            raise CalpromptError(
+                f"cannot move {source}: {os_problem(error)}; {self.count} images were moved before, which "
+                f"{self.folder / self.LOG} lists"
+            ) from error
+        self.count += 1
+        self.table.writerow([source, target, answer.decision, answer.class_name, f"{answer.probability:.6f}"])
+        self.log.flush()
+
+
+def _free(path: Path) -> Path:
+    """A path that is not taken: the same, or with a number."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.stem} ({number}){path.suffix}")
+    return free

@@ -1,0 +1,71 @@
+"""A check of a model for a terminal: each class by itself, and what is taken for what."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from calprompt.classifier.checks import Check
+from calprompt.cli.tables import create_table
+from calprompt.promises.division import percent
+from calprompt.text import shorten, visible
+
+MATRIX = 12  # classes up to which the whole confusion matrix is shown
+LISTED = 20
+
+
+def print_check(check: Check, console: Console) -> None:
+    """The accuracy of each class, and the confusion matrix or the most confused pairs."""
+    names = list(check.per_class)
+    matrix = len(names) <= MATRIX
+    short = [escape(visible(name))[:10] for name in names]
+    columns = [("class", "left"), ("images", "right"), ("right", "right")]
+    heading = "taken for" if matrix else "most often taken for"
+    table = create_table([*columns, *([(name, "right") for name in short] if matrix else [(heading, "left")])])
+    worst = sorted(range(len(names)), key=lambda row: _accuracy(check.per_class[names[row]]))
+    for row in range(len(names)) if len(names) <= LISTED else worst[:LISTED]:
+        n, right = check.per_class[names[row]]
+        cells = [escape(visible(names[row])), str(n), percent(round(right / n, 3)) if n else "n/a"]
+        if matrix:
+            cells += [str(count) if count else "·" for count in check.confusion[row]]
+        else:
+            wrong = sorted(
+                ((count, name) for name, count in zip(names, check.confusion[row], strict=True)), reverse=True
+            )
+            cells.append(
+                escape(shorten((f"{name} ({count})" for count, name in wrong if count and name != names[row]), 3))
+            )
+        table.add_row(*cells)
+    console.print(table)
+    if len(names) > LISTED:
+        console.print(f"the {LISTED} classes with the most errors of {len(names)}", markup=False)
+
+
+def outcome_sentences(check: Check) -> list[str]:
+    """What was answered of images that no promise was made on, and whether the promises held."""
+    found = check.outcomes
+    answered, wrong = found["answer"], found["wrong"]
+    rate = f", of which {wrong} are wrong ({percent(round(wrong / answered, 3))})" if answered else ""
+    lines = [
+        f"It answers {answered} of {check.images} images{rate}; {found['unsure']} unsure, "
+        f"{found['none of these']} none of these."
+    ]
+    target = found["target_error"]
+    if target is not None and answered:
+        kept = wrong / answered <= target
+        lines.append(
+            f"The promise of at most {percent(target)} wrong {'holds' if kept else 'does NOT hold'} on these images."
+        )
+    for name, each in found["sets"].items():
+        coverage = float(name.split()[0])
+        share = each["covered"] / each["images"]
+        lines.append(
+            f"The set contains the truth for {percent(round(share, 3))} of them (promised: {percent(coverage)}), with "
+            f"{each['mean_size']:.1f} classes on average."
+        )
+    return lines
+
+
+def _accuracy(counts: tuple[int, int]) -> float:
+    n, right = counts
+    return right / n if n else 2.0
