@@ -68,9 +68,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         options: Options of the tuner, such as {"context": 4}.
         epochs: Passes over the training images.
         batch_size: Images in a training step.
-        lr: Learning rate.
+        lr: Learning rate; `None`: 0.02 for the pocket, and the published 0.002 for other backbones.
         seed: Seed of the division, of prompts and of batches.
-        views: Random crops of every training image, taken in turn by the epochs.
+        views: Random crops of every training image, taken in turn by the epochs; 0: images as they are tested.
         crop: Smallest share of an image's area in a crop.
         template: Sentence of the untuned model; `None`: the dataset's, or "a photo of a {}.".
         class_names: What the model reads for labels that are no words: from label to name.
@@ -246,13 +246,14 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             "coverage=X" + (" and per_class=True" if per_class else "")
         )
 
-    def with_classes(self, class_names: Sequence[str], *, keep: bool = True, adjust: str | None = "dac") -> Classifier:
+    def with_classes(self, class_names: Sequence[str], *, keep: bool = True, adjust: str | None = None) -> Classifier:
         """The same prompts with other classes, which are known by their names alone; its promises are withdrawn.
 
         Args:
             class_names: Classes to add.
             keep: Keep those that it was fitted on; otherwise the given ones are all there are.
-            adjust: A calibrator for classes that it was not tuned on, after the fitted one; None: only that one.
+            adjust: "dac" adjusts the confidence of classes that it was not tuned on by how far tuning moved their text
+                features; None: the fitted calibrator alone, which is as good with the default tuner.
 
         Raises:
             SettingError: if the prompts or the calibrator mean nothing for other classes.

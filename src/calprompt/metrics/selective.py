@@ -43,6 +43,7 @@ THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.
 )
 STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6, 0.3)
 DOUBT = 0.5  # errors added to those of other images when a start is chosen on them
+UNLIKELY = 0.05  # so many errors, or more, are less likely than this if the error rate is the target
 MOST_NEEDED = 1_000_000  # more images than this are not worth suggesting
 
 
@@ -277,7 +278,7 @@ def guaranteed_threshold(
     best = min(first_tests, key=lambda test: (log_p(test), -above[test], THRESHOLDS[test]))
     n, k = int(above[best]), int(wrong_above[best])
     needed = _needed(k / n if n else 0.0, target_error, level)
-    reason = _reason(THRESHOLDS[best], n, k, k < target_error * n, needed)
+    reason = _reason(THRESHOLDS[best], n, k, target_error, needed)
     return GuaranteedThreshold(None, *goal, reason=reason, needed=needed)
 
 
@@ -306,11 +307,14 @@ def _needed(rate: float, target_error: float, level: float) -> int | None:
     return high
 
 
-def _reason(threshold: float, n: int, k: int, below: bool, needed: int | None) -> str:
+def _reason(threshold: float, n: int, k: int, target_error: float, needed: int | None) -> str:
     if n == 0:
         return f"no validation image has a confidence of {threshold} or more; it would take {needed}, all of them right"
     errors = f"{k} of the {n} validation images with a confidence of {threshold} or more are wrong"
-    if not below:
+    if k >= target_error * n:
+        at_least = log_binomial_tail(n - k, n, 1 - target_error)  # P(Bin(n, α) ≥ k)
+        if at_least > math.log(UNLIKELY):
+            return f"{errors}, which are too few images to tell whether the error rate is below the target"
         return f"{errors}, which is not below the target: more images alone would not help"
     if needed is None:
         return f"{errors}, which is too near the target for any reasonable number of images"

@@ -1,0 +1,130 @@
+"""Promises on held-out images: kept over many draws, refused with the reason, withdrawn when classes are added."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calprompt.errors import UnknownNameError
+from calprompt.promises import (
+    DecisionRule,
+    Evidence,
+    OpenSetRule,
+    Requests,
+    class_rate_interval,
+    make_answers,
+    make_promises,
+    open_set_scores,
+    rejection_threshold,
+)
+from calprompt.promises.conformal import softmax
+
+
+def images(n: int, seed: int, strength: float = 2.5, classes: int = 5) -> Evidence:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, n)
+    logits = rng.normal(size=(n, classes))
+    logits[np.arange(n), labels] += rng.uniform(0, 2 * strength, n)
+    return Evidence.of(logits, softmax(logits), labels)
+
+
+@pytest.mark.parametrize("open_set", [False, True])
+def test_the_promise_on_errors_is_kept(open_set: bool) -> None:
+    """In at most 5 % of draws is the error among answered images above the target."""
+    rule = OpenSetRule("max_logit", 1.0, 1.5, (0.05, 0, 1), None) if open_set else None
+    world = images(50_000, seed=1)
+    requests = Requests(0.1, None)
+    broken = made = 0
+    trials = 600
+    for trial in range(trials):
+        found, (promise,) = make_promises(
+            requests, images(80, seed=10_000 + trial), images(120, seed=20_000 + trial), open_set=rule
+        )
+        if promise.status == "made":
+            made += 1
+            answered = found.answered(world.logits, world.probabilities)
+            broken += (~world.correct[answered]).mean() > 0.1
+    assert made > trials / 2
+    assert broken / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_a_promise_that_fails_says_what_would_help() -> None:
+    rule, promises = make_promises(Requests(0.05, 0.9), images(60, 1, 8.0), images(40, 3, 8.0), total=100)
+    error, sets = promises
+    assert error.status == "refused"
+    assert error.needed is not None
+    assert error.needed > 100
+    assert "held-out images with a confidence of" in error.detail
+    assert f"about {error.needed} images in all would do" in error.sentence
+    assert rule.min_confidence == 0.95, "calibrated answers below it are called unsure"
+    assert not rule.promised
+    assert sets.status == "made"
+    unclear = make_promises(Requests(0.05), images(60, 1), images(40, 2), total=100)[1][0]
+    assert "too few images to tell whether the error rate is below the target" in unclear.detail
+    hopeless = make_promises(Requests(0.05), images(60, 1, 0.1), images(400, 2, 0.1))[1][0]
+    assert hopeless.status == "refused"
+    assert hopeless.needed is None
+
+
+def test_nothing_held_out_promises_nothing() -> None:
+    empty = images(0, 0)
+    rule, promises = make_promises(Requests(0.1, 0.9), images(60, 1), empty)
+    assert [promise.status for promise in promises] == ["refused", "refused"]
+    assert rule.set_rule(0.9) is not None
+    assert rule.set_rule(0.9).sets(images(3, 1).logits).all()  # type: ignore[union-attr]
+
+
+def test_withdrawing_is_visible_in_every_answer() -> None:
+    known = images(200, 2)
+    rule, promises = make_promises(Requests(0.2, 0.9), images(100, 1), known)
+    assert promises[0].status == "made"
+    names = list("abcde")
+    answers = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule, set_rule=rule.sets[0])
+    assert all(answer.promised for answer in answers)
+    assert {answer.decision for answer in answers} == {"answer", "unsure"}
+    assert all(answer.prediction_set[0] == answer.class_name for answer in answers if answer.prediction_set)
+    after = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule.without_promises("other classes"))
+    assert not any(answer.promised for answer in after)
+    assert promises[0].withdrawn("other classes").sentence.startswith("Withdrawn: at most 20 % wrong")
+    own = rule.with_threshold(0.99)
+    assert not own.promised
+    assert DecisionRule.from_dict(rule.to_dict()) == rule
+
+
+@given(st.lists(st.floats(0, 1), min_size=0, max_size=60), st.sampled_from([0.01, 0.05, 0.2]))
+def test_few_of_its_own_are_rejected(scores: list[float], rejects: float) -> None:
+    threshold = rejection_threshold(scores, rejects)
+    assert sum(score < threshold for score in scores) <= rejects * (len(scores) + 1)
+
+
+def test_the_share_of_rejects_holds_for_the_next_image() -> None:
+    rng = np.random.default_rng(0)
+    below = np.mean([rng.random() < rejection_threshold(rng.random(30), 0.1) for _ in range(20_000)])
+    assert below == pytest.approx(3 / 31, abs=0.01)
+
+
+def test_the_interval_of_classes_covers_another_set_of_classes() -> None:
+    rng = np.random.default_rng(1)
+    trials, covered = 2000, 0
+    for _ in range(trials):
+        rates, other = rng.beta(2, 4, 12), rng.beta(2, 4, 12)
+        interval = class_rate_interval(rates)
+        assert interval is not None
+        covered += interval[1] <= other.mean() <= interval[2]
+    assert covered / trials >= 0.93
+    assert class_rate_interval([0.5]) is None
+    same = class_rate_interval([0.0, 0.0, 0.0])
+    assert same is not None
+    assert same[2] > 0.1, "three classes without an error are no certainty"
+
+
+def test_scores_of_none_of_these() -> None:
+    logits = np.random.default_rng(0).normal(size=(20, 6))
+    assert open_set_scores(logits, "energy", 1e-3) == pytest.approx(open_set_scores(logits, "max_logit"), abs=1e-2)
+    assert open_set_scores(logits, "probability") == pytest.approx(softmax(logits).max(axis=1))
+    with pytest.raises(UnknownNameError, match="max_logit"):
+        open_set_scores(logits, "maxlogit")
