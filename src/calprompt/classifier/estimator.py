@@ -146,7 +146,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Args:
             X: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
         """
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[np.float64]:
         """Calibrated probabilities [n, classes], columns as `classes_`; `X` as `predict` takes it."""

@@ -26,7 +26,7 @@ def summary(model: FittedModel) -> list[str]:
             f"Answers below {percent(round(rule.min_confidence, 6))} are called unsure; no promise stands behind that."
         )
     lines += [none_of_these_sentence(model.rule.open_set)]
-    lines += [f"Note: {note}." for note in model.notes]
+    lines += [f"Note: {note.rstrip('.')}." for note in model.notes]
     if model.skipped:
         lines.append(f"Left out: {plural(len(model.skipped), 'image')} that cannot be read.")
     return lines

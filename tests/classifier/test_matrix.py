@@ -1,0 +1,75 @@
+"""Every tuner on both kinds of image towers: fitted, saved and loaded, it predicts the same."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from open_clip.model import CLIP
+from safetensors.torch import save_file
+
+import samples
+from calprompt import Classifier, tuners
+from classifier.fits import QUICK, SHARED, picture_paths
+
+SMALL = {
+    "coop": {"context": 2},
+    "cocoop": {"context": 2},
+    "maple": {"context": 2},
+    "kgcoop": {},
+    "prograd": {},
+    "proda": {"prompts": 4, "prompt_batch": 2, "context": 2},
+    "promptsrc": {"context": 2},
+    "zero-shot": {},
+}
+PIXELS = [name for name in tuners.available() if tuners.get(name).needs_pixels]
+
+
+@cache
+def resnet() -> Path:
+    """Folder of a tiny CLIP with a residual network."""
+    vision = {"image_size": 32, "width": 8, "head_width": 16, "layers": [1, 1, 1, 1]}
+    config = {**samples.MODEL, "vision_cfg": vision}
+    folder = samples.shared() / "tiny-resnet"
+    folder.mkdir()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = CLIP(**{**config, "vision_cfg": {**vision, "layers": (1, 1, 1, 1)}})
+        model.logit_scale.data.fill_(np.log(samples.SCALE))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    return folder
+
+
+def test_the_matrix_has_every_tuner() -> None:
+    assert set(SMALL) == set(tuners.available())
+
+
+@pytest.mark.parametrize(
+    ("tuner", "tower"),
+    [(tuner, tower) for tuner in SMALL for tower in ("vit", "resnet") if tower == "vit" or tuner not in PIXELS],
+)
+def test_saved_and_loaded_it_predicts_the_same(tuner: str, tower: str, tmp_path: Path) -> None:
+    backbone = samples.backbone() if tower == "vit" else resnet()
+    paths = picture_paths()[::2]
+    labels = [Path(path).parent.name for path in paths]
+    model = Classifier(**{**QUICK, "backbone": str(backbone), "tuner": tuner, "options": SMALL[tuner] or None})
+    model.fit(paths, labels, resources=SHARED)
+    loaded = Classifier.load(model.save(tmp_path / "model"))
+    assert loaded.get_params()["tuner"] == tuner
+    expected = model.predict_proba(paths[:9])
+    assert np.abs(loaded.predict_proba(paths[:9]) - expected).max() <= 1e-5
+    assert loaded.answer(paths[:9], coverage=0.9) == model.answer(paths[:9], coverage=0.9)
+    assert loaded.rule_ == model.rule_
+    assert loaded.promises_ == model.promises_
+    held = model.model_.predicted.take(model.model_.predicted.fold < 0)
+    if len(held):  # what was stored of held-out images is what it predicts
+        again = loaded._predictor.predict_proba(held.names)
+        from calprompt.classifier.fitting import calibrated
+
+        stored = calibrated(model.model_.calibrator, held, model.model_.text, model.model_.logit_scale)
+        assert np.abs(again - stored).max() <= 1e-5
