@@ -248,7 +248,7 @@ def test_bad_images_are_listed_or_left_out(tmp_path: Path) -> None:
         ({"tuner": "kgcop"}, "Did you mean 'kgcoop'"),
         ({"loss": "tpct"}, "Did you mean 'tcpt'"),
         ({"calibrator": "temprature"}, "Did you mean 'temperature'"),
-        ({"epochs": "ten"}, "epochs must be a whole number"),
+        ({"epochs": "ten"}, "epochs must be a whole number or None"),
         ({"per_class": True, "coverage": 0}, "per_class is about prediction sets"),
     ],
 )

@@ -66,7 +66,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         folds: Of cross-fitting, on which the calibrator is fitted.
         group_by: Regular expression; images whose names it finds the same text in stay together.
         options: Options of the tuner, such as {"context": 4}.
-        epochs: Passes over the training images.
+        epochs: Passes over the training images; `None`: 50 for the pocket, and the published 100 for other backbones.
         batch_size: Images in a training step.
         lr: Learning rate; `None`: 0.02 for the pocket, and the published 0.002 for other backbones.
         seed: Seed of the division, of prompts and of batches.

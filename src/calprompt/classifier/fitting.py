@@ -12,6 +12,7 @@ Every training is a run in a folder of its own, so that a fit that was stopped g
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,7 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
 from calprompt.runs.planning import TEMPLATE, data_digest
 from calprompt.runs.preparation import create_tuner, run_backbone
+from calprompt.text import shorten
 
 OPEN_SET_SCORE = "max_logit"
 FITS = "fits"
@@ -174,7 +176,8 @@ def fit_model(
     """
     requests = settings.checked_requests()
     create_calibrator(normalized_spec(settings.calibrator)) if settings.calibrator != NONE else None
-    config = settings.run_config(data.name)
+    config = settings.run_config(data.name, len(data.labels))
+    _warn_of_names(data.class_names)
     if groups is not None and len(groups) != len(data.train):
         raise SettingError(f"groups must have one entry per image, got {len(groups)} for {len(data.train)} images")
     data, groups, skipped = _readable(data, groups, settings.skip_bad, resources, progress)
@@ -299,6 +302,17 @@ def _readable(
         raise DataError(f"no image of {data.name} can be read")
     groups = None if groups is None else [groups[index] for index in kept]
     return replace(data, train=data.train.take(kept)), groups, skipped
+
+
+def _warn_of_names(class_names: Sequence[str]) -> None:
+    """Warn of class names that say nothing to a model that learns from names."""
+    strange = [name for name in class_names if not any(letter.isalpha() for letter in name)]
+    if strange:
+        warnings.warn(
+            f"the class names {shorten(map(repr, strange))} are no words, and the model learns from names; rename the "
+            "folders, or give names with classes=FILE",
+            stacklevel=4,
+        )
 
 
 def _finish(

@@ -13,8 +13,9 @@ from calprompt.promises.division import Requests
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
 
+MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
-POCKET_LR, PUBLISHED_LR = 0.02, 0.002  # measured on the pocket's datasets kept out of comparisons; KgCoOp's own
+POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +37,7 @@ class FitSettings:
         folds: Of cross-fitting, on which the calibrator is fitted.
         group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
         options: Options of the tuner, such as context=4.
-        epochs: Passes over the training images.
+        epochs: Passes over the training images; 50 for the pocket, and the published 100 for other backbones, if None.
         batch_size: Images in a training step.
         lr: Learning rate; 0.02 for the pocket, and the published 0.002 for other backbones, if None.
         seed: Seed of the division, of prompts and of batches.
@@ -71,8 +72,8 @@ class FitSettings:
     folds: int = 4
     group_by: str | None = None
     options: Mapping[str, Any] | None = None
-    epochs: int = 50
-    batch_size: int = 32
+    epochs: int | None = None
+    batch_size: int = 128
     lr: float | None = None
     seed: int = 1
     views: int | None = 0
@@ -119,9 +120,14 @@ class FitSettings:
             for name, match in zip(names, found, strict=True)
         ]
 
-    def run_config(self, data: str) -> RunConfig:
-        """The settings of the runs that it consists of."""
-        lr = self.lr if self.lr is not None else POCKET_LR if self.backbone == "pocket" else PUBLISHED_LR
+    def run_config(self, data: str, classes: int) -> RunConfig:
+        """The settings of the runs that it consists of.
+
+        Args:
+            data: What the data are called.
+            classes: How many there are; many are encoded a part at a time.
+        """
+        epochs, lr = POCKET if self.backbone == "pocket" else PUBLISHED
         return RunConfig(
             backbone=self.backbone,
             data=data,
@@ -130,11 +136,16 @@ class FitSettings:
             loss=self.loss,
             protocol="few-shot",
             shots=None,
-            training=TrainingConfig(epochs=self.epochs, batch_size=self.batch_size, lr=lr, seed=self.seed),
+            training=TrainingConfig(
+                epochs=epochs if self.epochs is None else self.epochs,
+                batch_size=self.batch_size,
+                lr=lr if self.lr is None else self.lr,
+                seed=self.seed,
+            ),
             views=self.views,
             crop=self.crop,
             template=self.template,
-            chunk=self.chunk,
+            chunk=self.chunk or (CHUNK if classes > MANY else None),
             device=self.device,
             dtype=self.dtype,
             backbone_config=self.backbone_config,

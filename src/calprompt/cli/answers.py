@@ -69,7 +69,8 @@ class _Table:
 
         decided = hasattr(self.rows[0], "decision")
         sets = getattr(self.rows[0], "prediction_set", None) is not None
-        columns = [("image", "left"), *([("answer", "left")] if decided else []), ("class", "left")]
+        columns = [("image", "left"), ("answer", "left"), ("most probable", "left")] if decided else []
+        columns = columns or [("image", "left"), ("class", "left")]
         columns += [("probability", "right"), ("runner-up", "left"), ("", "right")]
         table = create_table([*columns, *([("may be", "left")] if sets else [])])
         for row in self.rows:

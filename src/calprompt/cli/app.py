@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Those of the command line, unless given.
 
     Returns:
-        0 if it worked, 2 for a mistake of the user's, 130 if it was interrupted.
+        0 if it worked, 2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
     """
     parser = create_parser()
     args = parser.parse_args(arguments)
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings(), _forgiving_output():
             warnings.showwarning = warn
             args.command(args)
+    except BrokenPipeError:  # whoever read the output has seen enough, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except CalpromptError as error:
         _print_error("error", with_flags(str(error), flags_of(parser)), "red")
         return 2

@@ -100,6 +100,8 @@ def _from_listing(listing: Listing, upright: bool) -> LabelledImages:
         return Split(images, tuple(label for _, label in rows))
 
     test = split("test")
+    if not listing.repeated_names:
+        check_class_names(listing.class_names)
     return LabelledImages(
         listing.name,
         listing.class_names,
