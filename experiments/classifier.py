@@ -32,9 +32,9 @@ from calprompt.promises.conformal import fit_sets, softmax
 from calprompt.runs import Resources
 
 HERE = Path(__file__).parent
-NAMES = (
-    *("animals", "food", "objects", "faces", "flags", "sketch_nature", "sketch_things", "photos", "clothes", "icons"),
-    *("signs", "digits"),
+NAMES = (  # few classes first
+    *("photos", "clothes", "digits", "signs", "food", "animals", "faces", "sketch_nature", "icons", "flags"),
+    *("sketch_things", "objects"),
 )
 EACH = 20  # images of a class
 LOGITS = Path("build/classifier-logits")

@@ -31,7 +31,7 @@ ELSEWHERE = {  # pages whose Python blocks have tests of their own, with the fil
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 OBJECT = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
-ROOMS = ("clip", "data", "features", "tuners", "losses", "calibrators", "metrics", "runs", "evaluation")
+ROOMS = ("classifier", "clip", "data", "features", "tuners", "losses", "calibrators", "metrics", "runs", "evaluation")
 
 
 def text_of(page: Path) -> str:
