@@ -20,7 +20,7 @@ from calprompt.cli.app import create_parser
 from calprompt.cli.console import show_progress
 from calprompt.cli.flags import attribute_help
 from calprompt.cli.run_table import results_table
-from calprompt.cli.train import _option, run_settings
+from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError
 from calprompt.evaluation import EvaluationSettings
 from calprompt.runs import Target
@@ -273,13 +273,13 @@ def test_defaults_are_those_of_the_library() -> None:
     ],
 )
 def test_options_are_python_values_or_text(text: str, pair: tuple[str, Any]) -> None:
-    assert _option(text) == pair
+    assert option_value(text) == pair
 
 
 @pytest.mark.parametrize("text", ["context", "=4", "con text=4", "4"])
 def test_options_have_names(text: str) -> None:
     with pytest.raises(CalpromptError, match="NAME=VALUE"):
-        _option(text)
+        option_value(text)
 
 
 def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
 ) -> None:
     """A log says every few seconds where long work is, and is not filled with bars."""
     now = 0.0
-    monkeypatch.setattr("calprompt.cli.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("calprompt.progress_display.time.monotonic", lambda: now)
     with show_progress() as progress:
         for done in range(1, 101):
             now += 0.5

@@ -389,7 +389,7 @@ def test_unreadable_images_are_named_before_training(tmp_path: Path, tuner: str)
         ({"tuner": "zero-shot", "options": {"context": 2}}, "unknown option of tuner 'zero-shot'"),
         ({"loss": "ce + marginn"}, "Did you mean 'margin'"),
         ({"shots": 0}, "shots must be at least 1, got 0"),
-        ({"views": 0}, "views must be at least 1, got 0"),
+        ({"views": -1}, "views must be at least 0, got -1"),
         ({"dtype": "int8"}, "dtype must be one of float32"),
         ({"template": "a photo"}, "exactly once"),
     ],
