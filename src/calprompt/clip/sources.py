@@ -32,7 +32,7 @@ from calprompt.pocket import MODEL
 from calprompt.registry import unknown
 from calprompt.text import bullets, shorten
 
-_HUB = "hf-hub:"
+HUB = "hf-hub:"
 HUB_NAME = "Hugging Face"
 EMBEDDED = "pocket"  # the spec of the model in the package
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
@@ -74,7 +74,7 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
         return _local(spec)
     if spec == EMBEDDED:
         return replace(_local(MODEL), name=EMBEDDED)
-    if spec.startswith(_HUB):
+    if spec.startswith(HUB):
         return _hub(spec, cache_dir, download)
     name, _, tag = spec.partition("/")
     if pretrained.is_pretrained_cfg(name, tag):
@@ -101,7 +101,7 @@ def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
     if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
         return BackboneError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
     known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | {EMBEDDED}
-    repository = f"; a Hugging Face repository as '{_HUB}{spec}'" if tag else ""
+    repository = f"; a Hugging Face repository as '{HUB}{spec}'" if tag else ""
     return BackboneError(
         f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "
         "a file or folder by its path (there is none of that name)."
@@ -225,9 +225,9 @@ def _has_digest_of(url: str, path: Path) -> bool:
 
 
 def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
-    repository, _, revision = spec.removeprefix(_HUB).partition("@")
+    repository, _, revision = spec.removeprefix(HUB).partition("@")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
-        raise BackboneError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
+        raise BackboneError(f"{spec!r} is not of the form '{HUB}owner/name' or '{HUB}owner/name@revision'")
     folder = download_folders(cache_dir)[0]
     options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": folder}
     with contextlib.suppress(FileNotFoundError, huggingface_hub.errors.HFValidationError):
