@@ -138,21 +138,34 @@ def test_a_torch_that_is_broken(tmp_path: Path, stub: str, says: str) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_without_the_library_that_prints(tmp_path: Path) -> None:
-    """Every other command needs it, and the doctor says so."""
-    code = """
+WITHOUT = """
 import sys
+missing = sys.argv[1].split(",")
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("rich", "yaml"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import calprompt.doctor.examination as examination
 examination.examine.__defaults__ = (examination.CHECKS[:1],)
 from calprompt.cli import main
-sys.exit(main(["doctor"]))
+sys.exit(main(sys.argv[2:]))
 """
-    done = command(code=code)
+
+
+@pytest.mark.parametrize("missing", ["rich", "numpy", "yaml,numpy,rich,torch"])
+def test_without_packages_that_every_other_command_needs(missing: str) -> None:
+    done = command(missing, "doctor", code=WITHOUT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("installation\n  ok       calprompt ")
     assert done.stdout.endswith("\n\nno problems\n")
+
+
+@pytest.mark.parametrize("missing", ["torch", "numpy,rich"])
+def test_other_commands_name_the_doctor_where_a_package_is_broken(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "cat.png").touch()
+    done = command(missing, "demo", "--out", str(tmp_path / "demo"), code=WITHOUT)
+    assert done.returncode == 2
+    reason = f"No module named '{missing.partition(',')[0]}"
+    assert done.stderr.startswith(f"error: {reason}")
+    assert done.stderr.endswith("'calprompt doctor' says what is wrong with this installation\n")

@@ -2,6 +2,7 @@
 
 import tomllib
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from calprompt.doctor.finding import Finding
 from calprompt.doctor.installation import (
     DEVELOPMENT,
     EXTRAS,
+    MODULES,
     check_extras,
     check_imports,
     check_installation,
@@ -40,15 +42,24 @@ def test_every_extra_says_what_it_is_for() -> None:
     assert set(DEVELOPMENT) < set(EXTRAS)
 
 
-def test_requirements_are_those_of_the_project() -> None:
-    assert list(requirements()) == [line.partition(">=")[0] for line in PROJECT["dependencies"]]
+def test_requirements_are_read_as_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["open_clip_torch>=3.0", "regex", "av>=12; extra == 'video'", 'types-PyYAML; extra == "test"']
+    monkeypatch.setattr(metadata, "requires", lambda name: lines)
+    assert requirements() == {"open_clip_torch": "3.0", "regex": ""}
     assert requirements("video") == {"av": "12"}
+    assert requirements("test") == {"types-PyYAML": ""}
+
+
+def test_every_required_package_is_imported_under_its_name() -> None:
+    for line in PROJECT["dependencies"]:
+        name = line.partition(">=")[0]
+        assert find_spec(MODULES.get(name, name)) is not None, name
 
 
 def test_this_installation_is_fine() -> None:
     found = [*check_installation(), *check_packages(), *check_imports()]
     assert {each.status for each in found} == {"ok"}, found
-    assert found[-1].value.startswith(f"{len(PROJECT['dependencies'])} packages in ")
+    assert found[-1].value.startswith(f"{len(requirements())} packages in ")
 
 
 def test_packages_that_are_missing_or_too_old(versions: dict[str, str | None]) -> None:

@@ -53,6 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _print_error("error", os_problem(error), "red")
         return 2
+    except ImportError as error:
+        if (error.name or "").startswith("calprompt"):
+            raise
+        _print_error("error", doctor.broken(error), "red")
+        return 2
     except KeyboardInterrupt:
         hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)

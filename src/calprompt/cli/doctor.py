@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,29 @@ def doctor(args: argparse.Namespace) -> int:
         ]
         _write([("", f"\n{', '.join(counts)}")])
     return 1 if problems else 0
+
+
+def run_alone(arguments: Sequence[str], error: ImportError) -> int:
+    """Run `doctor` where the other commands cannot even be imported.
+
+    Args:
+        arguments: Of the command line; other commands are refused.
+        error: Why the others cannot be imported.
+
+    Returns:
+        The exit code.
+    """
+    if arguments[:1] != ["doctor"]:
+        sys.stderr.write(f"error: {broken(error)}\n")
+        return 2
+    parser = argparse.ArgumentParser(prog="calprompt")
+    add_command(parser.add_subparsers())
+    return doctor(parser.parse_args(arguments))
+
+
+def broken(error: ImportError) -> str:
+    """What to say where a package cannot be imported."""
+    return f"{error}; 'calprompt doctor' says what is wrong with this installation"
 
 
 def _lines(finding: Finding) -> list[tuple[str, str]]:

@@ -15,7 +15,12 @@ from calprompt.doctor.examination import describe
 from calprompt.doctor.finding import NOTE, OK, PROBLEM, Finding
 from calprompt.text import plural, shorten
 
-MODULES = {"open_clip_torch": "open_clip", "pillow": "PIL", "pyyaml": "yaml"}  # imported under another name
+MODULES = {
+    "open_clip_torch": "open_clip",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}  # imported under another name
 EXTRAS = {  # what an extra of the package is for
     "video": "reads the videos of UCF101, for 'calprompt data prepare ucf101'",
     "test": "runs calprompt's own tests",
