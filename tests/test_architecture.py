@@ -28,13 +28,16 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"runs"},
     {"evaluation"},
     {"report"},
-    {"classifier", "demo"},
+    {"classifier", "demo", "doctor"},
     {"export"},
     {"cli"},
     {"__main__"},
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
-LAZY = ("calprompt", *(f"calprompt.{room}" for room in ("clip", "data", "features", "runs", "evaluation", "demo")))
+LAZY = (
+    "calprompt",
+    *(f"calprompt.{room}" for room in ("clip", "data", "features", "runs", "evaluation", "demo", "doctor")),
+)
 
 EAGER = tuple(f"calprompt.{room}" for room in ("metrics", "losses", "calibrators", "tuners"))
 

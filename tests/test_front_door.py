@@ -556,7 +556,9 @@ def test_the_config_of_weights_that_are_not_there(tmp_path: Path, said: Said, mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     text = said(*training(tmp_path / "runs", backbone="ViT-B-16-quickgelu/openai"))
-    assert "pass its path, with --backbone-config 'ViT-B-16-quickgelu/openai'" in text
+    assert "could not download the weights of ViT-B-16-quickgelu/openai: HF_HUB_OFFLINE is set" in text
+    assert "give it with --backbone PATH and --backbone-config 'ViT-B-16-quickgelu/openai'" in text
+    assert "--backbone pocket is a small CLIP that comes with calprompt" in text
 
 
 @pytest.mark.parametrize("recipe", recipes.available())

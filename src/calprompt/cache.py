@@ -16,6 +16,11 @@ ENVIRONMENT = "CALPROMPT_CACHE"
 DEFAULT = "~/.cache/calprompt"
 
 
+def cache_root() -> Path:
+    """The folder of everything that is cached, whether it exists or not."""
+    return Path(os.environ.get(ENVIRONMENT) or DEFAULT).expanduser()
+
+
 def cache_folder(kind: str) -> Path:
     """The folder for one kind of cached data, whether it exists or not."""
-    return Path(os.environ.get(ENVIRONMENT) or DEFAULT).expanduser() / kind
+    return cache_root() / kind

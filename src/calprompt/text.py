@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # bytes
+
 
 def shorten(names: Iterable[object], limit: int = 5) -> str:
     """The first names of a list, and how many more there are.
@@ -38,6 +40,16 @@ def plural(count: int, noun: str) -> str:
     """
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count} {noun}{ending}"
+
+
+def format_size(number: float) -> str:
+    """Bytes as people write them.
+
+    >>> format_size(512), format_size(20_480_000)
+    ('512 B', '20.5 MB')
+    """
+    unit = next((unit for unit in reversed(SIZES) if number >= SIZES[unit]), "B")
+    return f"{number:.0f} B" if unit == "B" else f"{number / SIZES[unit]:.1f} {unit}"
 
 
 def slug(name: str) -> str:

@@ -22,11 +22,11 @@ from open_clip import pretrained
 from safetensors.torch import save_file
 from torch import nn
 
-from calprompt.clip import sources
+from calprompt.clip import network, sources
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import LoadedClip, clip_from_state_dict, load_backbone, load_clip
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit, which makes the archives under test
 
@@ -153,7 +153,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(address)
         return None, "no network in this test"
 
-    monkeypatch.setattr(sources, "_try", refuse)
+    monkeypatch.setattr(sources, "attempt", refuse)
     return asked
 
 
@@ -504,10 +504,25 @@ def test_files_are_downloaded_from_their_address(
         assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
         assert (tmp_path / "cache" / "tiny.pt").is_file()
         table({"url": f"{address}/absent.pt"})
-        with pytest.raises(CalpromptError, match=rf"404.*Wanted {address}/absent\.pt"):
+        with pytest.raises(CalpromptError, match=rf"(?s)404.*download {address}/absent\.pt"):
             load_clip("tiny/mine", cache_dir=tmp_path / "cache")
         server.shutdown()
     assert_is(load_clip(tmp_path / "cache" / "tiny.pt", config=CONFIGS["gelu"]), "gelu")
+
+
+def test_looking_without_downloading(
+    tiny: Path, tmp_path: Path, table: Callable[..., None], no_network: list[str]
+) -> None:
+    table({"hf_hub": "me/tiny/"})
+    for spec in ("tiny/mine", "hf-hub:me/tiny"):
+        with pytest.raises(NotFoundError, match="not on this machine"):
+            sources.find(spec, tmp_path, download=False)
+    hub_cache(tmp_path, "me/tiny", {"open_clip_pytorch_model.bin": tiny})
+    assert sources.find("tiny/mine", tmp_path, download=False).path.resolve() == tiny
+    table({"url": f"https://openaipublic.example/{'0' * 64}/tiny.pt"})
+    with pytest.raises(DamagedFileError, match="its digest differs"):
+        sources.find("tiny/mine", tiny.parent, download=False)
+    assert not no_network
 
 
 @pytest.mark.parametrize(
@@ -558,13 +573,13 @@ def test_repository_in_the_cache(tiny: Path, tmp_path: Path, no_network: list[st
 
 
 def test_names_that_are_no_repository_are_told(no_network: list[str]) -> None:
-    with pytest.raises(CalpromptError, match="cannot fetch 'hf-hub:a--b/c'"):
+    with pytest.raises(CalpromptError, match="could not download hf-hub:a--b/c: no network in this test"):
         load_clip("hf-hub:a--b/c")
 
 
 def test_half_cached_repositories_are_fetched(tiny: Path, tmp_path: Path, no_network: list[str]) -> None:
     hub_cache(tmp_path, "me/tiny", {"open_clip_pytorch_model.bin": tiny})
-    with pytest.raises(CalpromptError, match="cannot fetch 'hf-hub:me/tiny'"):
+    with pytest.raises(CalpromptError, match="could not download hf-hub:me/tiny: no network in this test"):
         load_clip("hf-hub:me/tiny", cache_dir=tmp_path)
     assert no_network == ["https://huggingface.co/me/tiny"]
 
@@ -584,7 +599,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
         return str(tmp_path / "repo" / filename)
 
     files = sorted(path.name for path in (tmp_path / "repo").iterdir())
-    monkeypatch.setattr(sources, "_try", lambda address, fetch: (fetch(), ""))
+    monkeypatch.setattr(sources, "attempt", lambda address, fetch: (fetch(), ""))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     loaded = load_clip("hf-hub:me/plip", cache_dir=tmp_path / "cache")
@@ -599,7 +614,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
         load_clip("hf-hub:me/plip", cache_dir=tmp_path / "cache")
 
 
-@pytest.mark.parametrize("how", ["HF_HUB_OFFLINE", "unreachable"])
+@pytest.mark.parametrize("how", ["HF_HUB_OFFLINE", "unreachable", "proxy"])
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
@@ -616,21 +631,31 @@ def test_without_network_one_error_says_all_at_once(
     spec: str,
     wanted: list[str],
 ) -> None:
+    for name in ("HF_HUB_OFFLINE", *(each for proxy in network.PROXIES for each in (proxy, proxy.lower()))):
+        monkeypatch.delenv(name, raising=False)
     if how == "HF_HUB_OFFLINE":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    elif how == "proxy":
+        monkeypatch.setenv("HTTPS_PROXY", "127.0.0.1:9")  # where nobody listens
     else:
 
         def unreachable(address: tuple[str, int], timeout: float) -> None:
             raise OSError(101, "Network is unreachable")
 
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        monkeypatch.setattr(sources.socket, "create_connection", unreachable)
+        monkeypatch.setattr(network.socket, "create_connection", unreachable)
+    reason = {"HF_HUB_OFFLINE": "HF_HUB_OFFLINE is set", "proxy": "no connection to the proxy 127.0.0.1 (Connection"}
     start = time.monotonic()
     with caplog.at_level(logging.WARNING), pytest.raises(CalpromptError) as caught:
         load_clip(spec, cache_dir=tmp_path / "cache")
     assert time.monotonic() - start < 5
-    for part in [*wanted, str(tmp_path / "cache"), how if how == "HF_HUB_OFFLINE" else "Network is unreachable"]:
-        assert part in str(caught.value)
-    assert "by hand" in str(caught.value)
+    said = str(caught.value)
+    for part in [*wanted, str(tmp_path / "cache"), reason.get(how, "(Network is unreachable)")]:
+        assert part in said
+    assert said.startswith("could not download ")
+    assert "Hugging Face" in said
+    assert "On a machine with a network" in said
+    assert f"backbone={'FOLDER' if spec.startswith('hf-hub:') else 'PATH'}" in said
+    assert "backbone=pocket is a small CLIP that comes with calprompt" in said
+    assert ("set HTTPS_PROXY" in said) == (how == "unreachable")
     assert not caplog.records
     assert not (tmp_path / "cache").exists()

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import calprompt
-from calprompt.cli import cache, data, demo, evaluate, fit, names, predict, show, train, transfer
+from calprompt.cli import cache, data, demo, doctor, evaluate, fit, names, predict, show, train, transfer
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
-COMMANDS = (demo, fit, train, predict, evaluate, transfer, show, names, data, cache)
+COMMANDS = (demo, fit, train, predict, evaluate, transfer, show, names, data, cache, doctor)
 RESUMABLE = (train.train, demo.demo, fit.fit)
 
 
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Those of the command line, unless given.
 
     Returns:
-        0 if it worked, 2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
+        0 if it worked, 1 if `doctor` found a problem, 2 for a mistake of the user's, 130 if it was interrupted, 141 if
+        nobody reads its output.
     """
     parser = create_parser()
     args = parser.parse_args(arguments)
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), _forgiving_output():
             warnings.showwarning = warn
-            args.command(args)
+            return args.command(args) or 0
     except BrokenPipeError:  # whoever read the output has seen enough, such as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -52,11 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _print_error("error", os_problem(error), "red")
         return 2
+    except ImportError as error:
+        if (error.name or "").startswith("calprompt"):
+            raise
+        _print_error("error", doctor.broken(error), "red")
+        return 2
     except KeyboardInterrupt:
         hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)
         return 130
-    return 0
 
 
 @contextmanager
@@ -89,9 +94,12 @@ def create_parser() -> argparse.ArgumentParser:
 
 def _print_error(kind: str, message: str, colour: str | None) -> None:
     """One message on standard error; bytes of file names that are not UTF-8 are shown as such."""
-    from rich.console import Console
-    from rich.markup import escape
-
     text = visible(message)
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+    except ImportError:  # `doctor` says that it is missing
+        sys.stderr.write(f"{kind}: {text}\n" if colour else f"{kind}\n")
+        return
     label = f"[{colour}]{kind}:[/{colour}]" if colour else kind
     Console(stderr=True, soft_wrap=True, highlight=False, file=sys.stderr).print(f"{label} {escape(text)}".rstrip())

@@ -10,9 +10,8 @@ from typing import Any
 from calprompt.cli.console import output
 from calprompt.cli.flags import create_command
 from calprompt.errors import DamagedFileError
-from calprompt.text import bullets, plural
+from calprompt.text import SIZES, bullets, format_size, plural
 
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 EXAMPLES = """\
   calprompt cache show
@@ -132,7 +131,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 5GB, got {text!r}")
-    return round(float(match[1]) * UNITS[(match[2] or "B").upper()])
+    return round(float(match[1]) * SIZES[(match[2] or "B").upper()])
 
 
 def parse_span(text: str) -> float:
@@ -145,16 +144,6 @@ def parse_span(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a span such as 30d, 12h or 90m, got {text!r}")
     return float(match[1]) * SPANS[match[2]]
-
-
-def format_size(number: float) -> str:
-    """Bytes as people write them.
-
-    >>> format_size(512), format_size(20_480_000)
-    ('512 B', '20.5 MB')
-    """
-    unit = next((unit for unit in reversed(UNITS) if number >= UNITS[unit]), "B")
-    return f"{number:.0f} B" if unit == "B" else f"{number / UNITS[unit]:.1f} {unit}"
 
 
 def format_span(number: float) -> str:

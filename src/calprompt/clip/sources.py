@@ -1,7 +1,7 @@
 """Where a backbone's weights are: in the package, a file or folder, a row of open_clip's table, or a hub's repository.
 
-Files in a local cache are used without asking the network; without either, the error says what was wanted, where it was
-looked for and how to get it by hand.
+Files in a local cache are used without asking the network. Without either, the error says why nothing could be
+downloaded, where it would have come from, how to get it on another machine, and what can be used instead.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import functools
 import hashlib
 import os
 import re
-import socket
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,16 @@ from open_clip import pretrained
 from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
 from calprompt.clip.architecture import Architecture, known_architectures
+from calprompt.clip.network import UNREACHED, attempt, proxy_variables
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
-from calprompt.errors import BackboneError, CalpromptError, NotFoundError
+from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError
 from calprompt.pocket import MODEL
 from calprompt.registry import unknown
-from calprompt.text import shorten
+from calprompt.text import bullets, shorten
 
-_HUB = "hf-hub:"
+HUB = "hf-hub:"
+HUB_NAME = "Hugging Face"
 EMBEDDED = "pocket"  # the spec of the model in the package
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
 PREPROCESSOR = "preprocessor_config.json"
@@ -46,7 +46,6 @@ _WEIGHTS = (  # in order of preference, where a folder has several
     "pytorch_model.bin",
     f"pytorch_model.bin{INDEX_SUFFIX}",
 )
-_PATIENCE = 5.0  # seconds to find out whether a host answers
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,27 @@ class Source:
     preprocessing: Preprocessing | None = None
 
 
-def find(spec: str | Path, cache_dir: Path | None) -> Source:
-    """The weights that a spec names, downloaded if need be; `calprompt.clip.load` says what a spec can be."""
+def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = True) -> Source:
+    """The weights that a spec names.
+
+    Args:
+        spec: `calprompt.clip.load` says what it can be.
+        cache_dir: Where downloads are kept; where open_clip and Hugging Face keep them, unless given.
+        download: Fetch what is not on this machine.
+
+    Raises:
+        NotFoundError: if they are not there, and cannot or may not be downloaded.
+        DamagedFileError: if an earlier download is not what it should be, and may not be replaced.
+    """
     if isinstance(spec, Path):
         return _local(spec)
     if spec == EMBEDDED:
         return replace(_local(MODEL), name=EMBEDDED)
-    if spec.startswith(_HUB):
-        return _hub(spec, cache_dir)
+    if spec.startswith(HUB):
+        return _hub(spec, cache_dir, download)
     name, _, tag = spec.partition("/")
     if pretrained.is_pretrained_cfg(name, tag):
-        return _named(name, tag, cache_dir)
+        return _named(name, tag, cache_dir, download)
     path = Path(spec).expanduser()
     if (spec and path.exists()) or path.suffix in SUFFIXES or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
         return _local(path)
@@ -92,7 +101,7 @@ def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
     if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
         return BackboneError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
     known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | {EMBEDDED}
-    repository = f"; a Hugging Face repository as '{_HUB}{spec}'" if tag else ""
+    repository = f"; a Hugging Face repository as '{HUB}{spec}'" if tag else ""
     return BackboneError(
         f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "
         "a file or folder by its path (there is none of that name)."
@@ -130,7 +139,7 @@ def _choose(files: Iterable[str], where: Any) -> str | None:
     return others[0] if others else None
 
 
-def _named(name: str, tag: str, cache_dir: Path | None) -> Source:
+def _named(name: str, tag: str, cache_dir: Path | None, download: bool) -> Source:
     spec = f"{name}/{tag}"
     with about(f"backbone {spec!r}"):
         architecture = Architecture.from_open_clip(open_clip.get_model_config(name))
@@ -143,15 +152,15 @@ def _named(name: str, tag: str, cache_dir: Path | None) -> Source:
                 f"{'GELU' if quick else 'QuickGELU'}. Use '{twin}/{tag}'."
             )
         preprocessing = Preprocessing.from_open_clip(row, architecture.image_size)
-    return Source(_table_file(row, spec, cache_dir), spec, architecture, preprocessing)
+    return Source(_table_file(row, spec, cache_dir, download), spec, architecture, preprocessing)
 
 
-def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Path:
+def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, download: bool) -> Path:
     """The file of a row of open_clip's table: from a cache, else from the hub, else from its address."""
     if row.get("file"):
         return Path(row["file"])
     repository, file = os.path.split(row.get("hf_hub") or "")
-    hub_cache, url_cache = _caches(cache_dir)
+    hub_cache, url_cache = download_folders(cache_dir)
     for candidate in [file] if file else [HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME]:
         cached = huggingface_hub.try_to_load_from_cache(repository, candidate, hub_cache) if repository else None
         if isinstance(cached, str):
@@ -164,6 +173,10 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Pa
             if _has_digest_of(row["url"], earlier):
                 return earlier
             reasons.append(f"{earlier} is not that file (its digest differs)")
+            if not download:
+                raise DamagedFileError(reasons[0])
+    if not download:
+        raise NotFoundError(f"the weights of {spec} are not on this machine")
     if repository:
         page = f"{huggingface_hub.constants.ENDPOINT}/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}"
         addresses = {page: True, **addresses}
@@ -174,15 +187,29 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None) -> Pa
             prefer_hf_hub=hub,
             cache_dir=str(hub_cache if hub else url_cache),
         )
-        path, reason = _try(address, fetch)
+        path, reason = attempt(address, fetch)
         if path is not None:
             return Path(path)
         reasons.append(reason)
-    raise NotFoundError(
-        f"cannot fetch the weights of {spec}: {'; '.join(dict.fromkeys(reasons))}. Wanted {' or '.join(addresses)}; "
-        f"looked in {' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}. "
-        f"Download it by hand on a machine with a network and pass its path, with config={spec!r}."
+    hosts = [HUB_NAME if hub else urllib.parse.urlsplit(address).hostname for address, hub in addresses.items()]
+    raise _not_downloaded(
+        f"the weights of {spec}",
+        reasons,
+        f"open_clip gets them from {' or '.join(map(str, hosts))}; earlier downloads were looked for in "
+        f"{' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}.",
+        f"On a machine with a network, download {' or '.join(addresses)}, bring the file here, and give it with "
+        f"backbone=PATH and config={spec!r}.",
     )
+
+
+def _not_downloaded(what: str, reasons: list[str], origin: str, remedy: str) -> NotFoundError:
+    lines = [origin, remedy]
+    if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
+        lines.append("If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
+    lines.append(
+        f"To try things out without a download, backbone={EMBEDDED} is a small CLIP that comes with calprompt."
+    )
+    return NotFoundError(f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}{bullets(lines)}")
 
 
 def _has_digest_of(url: str, path: Path) -> bool:
@@ -197,24 +224,31 @@ def _has_digest_of(url: str, path: Path) -> bool:
     return digest.hexdigest().startswith(promised[1] or promised[2])
 
 
-def _hub(spec: str, cache_dir: Path | None) -> Source:
-    repository, _, revision = spec.removeprefix(_HUB).partition("@")
+def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
+    repository, _, revision = spec.removeprefix(HUB).partition("@")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
-        raise BackboneError(f"{spec!r} is not of the form '{_HUB}owner/name' or '{_HUB}owner/name@revision'")
-    options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": _caches(cache_dir)[0]}
+        raise BackboneError(f"{spec!r} is not of the form '{HUB}owner/name' or '{HUB}owner/name@revision'")
+    folder = download_folders(cache_dir)[0]
+    options: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": folder}
     with contextlib.suppress(FileNotFoundError, huggingface_hub.errors.HFValidationError):
-        folder = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
-        files = [each.name for each in folder.iterdir()]
+        snapshot = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
+        files = [each.name for each in snapshot.iterdir()]
         weights = _choose(files, repository)
         if weights is not None and not set(files).isdisjoint(CONFIGS.values()):
-            return Source(folder / weights, name=spec)
+            return Source(snapshot / weights, name=spec)
+    if not download:
+        raise NotFoundError(f"the files of {spec} are not on this machine")
     page = f"{huggingface_hub.constants.ENDPOINT}/{repository}"
-    path, reason = _try(page, lambda: _download(repository, options))
+    path, reason = attempt(page, lambda: _download(repository, options))
     if path is None:
-        raise NotFoundError(
-            f"cannot fetch {spec!r}: {reason}. Wanted {' or '.join(CONFIGS.values())} and its weights "
-            f"({', '.join(_WEIGHTS[:4])}, …) from {page}; looked in {options['cache_dir']}. Download the repository by "
-            f"hand on a machine with a network ('hf download {repository} --local-dir FOLDER') and pass that folder."
+        at = f" --revision {revision}" if revision else ""
+        raise _not_downloaded(
+            spec,
+            [reason],
+            f"It comes from {HUB_NAME} ({page}): weights ({', '.join(_WEIGHTS[:4])}, …) and "
+            f"{' or '.join(CONFIGS.values())}. An earlier download was looked for in {folder}.",
+            f"On a machine with a network, run 'hf download {repository}{at} --local-dir FOLDER', bring the folder "
+            "here, and give it with backbone=FOLDER.",
         )
     return Source(Path(path), name=spec)
 
@@ -233,28 +267,7 @@ def _download(repository: str, options: dict[str, Any]) -> str:
     return huggingface_hub.hf_hub_download(filename=weights, **options)
 
 
-def _try(address: str, download: Callable[[], Any]) -> tuple[Any, str]:
-    """(what `download` returns, "") or (None, why it did not): soon, if the host does not answer at all."""
-    if huggingface_hub.constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("", "0", "NO"):
-        return None, "HF_HUB_OFFLINE is set"
-    host = urllib.parse.urlsplit(address)
-    proxy = urllib.request.getproxies().get(host.scheme)
-    gate = urllib.parse.urlsplit(proxy) if proxy and not urllib.request.proxy_bypass(host.hostname or "") else host
-    try:
-        socket.create_connection(
-            (gate.hostname or "", gate.port or (80 if gate.scheme == "http" else 443)), timeout=_PATIENCE
-        ).close()
-    except OSError as error:
-        return None, f"{gate.hostname} does not answer ({error.strerror or error})"
-    try:
-        return download(), ""
-    except CalpromptError:
-        raise
-    except Exception as error:  # whatever a server or a library makes of it
-        return None, (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _caches(cache_dir: Path | None) -> tuple[Path, Path]:
+def download_folders(cache_dir: Path | None = None) -> tuple[Path, Path]:
     """Where downloads from the hub and from plain addresses are kept."""
     return (
         cache_dir or Path(huggingface_hub.constants.HF_HUB_CACHE),

@@ -22,6 +22,7 @@ from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import DATA, Sheet
 
 MODEL = Path(__file__).parent / "model"
+FINGERPRINT = "d371372bc62ae06ca0effb02a6cf05c15d2088e9f527837350810dfa8b0c4491"  # of the model, loaded as a backbone
 HOUR = 3600
 
 

@@ -11,13 +11,10 @@ A recipe sets what it names; everything else keeps the default of `RunConfig`, a
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
@@ -28,15 +25,6 @@ from calprompt.training_config import TrainingConfig
 
 TRAINING = [field.name for field in fields(TrainingConfig)]
 RUN = [field.name for field in fields(RunConfig) if field.name != "training"]
-
-
-class Reader(yaml.SafeLoader):
-    """YAML as most people write it: 2e-3 is a number, which YAML 1.1 takes for text because it has no point."""
-
-
-Reader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 def available() -> list[str]:
@@ -58,6 +46,10 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
             raise SettingError(f"recipe {name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     else:
         raise unknown("recipe", name, available())
+    import yaml
+
+    from calprompt.runs.yaml_reader import Reader
+
     try:
         settings = yaml.load(text, Reader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

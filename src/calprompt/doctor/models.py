@@ -1,0 +1,110 @@
+"""Which CLIPs this machine has, whether the one in the package is what it should be, and whether it sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from PIL import Image
+
+from calprompt import pocket
+from calprompt.clip import Backbone, unit
+from calprompt.clip.downloaded import downloaded_backbones
+from calprompt.clip.load import load_clip
+from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
+from calprompt.clip.sources import download_folders
+from calprompt.doctor.examination import describe
+from calprompt.doctor.finding import NOTE, OK, PROBLEM, Finding
+from calprompt.doctor.storage import disk_space, unwritable
+from calprompt.errors import CalpromptError, DamagedFileError
+from calprompt.text import format_size, plural
+
+USUAL = "ViT-B-16-quickgelu/openai"  # what papers and these pages use
+REINSTALL = "The files of the package are damaged; install it again: pip install --force-reinstall calprompt"
+WRONG = "torch computes something else here than elsewhere; install another version of it, or update the system."
+DATASET, LABEL, NUMBER = "photos", 0, 5  # a picture that the pocket recognises with ease
+
+
+def check_backbones() -> Iterator[Finding]:
+    """CLIPs that were downloaded before, and whether others could be."""
+    found = set()
+    for each in downloaded_backbones():
+        found.add(each.spec)
+        if each.path is None:
+            advice = "Remove that file; it is downloaded again when it is needed."
+            yield Finding(each.spec, NOTE, each.problem, advice)
+        else:
+            yield Finding(each.spec, OK, f"{format_size(each.path.stat().st_size)} in {each.path}")
+    if USUAL not in found:
+        yield Finding(
+            USUAL,
+            NOTE,
+            "not on this machine" + ("" if is_offline() else "; it is downloaded when it is first used"),
+            "Without a network, download the file elsewhere and give it with backbone=PATH; the error of a command "
+            "that needs it says which file. backbone=pocket needs no download.",
+        )
+    hub = download_folders()[0]
+    obstacle = unwritable(hub)
+    if obstacle:
+        yield Finding("downloads", NOTE, f"{hub}: {obstacle}", "Set HF_HUB_CACHE to a folder that can be written to.")
+    else:
+        yield disk_space("downloads", hub)
+    if is_offline():
+        yield Finding("network", NOTE, f"{OFFLINE} is set, so nothing is downloaded", "Unset it to download a CLIP.")
+    elif proxy_variables():
+        yield Finding("network", OK, f"through the proxy that {' and '.join(proxy_variables())} names; not tried")
+
+
+def check_pocket() -> Iterator[Finding]:
+    """The model and the pictures in the package."""
+    start = time.monotonic()
+    try:
+        backbone = load_pocket()
+    except CalpromptError as error:
+        yield Finding("pocket model", PROBLEM, describe(error), REINSTALL)
+        return
+    taken = time.monotonic() - start
+    if backbone.fingerprint != pocket.FINGERPRINT:
+        value = f"fingerprint {backbone.fingerprint[:12]}, expected {pocket.FINGERPRINT[:12]}"
+        yield Finding("pocket model", PROBLEM, value, REINSTALL)
+        return
+    yield Finding("pocket model", OK, f"loads in {taken:.1f} s; fingerprint {backbone.fingerprint[:12]} is right")
+    try:
+        pictures = sum(sum(pocket.sheet(name).counts.values()) for name in pocket.names())
+    except DamagedFileError as error:
+        yield Finding("pocket pictures", PROBLEM, describe(error), REINSTALL)
+        return
+    yield Finding("pocket pictures", OK, f"{pictures:,} in {plural(len(pocket.names()), 'dataset')}")
+    yield self_test(backbone)
+
+
+@cache
+def load_pocket() -> Backbone:
+    """The pocket, loaded once, without a trace in the cache folder."""
+    loaded = load_clip("pocket")
+    return Backbone(loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint)
+
+
+@torch.no_grad()
+def self_test(backbone: Backbone) -> Finding:
+    """A picture through the whole way: pixels, image tower, comparison with the names of the classes."""
+    sheet = pocket.sheet(DATASET)
+    name = sheet.class_names[LABEL]
+    pixels = next(each for label, number, each in sheet.pictures("test") if (label, number) == (LABEL, NUMBER))
+    feature = backbone.encode_image(backbone.preprocessing.evaluation()(Image.fromarray(pixels))[None])
+    if feature.shape != (1, backbone.embed_dim):
+        size = " x ".join(map(str, feature.shape))
+        return Finding(
+            "self test", PROBLEM, f"a picture gave {size} numbers, expected 1 x {backbone.embed_dim}", REINSTALL
+        )
+    if not feature.isfinite().all():
+        return Finding("self test", PROBLEM, "a picture gave numbers that are not finite", WRONG)
+    cosines = unit(feature) @ backbone.zero_shot(sheet.class_names, sheet.record["template"]).T
+    probabilities = (backbone.logit_scale * cosines).softmax(1)[0]
+    guess, share = sheet.class_names[int(probabilities.argmax())], 100 * float(probabilities[LABEL])
+    if guess != name:
+        return Finding("self test", PROBLEM, f"a picture of class {name!r} was taken for {guess!r}", WRONG)
+    value = f"a picture became {backbone.embed_dim} finite numbers, and was recognised as {name!r} ({share:.0f} %)"
+    return Finding("self test", OK, value)
