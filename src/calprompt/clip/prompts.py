@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -90,6 +91,11 @@ class PromptLayout:
     lengths: tuple[int, ...] = field(repr=False)
     context_shape: tuple[int, ...] = ()
 
+    @cached_property
+    def learns_rest(self) -> bool:
+        """Whether a learned vector stands after the prefix."""
+        return bool((self.rest >= len(self.frozen)).any())
+
     def fill(self, context: Tensor, deep: Sequence[Tensor] = ()) -> TextPrompts:
         """The prompts with a context.
 
@@ -105,10 +111,9 @@ class PromptLayout:
         context = context if context.ndim == shared + 2 else context[None]
         context = context.flatten(1, -2)  # [N, learned vectors, W]
         table = torch.cat([self.frozen.to(context.dtype).expand(context.shape[0], -1, -1), context], dim=1)
-        learned_rest = bool((self.rest >= len(self.frozen)).any())
         return TextPrompts(
             prefix=table.index_select(1, self.prefix),
-            rest=(table if learned_rest else table[:1]).index_select(1, self.rest),
+            rest=(table if self.learns_rest else table[:1]).index_select(1, self.rest),
             lengths=self.lengths,
             deep=tuple(vectors if vectors.ndim == 3 else vectors[None] for vectors in deep),
         )
