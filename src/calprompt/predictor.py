@@ -319,9 +319,16 @@ class Predictor:
         return self._own_text
 
     def _calibrated(self, logits: Tensor, frozen: Tensor | None) -> Tensor:
-        if self.calibrator is None:
-            return logits.double()
-        needs = self.calibrator.needs
+        return logits.double() if self.calibrator is None else self.calibrator(self.stored_logits(logits, frozen))
+
+    def stored_logits(self, logits: Tensor, frozen: Tensor | None = None) -> StoredLogits:
+        """Logits with all that the calibrator needs beside them.
+
+        Args:
+            logits: [n, C] in float32, before calibration.
+            frozen: Frozen features [n, D] of the images, for calibrators that need zero-shot logits.
+        """
+        needs = () if self.calibrator is None else self.calibrator.needs
         record: dict[str, Any] = {"logit_scale": float(self.backbone.logit_scale)}
         if {"text", "frozen_text", "base_text", "base_frozen_text"} & set(needs):
             text = self._text if self._text is not None else self._tuned_text().float().cpu()
@@ -335,7 +342,7 @@ class Predictor:
         if "zero_shot_logits" in needs:
             assert frozen is not None
             record["zero_shot_logits"] = self.zero_shot_logits(frozen)
-        return self.calibrator(StoredLogits(logits, **record))
+        return StoredLogits(logits, **record)
 
 
 @torch.no_grad()

@@ -65,9 +65,7 @@ class Calibrator(ABC):
     def __call__(self, record: StoredLogits | ArrayLike) -> Tensor:
         """Calibrated logits [n, C] in float64. Those of calibrators of probabilities are log-probabilities."""
         record = as_stored_logits(record)
-        if any(getattr(self, name) is None for name in self.learns):
-            raise SettingError(f"fit the {self.name} calibrator on validation logits before applying it")
-        record.require(f"the calibrator {self.name!r}", self.needs)
+        self._check(record, "applying it")
         calibrated = self.apply(record)
         if not isinstance(calibrated, Tensor) or calibrated.shape != record.logits.shape:
             got = tuple(calibrated.shape) if isinstance(calibrated, Tensor) else repr(calibrated)
@@ -87,6 +85,25 @@ class Calibrator(ABC):
     @abstractmethod
     def apply(self, record: StoredLogits) -> Tensor:
         """Calibrated logits [n, C] in float64."""
+
+    def export(self, record: StoredLogits) -> list[dict[str, Any]]:
+        """What it does to logits, as steps of plain data that an exported model repeats without torch.
+
+        Args:
+            record: The classes and what else it needs, such as text features, beside the logits of no image.
+
+        Raises:
+            SettingError: if it is not fitted, or there is no such step.
+        """
+        self._check(record, "exporting it")
+        return [{**self.as_step(record), "keeps_argmax": self.keeps_argmax}]
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        """One of the steps that `calprompt.export.runtime` can compute: its name and its numbers."""
+        raise SettingError(
+            f"the calibrator {self.name!r} cannot be exported: it has no method as_step that writes it as one of the "
+            "steps of calprompt/export/runtime.py"
+        )
 
     @property
     def fit_needs(self) -> tuple[str, ...]:
@@ -115,6 +132,12 @@ class Calibrator(ABC):
         for name, value in state.items():
             setattr(self, name, value)
         return self
+
+    def _check(self, record: StoredLogits, what: str) -> None:
+        """Raise unless it is fitted and has what it needs."""
+        if any(getattr(self, name) is None for name in self.learns):
+            raise SettingError(f"fit the {self.name} calibrator on validation logits before {what}")
+        record.require(f"the calibrator {self.name!r}", self.needs)
 
     def _keeping_argmax(self, calibrated: Tensor, logits: Tensor) -> Tensor:
         """Give ties that rounding made back to the predicted class, and refuse a broken promise."""

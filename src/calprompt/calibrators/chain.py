@@ -66,6 +66,9 @@ class Chain(Calibrator):
             record = replace(record, logits=step(record))
         return record.logits
 
+    def export(self, record: StoredLogits) -> list[dict[str, Any]]:
+        return [exported for step in self.steps for exported in step.export(record)]
+
     def restore(self, state: Mapping[str, Any]) -> Chain:
         self.forget()
         states = state.get("states") or []

@@ -13,6 +13,7 @@ is fitted, and base classes do not change.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,13 @@ class DistanceAware(Calibrator):
 
     def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() * self.factors(record)[:, None]
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        text, frozen, base, base_frozen = (record.given(name) for name in self.needs)
+        if text.ndim > 2:
+            raise SettingError("dac cannot be exported with text features that depend on the image")
+        factors = self.class_factors(text, frozen, base, base_frozen)
+        return {"step": "by predicted class", "factors": factors.tolist()}
 
     def factors(self, record: StoredLogits) -> Tensor:
         """What each image's logits are multiplied by, [n]."""

@@ -9,6 +9,7 @@ images confidences do not change. Where q is below what another class then gets,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,6 +67,9 @@ class Histogram(Calibrator):
         others = logits.scatter(1, top, float("-inf")).log_softmax(dim=1)  # proportions among the rest
         binned = ((1 - q).clamp(min=TINY).log() + others).scatter(1, top, q.clamp(min=TINY).log())
         return torch.where(q.isnan(), logits.log_softmax(dim=1), binned)
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "bins", "accuracy": self.accuracy}
 
 
 def top_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:

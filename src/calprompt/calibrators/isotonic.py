@@ -9,6 +9,7 @@ beyond them. The last summand keeps the order of classes where g is flat; where 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,14 @@ class Isotonic(Calibrator):
         p = record.logits.double().softmax(dim=1)
         q = torch.from_numpy(self.frequency(p.cpu().numpy())).to(p) + TIE_BREAK * p
         return (q / q.sum(dim=1, keepdim=True)).clamp(min=TINY).log()
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {
+            "step": "monotone",
+            "scores": self.scores,
+            "frequencies": self.frequencies,
+            "tie_break": TIE_BREAK,
+        }
 
     def frequency(self, p: Floats) -> Floats:
         """The map g."""

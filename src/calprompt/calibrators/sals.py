@@ -9,6 +9,7 @@ range of the logits is that before tuning. Nothing is fitted. The same map in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -44,3 +45,6 @@ class SampleLogitScaling(Calibrator):
                 f"be lost (this is so for {len(flat)} of {len(zero_shot)} images)"
             )
         return rescale_to_range(record.logits.double(), zero_shot)
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "zero-shot range"}

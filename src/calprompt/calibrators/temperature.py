@@ -9,6 +9,7 @@ on the sign of that derivative, without a learning rate. The published fit by SG
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -69,6 +70,9 @@ class Temperature(Calibrator):
         assert self.temperature is not None
         return record.logits.double() / self.temperature
 
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "divide", "by": self.temperature}
+
 
 @calibrators.register("temperature_fixed")
 @dataclass
@@ -94,6 +98,9 @@ class FixedTemperature(Calibrator):
 
     def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() / self.temperature
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "divide", "by": self.temperature}
 
 
 def slope(s: float, logits: Tensor, at_label: Tensor) -> float:

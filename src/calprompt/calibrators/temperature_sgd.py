@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -73,9 +74,16 @@ class TemperatureSGD(Calibrator):
             )
 
     def apply(self, record: StoredLogits) -> Tensor:
+        return record.logits.double() * self.factor(record)
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "multiply", "by": self.factor(record)}
+
+    def factor(self, record: StoredLogits) -> float:
+        """What logits are multiplied by: the fitted scale over the one they have."""
         assert record.logit_scale is not None
         assert self.log_scale is not None
-        return record.logits.double() * (math.exp(self.log_scale) / record.logit_scale)
+        return math.exp(self.log_scale) / record.logit_scale
 
     @torch.enable_grad()
     def descend(self, cosines: Tensor, labels: Tensor) -> Descent:

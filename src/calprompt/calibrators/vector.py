@@ -10,6 +10,7 @@ here. It also makes the objective strictly convex: Newton's method finds the one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,11 +96,19 @@ class Vector(Calibrator):
         return torch.cat([(off * z).mean(dim=0), off.mean(dim=0)]) + pull, hessian
 
     def apply(self, record: StoredLogits) -> Tensor:
+        self.check_classes(record)
         z = record.logits.double()
-        w, b = z.new_tensor(self.scale), z.new_tensor(self.bias)
-        if z.shape[1] != len(w):
+        return z.new_tensor(self.scale) * z + z.new_tensor(self.bias)
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        self.check_classes(record)
+        return {"step": "affine", "scale": self.scale, "bias": self.bias}
+
+    def check_classes(self, record: StoredLogits) -> None:
+        """Raise if there are not as many classes as in the fit."""
+        assert self.scale is not None
+        if record.logits.shape[1] != len(self.scale):
             raise SettingError(
-                f"vector scaling was fitted on {len(w)} classes and cannot be applied to {z.shape[1]}; "
-                "for other classes use temperature or dac"
+                f"vector scaling was fitted on {len(self.scale)} classes and cannot be applied to "
+                f"{record.logits.shape[1]}; for other classes use temperature or dac"
             )
-        return w * z + b

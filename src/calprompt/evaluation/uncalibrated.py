@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
@@ -15,3 +17,6 @@ class Uncalibrated(Calibrator):
 
     def apply(self, record: StoredLogits) -> Tensor:
         return record.logits
+
+    def export(self, record: StoredLogits) -> list[dict[str, Any]]:
+        return []

@@ -62,9 +62,10 @@ class OpenSetRule:
         return np.asarray(open_set_scores(logits, self.score, self.temperature) >= self.threshold)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data; a threshold of minus infinity is written as None."""
         return {
             **vars(self),
+            "threshold": self.threshold if math.isfinite(self.threshold) else None,
             "false_rejects": list(self.false_rejects),
             "false_accepts": None if self.false_accepts is None else list(self.false_accepts),
         }
@@ -72,12 +73,13 @@ class OpenSetRule:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> OpenSetRule:
         """From what `to_dict` gave."""
-        accepts = values["false_accepts"]
-        rates = {
+        accepts, threshold = values["false_accepts"], values["threshold"]
+        changed = {
+            "threshold": -math.inf if threshold is None else threshold,
             "false_rejects": tuple(values["false_rejects"]),
             "false_accepts": None if accepts is None else tuple(accepts),
         }
-        return cls(**{**values, **rates})
+        return cls(**{**values, **changed})
 
 
 def open_set_scores(logits: ArrayLike, score: str, temperature: float = 1.0) -> Floats:

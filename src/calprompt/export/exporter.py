@@ -1,0 +1,190 @@
+"""From a predictor to a folder that runs without torch, checked against the predictor before it is handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.export.folder import check_free, new_folder, package_versions, write_folder
+from calprompt.progress import Progress, silent
+from calprompt.promises import DecisionRule
+
+if TYPE_CHECKING:
+    from calprompt.predictor import Predictor
+
+STAGES = ("image tower", "text", "check")
+PLAIN = (str, int, float, bool, type(None))
+BATCH = 32  # images per call of model.onnx
+
+
+def export_predictor(
+    predictor: Predictor,
+    out: str | Path,
+    *,
+    rule: DecisionRule,
+    labels: Sequence[Any] | None = None,
+    promises: Sequence[str] = (),
+    card: str | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """Write a predictor into a folder that runs with onnxruntime, numpy and Pillow alone.
+
+    The folder answers as the predictor does: same decoding, same preprocessing, same calibrator, same rule. Before it
+    is handed over, its features and probabilities of random images are compared with the predictor's.
+
+    Args:
+        predictor: What to export; its calibrator is exported with it.
+        out: The folder, which must not exist or be empty.
+        rule: When the model answers, is unsure, or says none of these; `DecisionRule()` always answers.
+        labels: What the classes are called in data, in the order of the classes: text or numbers.
+        promises: What is promised of the answers, one sentence each.
+        card: A model card in Markdown, kept beside the model.
+        progress: Shows how far it is.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SettingError: if `out` is not empty, or something cannot be exported; the message says what.
+        CalpromptError: if the exported model does not compute what the predictor does.
+    """
+    from calprompt.export import graphs, runtime
+
+    out, tuner = Path(out).expanduser(), predictor.tuner
+    check_free(out)
+    graphs.check_precision(tuner)
+    check_rule(rule, len(predictor.class_names))
+    steps = calibrator_steps(predictor)
+    record = {
+        "class_names": list(predictor.class_names),
+        "labels": plain_labels(labels, len(predictor.class_names)),
+        "preprocessing": preprocessing(predictor),
+        "upright": predictor.upright,
+        "logit_scale": float(predictor.backbone.logit_scale),
+        "dimensions": predictor.backbone.embed_dim,
+        "batch": BATCH,
+        "conditional": {"batch": graphs.conditional_batch(tuner)} if tuner.text_depends_on_image else None,
+        "calibrator": {"name": None if predictor.calibrator is None else predictor.calibrator.name, "steps": steps},
+        "rule": rule.to_dict(),
+        "promises": [str(promise) for promise in promises],
+        "tuner": type(tuner).__name__,
+        "backbone": {"name": predictor.backbone.name, "fingerprint": predictor.backbone.fingerprint},
+        "versions": package_versions(("torch", "onnx", "onnxruntime", "onnxscript", "numpy", "pillow")),
+        "quantization": None,
+    }
+    with new_folder(out) as folder:
+        progress("exporting", 0, len(STAGES), STAGES[0])
+        graphs.write_tower(tuner, folder / runtime.TOWER)
+        progress("exporting", 1, len(STAGES), STAGES[1])
+        if tuner.text_depends_on_image:
+            graphs.write_conditional(tuner, folder / runtime.CONDITIONAL)
+        np.savez(folder / runtime.WEIGHTS, **text_weights(predictor))
+        progress("exporting", 2, len(STAGES), STAGES[2])
+        record["difference"] = measured_difference(predictor, folder, record)
+        write_folder(folder, record, card=card)
+    progress("exporting", len(STAGES), len(STAGES), "")
+    return out
+
+
+def calibrator_steps(predictor: Predictor) -> list[dict[str, Any]]:
+    """What the calibrator does, as the steps that `runtime` computes; raises if that cannot be."""
+    import torch
+
+    if predictor.calibrator is None:
+        return []
+    if "zero_shot_logits" in predictor.calibrator.needs and predictor.tuner.needs_pixels:
+        raise SettingError(
+            f"the calibrator {predictor.calibrator.name!r} compares with the untuned model, and "
+            f"{type(predictor.tuner).__name__} changes the image tower: the export would need both towers. Choose "
+            "another calibrator, such as temperature"
+        )
+    none = torch.empty(0, len(predictor.class_names))
+    steps = predictor.calibrator.export(predictor.stored_logits(none, torch.empty(0, predictor.backbone.embed_dim)))
+    from calprompt.export import runtime
+
+    for step in steps:
+        if step["step"] not in runtime.STEPS:
+            raise SettingError(
+                f"the calibrator {predictor.calibrator.name!r} cannot be exported: its step {step['step']!r} is not "
+                f"among those of runtime.py: {', '.join(runtime.STEPS)}"
+            )
+    return steps
+
+
+def text_weights(predictor: Predictor) -> dict[str, Any]:
+    """Text features as float32 arrays, those that the model needs."""
+    import torch
+
+    tuner, weights = predictor.tuner, {}
+    if not tuner.text_depends_on_image:
+        with torch.no_grad(), predictor.backbone.limited_threads():
+            weights["text"] = tuner.text_features().float().cpu().numpy()
+    if predictor.calibrator is not None and "zero_shot_logits" in predictor.calibrator.needs:
+        weights["frozen_text"] = tuner.frozen_text.float().cpu().numpy()
+    return weights
+
+
+def preprocessing(predictor: Predictor) -> dict[str, Any]:
+    """What an image goes through before the tower; nothing of training."""
+    found = predictor.backbone.preprocessing.to_dict()
+    return {name: found[name] for name in ("size", "mean", "std", "interpolation", "resize_mode")}
+
+
+def measured_difference(predictor: Predictor, folder: Path, record: dict[str, Any]) -> dict[str, float]:
+    """How far features and uncalibrated probabilities of random images are from the predictor's; raises if too far."""
+    import torch
+
+    from calprompt.export import graphs, runtime
+
+    exported = runtime.Graphs(folder, record, threads=1)
+    size, tuner = record["preprocessing"]["size"], predictor.tuner
+    differences = {"features": 0.0, "probabilities": 0.0}
+    for number, n in enumerate((1, 3, 8)):
+        pixels = torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(number))
+        with torch.no_grad(), predictor.backbone.limited_threads():
+            features = graphs.Tower(tuner)(pixels.to(predictor.backbone.device))
+            logits = tuner.predict_features(features).float().cpu().numpy()
+        ours, our_logits, _ = exported(pixels.numpy())
+        pairs = {
+            "features": (features.float().cpu().numpy(), ours),
+            "probabilities": tuple(runtime.softmax(each.astype(np.float64)) for each in (logits, our_logits)),
+        }
+        for name, (torch_says, onnx_says) in pairs.items():
+            differences[name] = max(differences[name], float(np.abs(torch_says - onnx_says).max()))
+    for name, difference in differences.items():
+        if not difference <= graphs.MOST:
+            raise CalpromptError(
+                f"the exported model does not compute what the predictor does: its {name} differ by {difference:.1e}, "
+                f"and {graphs.MOST:.0e} is the most that is accepted. On a GPU that rounds to TF32, load it with "
+                "device='cpu' to export it"
+            )
+    return differences
+
+
+def check_rule(rule: DecisionRule, classes: int) -> None:
+    """Raise for a rule that is of other classes."""
+    if not isinstance(rule, DecisionRule):
+        raise SettingError(f"rule must be a DecisionRule, got {type(rule).__name__}")
+    for each in rule.sets:
+        if len(each.quantiles) not in (1, classes):
+            raise SettingError(
+                f"the rule of sets of coverage {each.coverage} is for {len(each.quantiles)} classes, and the predictor "
+                f"has {classes}"
+            )
+
+
+def plain_labels(labels: Sequence[Any] | None, classes: int) -> list[Any] | None:
+    """Labels as JSON has them; raises if there are not as many as classes, or they are of another kind."""
+    if labels is None:
+        return None
+    found = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    if len(found) != classes:
+        raise SettingError(f"labels must be one for each of {classes} classes, got {len(found)}")
+    strange = [label for label in found if not isinstance(label, PLAIN) or label != label]
+    if strange:
+        raise SettingError(f"labels must be text or numbers to be exported, got {strange[0]!r}")
+    return found

@@ -1,0 +1,125 @@
+"""The folder of an exported model: written in full or not at all.
+
+    model.json     class names, preprocessing, calibrator, rule, promises, versions, sha256 of the model's files
+    model.onnx     normalised pixels [n, 3, size, size] -> unit features [n, D]
+    logits.onnx    unit features -> logits [n, C]; only where the text depends on the image
+    weights.npz    text features; frozen ones too, if the calibrator needs zero-shot logits
+    predict.py     runs it
+    README.md      says how
+    card.md        what the model is for, if its owner wrote that down
+
+This file and `runtime.py`, which reads the folder, are the only code that knows these names.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.files import file_digest, write_bytes, write_json
+
+SCRIPT, README, CARD = "predict.py", "README.md", "card.md"
+FOR_PEOPLE = (SCRIPT, README, CARD)  # not verified: whoever has the folder may change them
+
+
+@contextmanager
+def new_folder(out: str | Path) -> Iterator[Path]:
+    """A temporary folder beside `out` that takes its place at the end, or is removed if anything goes wrong.
+
+    Raises:
+        SettingError: if there is something at `out` already.
+    """
+    out = Path(out).expanduser()
+    check_free(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+        temporary.mkdir()
+    except OSError as error:
+        raise CalpromptError(f"cannot write {out}: {error.strerror or error}") from error
+    try:
+        yield temporary
+        check_free(out)  # it may have been written meanwhile
+        if out.is_dir():
+            out.rmdir()
+        temporary.rename(out)
+    except OSError as error:
+        raise CalpromptError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_free(out: Path) -> None:
+    """Raise unless `out` is not there, or an empty folder."""
+    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
+        raise SettingError(f"out={str(out)!r} exists already; choose another folder, or remove it first")
+
+
+def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = None) -> None:
+    """Add to the model's files what describes them: the script, the pages for people, and model.json.
+
+    Args:
+        folder: With the files of the model in it.
+        record: model.json without the digests.
+        card: Text of the model card.
+    """
+    from calprompt.export import runtime
+
+    digests = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in FOR_PEOPLE}
+    shutil.copyfile(Path(runtime.__file__), folder / SCRIPT)
+    if card is not None:
+        write_bytes(folder / CARD, card.encode())
+    write_bytes(folder / README, readme(record, card is not None).encode())
+    record = {"format": runtime.FORMAT, **record, "files": digests}
+    write_json(folder / runtime.RECORD, {**record, "checksum": runtime.checksum(record)})
+
+
+def readme(record: dict[str, Any], has_card: bool) -> str:
+    """How to use the folder, in a few lines."""
+    names = record["class_names"]
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    lines = [
+        "# An image classifier",
+        "",
+        f"It tells {len(names)} classes apart: {shown}. Exported by calprompt {record['versions']['calprompt']}.",
+        "",
+        "It needs Python 3.10 or newer, onnxruntime, numpy and Pillow, and nothing else:",
+        "",
+        "```",
+        "pip install onnxruntime numpy pillow",
+        f"python {SCRIPT} IMAGE…",
+        f"python {SCRIPT} IMAGE… --json",
+        "```",
+        "",
+        "From Python, with this folder on the path:",
+        "",
+        "```python",
+        "from predict import Model",
+        "",
+        'model = Model("this folder")',
+        'model.predict_proba(["cat.jpg", "dog.png"])  # calibrated probabilities, one row per image',
+        'model.answers("cat.jpg")                     # a class, "unsure" or "none of these"',
+        "```",
+        "",
+    ]
+    withdrawn = record["rule"]["withdrawn"]
+    if withdrawn is not None:
+        lines += [f"What was promised of its answers does not hold: {withdrawn}", ""]
+    elif record["promises"]:
+        lines += ["What is promised of its answers:", "", *(f"- {text}" for text in record["promises"]), ""]
+    if has_card:
+        lines += [f"What it is for, and how it was made: [{CARD}]({CARD}).", ""]
+    return "\n".join(lines)
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Of this package and of those that made the folder."""
+    import calprompt
+
+    return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}

@@ -1,0 +1,792 @@
+"""Run an exported calprompt model: needs onnxruntime, numpy and Pillow, and nothing else.
+
+    python predict.py cat.jpg dog.png                 one line per image
+    python predict.py *.jpg --json --sets 0.9         one JSON object per line, with prediction sets
+
+    from predict import Model
+    model = Model("folder")                           the folder that this file was exported into
+    model.predict_proba(["cat.jpg", "dog.png"])       calibrated probabilities [n, C]
+    model.answers("cat.jpg")                          a class, "unsure" or "none of these"
+    model.predict_set("cat.jpg", coverage=0.9)        the classes that it may be
+
+    image ── decode ── RGB ── resize, crop, normalise ── model.onnx ── features ── logits ─┬─ calibrator ── probabilities
+                                                                                           └─ rule ── answers, sets
+
+Every file of the model is checked against its sha256 in model.json before it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+try:
+    import numpy as np
+    import onnxruntime
+    from PIL import Image, ImageOps, UnidentifiedImageError
+except ImportError as missing:
+    if __name__ != "__main__":
+        raise
+    print(f"error: {missing}; install what is needed with: pip install onnxruntime numpy pillow", file=sys.stderr)
+    sys.exit(2)
+
+FORMAT = 1  # of model.json
+RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
+ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+LONGEST = 200  # times the short side of an image
+CHANNELS = (1, 3, 4)
+TINY = float(np.finfo(np.float64).tiny)  # a probability of 0 is written as the logarithm of this
+
+# Pillow warns of a decompression bomb at 89 million pixels and refuses at twice that: large photographs are wanted
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+class ModelError(ValueError):
+    """A mistake in what the user gave: a folder, an image or an option."""
+
+
+class DamagedModelError(ModelError):
+    """A folder that is not as it was exported."""
+
+
+class NewerModelError(ModelError):
+    """A folder that a newer version exported."""
+
+
+class ImageError(ModelError):
+    """An image that cannot be read.
+
+    Attributes:
+        reason: What is wrong with it.
+        name: Which image it is, if that is known.
+    """
+
+    def __init__(self, reason: str, name: str | None = None) -> None:
+        super().__init__(reason if name is None else f"{name} ({reason})")
+        self.reason, self.name = reason, name
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says of one image.
+
+    Attributes:
+        name: Of the image.
+        decision: "answer", "unsure" or "none of these".
+        class_name: The most probable class, whatever the decision.
+        label: What the exported model's owner calls this class in data; the class name, unless labels were given.
+        probability: Its calibrated probability.
+        runner_up: The second most probable class.
+        runner_up_probability: Its probability.
+        prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
+        promised: Whether the promises of the model hold for this answer.
+        withdrawn: Why they do not, if so.
+    """
+
+    name: str
+    decision: str
+    class_name: str
+    label: Any
+    probability: float
+    runner_up: str | None
+    runner_up_probability: float | None
+    prediction_set: tuple[str, ...] | None
+    promised: bool
+    withdrawn: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some images, and what the model computed of them.
+
+    Attributes:
+        names: Of the images: their paths, or "image 3" for the fourth that has none.
+        features: [n, D] unit image features, in float32.
+        logits: [n, C] in float32, before calibration.
+        probabilities: [n, C] in float64, calibrated.
+        unreadable: Images that could not be read, and why; they have no rows.
+    """
+
+    names: list[str]
+    features: np.ndarray
+    logits: np.ndarray
+    probabilities: np.ndarray
+    unreadable: dict[str, str]
+
+
+class Graphs:
+    """The ONNX files and the text features of a model: from pixels to logits.
+
+    Args:
+        folder: With model.onnx, weights.npz and, if text depends on the image, logits.onnx.
+        record: What model.json says.
+        threads: Of onnxruntime; as many as it likes, unless given.
+        providers: Of onnxruntime.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        record: dict[str, Any],
+        *,
+        threads: int | None = None,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+    ) -> None:
+        self.record = record
+        with np.load(folder / WEIGHTS, allow_pickle=False) as weights:
+            self.weights: dict[str, np.ndarray] = {name: weights[name] for name in weights.files}
+        self.tower = open_graph(folder / TOWER, threads, providers)
+        self.conditional = None
+        if record["conditional"] is not None:
+            self.conditional = open_graph(folder / CONDITIONAL, threads, providers)
+
+    def __call__(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Features [n, D], logits [n, C] and, if the calibrator needs them, zero-shot logits of pixels [n, 3, s, s]."""
+        if not len(pixels):
+            none = np.empty((0, len(self.record["class_names"])), dtype=np.float32)
+            return np.empty((0, self.record["dimensions"]), dtype=np.float32), none, none
+        features = self.tower.run(None, {"pixels": pixels})[0]
+        scale = np.float32(self.record["logit_scale"])
+        if self.conditional is None:
+            logits = scale * (features @ self.weights["text"].T)
+        else:
+            few = self.record["conditional"]["batch"]
+            parts = (features[start : start + few] for start in range(0, len(features), few))
+            logits = np.concatenate([self.conditional.run(None, {"features": part})[0] for part in parts])
+        zero_shot = scale * (features @ self.weights["frozen_text"].T) if "frozen_text" in self.weights else None
+        return features, logits, zero_shot
+
+
+class Model:
+    """An exported model.
+
+    Images are paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many. Many are taken
+    a batch at a time, so that a generator of any length fits in memory.
+
+    Args:
+        folder: That it was exported into.
+        threads: Of onnxruntime; as many as it likes, unless given.
+        providers: Of onnxruntime, such as "CUDAExecutionProvider".
+
+    Attributes:
+        class_names: In the order of the columns of logits and probabilities.
+        labels: What the owner calls these classes in data.
+        promises: What was promised of the answers when the model was exported.
+        withdrawn: Why these promises do not hold, if so.
+        record: Everything in model.json.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, threads: int | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
+    ) -> None:
+        self.folder = Path(folder)
+        self.record = read_record(self.folder)
+        check_files(self.folder, self.record["files"])
+        self.class_names: tuple[str, ...] = tuple(self.record["class_names"])
+        self.labels: tuple[Any, ...] = tuple(self.record["labels"] or self.class_names)
+        self.promises: tuple[str, ...] = tuple(self.record["promises"])
+        self.rule: dict[str, Any] = self.record["rule"]
+        self.withdrawn: str | None = self.rule["withdrawn"]
+        self.batch: int = self.record["batch"]
+        self.steps: list[dict[str, Any]] = self.record["calibrator"]["steps"]
+        for step in self.steps:
+            if step["step"] not in STEPS:
+                raise NewerModelError(
+                    f"{self.folder / RECORD}: its calibrator has the step {step['step']!r}, which is not among "
+                    f"{', '.join(STEPS)}; use the predict.py that was exported with it"
+                )
+        self._graphs = Graphs(self.folder, self.record, threads=threads, providers=providers)
+
+    def __repr__(self) -> str:
+        return f"Model({str(self.folder)!r}, {len(self.class_names)} classes)"
+
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """Calibrated probabilities [n, C] in float64.
+
+        Raises:
+            ImageError: for an image that cannot be read.
+        """
+        rows = [batch.probabilities for batch in self.stream(images)]
+        return np.concatenate(rows) if rows else np.empty((0, len(self.class_names)))
+
+    def answers(
+        self,
+        images: Any,
+        *,
+        coverage: float | None = None,
+        per_class: bool = False,
+        min_confidence: float | None = None,
+    ) -> list[Answer]:
+        """A class, "unsure" or "none of these" for each image.
+
+        Args:
+            images: One or many.
+            coverage: Of prediction sets, such as 0.9; None: no sets.
+            per_class: The coverage holds for each class by itself.
+            min_confidence: Instead of the model's own threshold; what was promised with that one is then withdrawn.
+
+        Raises:
+            ImageError: for an image that cannot be read.
+            ModelError: if there are no sets of this coverage.
+        """
+        options: dict[str, Any] = {"coverage": coverage, "per_class": per_class, "min_confidence": min_confidence}
+        self.check_options(**options)
+        return [answer for batch in self.stream(images) for answer in self.batch_answers(batch, **options)]
+
+    def predict_set(self, images: Any, coverage: float, *, per_class: bool = False) -> list[tuple[str, ...]]:
+        """The classes that each image may be, the most probable first; arguments as `answers` takes them."""
+        answers = self.answers(images, coverage=coverage, per_class=per_class)
+        return [answer.prediction_set or () for answer in answers]
+
+    def stream(self, images: Any, *, skip_unreadable: bool = False) -> Iterator[Batch]:
+        """Batches of images with their logits and probabilities, in constant memory.
+
+        Args:
+            images: One or many; a generator is read as batches are taken.
+            skip_unreadable: Go on past images that cannot be read, which the batch then names.
+        """
+        numbered = enumerate(iterate_images(images))
+        while batch := list(itertools.islice(numbered, self.batch)):
+            names, levels, unreadable = [], [], {}
+            for number, image in batch:
+                name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
+                try:
+                    picture = open_image(image, upright=self.record["upright"])
+                    levels.append(resize_and_crop(picture, self.record["preprocessing"]))
+                    names.append(name)
+                except ImageError as error:
+                    if not skip_unreadable:
+                        raise ImageError(error.reason, name) from error
+                    unreadable[name] = error.reason
+            features, logits, zero_shot = self._graphs(self.pixels(levels))
+            yield Batch(names, features, logits, self.calibrate(logits, zero_shot), unreadable)
+
+    def pixels(self, levels: Sequence[np.ndarray]) -> np.ndarray:
+        """Input of model.onnx, [n, 3, size, size], from 8-bit levels [size, size, 3] of each image."""
+        preprocessing = self.record["preprocessing"]
+        size = preprocessing["size"]
+        stacked = np.stack(levels) if levels else np.empty((0, size, size, 3), dtype=np.uint8)
+        mean, std = (np.asarray(preprocessing[name], dtype=np.float32)[:, None, None] for name in ("mean", "std"))
+        values = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)).astype(np.float32)
+        return np.asarray((values / np.float32(255) - mean) / std)
+
+    def calibrate(self, logits: np.ndarray, zero_shot: np.ndarray | None = None) -> np.ndarray:
+        """Calibrated probabilities [n, C] in float64."""
+        return softmax(calibrated_logits(self.steps, logits, zero_shot))
+
+    def batch_answers(
+        self,
+        batch: Batch,
+        *,
+        coverage: float | None = None,
+        per_class: bool = False,
+        min_confidence: float | None = None,
+    ) -> list[Answer]:
+        """The answers for a batch of `stream`; options as `answers` takes them."""
+        own = self.rule["min_confidence"]
+        threshold, withdrawn = own, self.withdrawn
+        if min_confidence is not None and min_confidence != own:
+            threshold = min_confidence
+            withdrawn = withdrawn or f"min_confidence was set to {min_confidence} by hand; the model's own is {own}"
+        decisions = decide(batch.logits, batch.probabilities, threshold, self.rule["open_set"])
+        set_rule = None if coverage is None else self.set_rule(coverage, per_class)
+        inside = None if set_rule is None else prediction_sets(batch.logits, set_rule)
+        found = []
+        for number, (name, decision, row) in enumerate(zip(batch.names, decisions, batch.probabilities, strict=True)):
+            order = np.argsort(-row, kind="stable").tolist()
+            first, second = order[0], order[1] if len(order) > 1 else None
+            members = None if inside is None else tuple(self.class_names[c] for c in order if inside[number, c])
+            found.append(
+                Answer(
+                    name,
+                    decision,
+                    self.class_names[first],
+                    self.labels[first],
+                    float(row[first]),
+                    None if second is None else self.class_names[second],
+                    None if second is None else float(row[second]),
+                    members,
+                    withdrawn is None,
+                    withdrawn,
+                )
+            )
+        return found
+
+    def check_options(
+        self, *, coverage: float | None = None, per_class: bool = False, min_confidence: float | None = None
+    ) -> None:
+        """Raise a `ModelError` for options that `answers` cannot follow."""
+        if coverage is not None:
+            self.set_rule(coverage, per_class)
+        if min_confidence is not None and not 0 <= min_confidence <= 1:
+            raise ModelError(f"min_confidence must be a probability, from 0 to 1, got {min_confidence}")
+
+    def set_rule(self, coverage: float, per_class: bool = False) -> dict[str, Any]:
+        """How sets of some coverage are made."""
+        for rule in self.rule["sets"]:
+            if (rule["coverage"], rule["per_class"]) == (coverage, per_class):
+                return dict(rule)
+        known = [f"{rule['coverage']}{' per class' * rule['per_class']}" for rule in self.rule["sets"]]
+        wanted = f"{coverage}{' per class' * per_class}"
+        raise ModelError(
+            f"this model has no prediction sets of coverage {wanted}; "
+            + (f"it has {', '.join(known)}" if known else "it was exported without any")
+        )
+
+
+# Calibrators: each step turns logits [n, C] in float64 into others.
+
+
+def calibrated_logits(
+    steps: Sequence[dict[str, Any]], logits: np.ndarray, zero_shot: np.ndarray | None = None
+) -> np.ndarray:
+    """Logits [n, C] in float64 after all steps of a calibrator.
+
+    Args:
+        steps: As model.json has them.
+        logits: [n, C].
+        zero_shot: Logits of the untuned model, [n, C], for steps that need them.
+    """
+    z = np.asarray(logits, dtype=np.float64)
+    for step in steps:
+        before = z
+        z = STEPS[step["step"]](z, step, zero_shot) if len(z) else z
+        z = keep_argmax(z, before) if step["keeps_argmax"] else z
+    return z
+
+
+def divide(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """By a temperature."""
+    return np.asarray(z / step["by"])
+
+
+def multiply(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """By a scale."""
+    return np.asarray(z * step["by"])
+
+
+def affine(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """A scale and a bias for each class."""
+    return np.asarray(np.asarray(step["scale"]) * z + np.asarray(step["bias"]))
+
+
+def by_predicted_class(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """Each image's logits times the factor of its predicted class."""
+    return np.asarray(z * np.asarray(step["factors"])[z.argmax(axis=1)][:, None])
+
+
+def bins(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """The confidence of the predicted class replaced by the accuracy of its bin; the others keep their proportions."""
+    accuracy = np.array([math.nan if share is None else share for share in step["accuracy"]])
+    inner = (np.arange(1, len(accuracy)) / len(accuracy)).astype(np.float32)
+    rows, top = np.arange(len(z)), z.argmax(axis=1)
+    confidence = softmax(z).max(axis=1)
+    q = accuracy[np.searchsorted(inner, confidence.astype(np.float32), side="left")][:, None]
+    others = z.copy()
+    others[rows, top] = -math.inf
+    with np.errstate(invalid="ignore", divide="ignore"):
+        binned = np.log(np.maximum(1 - q, TINY)) + log_softmax(others)
+        binned[rows, top] = np.log(np.maximum(q, TINY))[:, 0]
+    return np.where(np.isnan(q), log_softmax(z), binned)
+
+
+def monotone(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """Every probability through a map that is linear between corners, then normalised."""
+    p = softmax(z)
+    q = np.interp(p, step["scores"], step["frequencies"]) + step["tie_break"] * p
+    return np.asarray(np.log(np.maximum(q / q.sum(axis=1, keepdims=True), TINY)))
+
+
+def zero_shot_range(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
+    """The range of each image's logits made that of its zero-shot ones."""
+    if zero_shot is None:
+        raise DamagedModelError(f"the calibrator needs zero-shot logits, and {WEIGHTS} has no frozen_text")
+    z0 = np.asarray(zero_shot, dtype=np.float64)
+    low, high = z.min(axis=1, keepdims=True), z.max(axis=1, keepdims=True)
+    bottom, top = z0.min(axis=1, keepdims=True), z0.max(axis=1, keepdims=True)
+    if (low == high).any() or (bottom == top).any():
+        raise ModelError("an image has the same logit for every class, so that its logits have no range to rescale")
+    share = (z - low) / (high - low)
+    return np.where(share < 0.5, bottom + share * (top - bottom), top - (top - bottom) * (1 - share))
+
+
+STEPS: dict[str, Callable[[np.ndarray, dict[str, Any], np.ndarray | None], np.ndarray]] = {
+    "divide": divide,
+    "multiply": multiply,
+    "affine": affine,
+    "by predicted class": by_predicted_class,
+    "bins": bins,
+    "monotone": monotone,
+    "zero-shot range": zero_shot_range,
+}
+
+
+def keep_argmax(calibrated: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Ties that rounding made are given back to the class that was predicted before."""
+    if not len(logits):
+        return calibrated
+    rows, top = np.arange(len(logits)), logits.argmax(axis=1)
+    moved = calibrated.argmax(axis=1) != top
+    kept = calibrated.copy()
+    kept[rows[moved], top[moved]] = np.nextafter(calibrated.max(axis=1), math.inf)[moved]
+    return kept
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """Over the last dimension, in float64."""
+    shifted = np.exp(z - z.max(axis=-1, keepdims=True)) if z.size else z
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def log_softmax(z: np.ndarray) -> np.ndarray:
+    """Over the last dimension, in float64."""
+    shifted = z - z.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+# The decision rule: everything is computed from logits before calibration, but for the confidence.
+
+
+def decide(
+    logits: np.ndarray, probabilities: np.ndarray, min_confidence: float | None, open_set: dict[str, Any] | None
+) -> list[str]:
+    """ "answer", "unsure" or "none of these" for each image.
+
+    Args:
+        logits: Before calibration, [n, C].
+        probabilities: Calibrated, [n, C].
+        min_confidence: Probabilities below this are "unsure"; None: nothing is.
+        open_set: When an image is none of the classes; None: never.
+    """
+    sure = probabilities.max(axis=1, initial=0) >= (min_confidence or 0.0)
+    known = np.ones(len(sure), dtype=bool)
+    if open_set is not None and len(sure) and open_set["threshold"] is not None:
+        known = open_set_scores(logits, open_set["score"], open_set["temperature"]) >= open_set["threshold"]
+    return [NONE_OF_THESE if not own else ANSWER if yes else UNSURE for yes, own in zip(sure, known, strict=True)]
+
+
+def open_set_scores(logits: np.ndarray, score: str, temperature: float) -> np.ndarray:
+    """How sure it is that each image is of a known class, [n]."""
+    z = np.asarray(logits, dtype=np.float64)
+    top = z.max(axis=1)
+    if score == "max_logit":
+        return np.asarray(top)
+    if score == "contrast":
+        return np.asarray(top - z.mean(axis=1))
+    if score == "energy":
+        return np.asarray(top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1)))
+    if score == "probability":
+        return np.asarray(softmax(z / temperature).max(axis=1))
+    raise NewerModelError(f"unknown open-set score {score!r}; use the predict.py that was exported with the model")
+
+
+def prediction_sets(logits: np.ndarray, rule: dict[str, Any]) -> np.ndarray:
+    """Which classes are in the set of each image, [n, C]; the most probable one is in any case."""
+    z = np.asarray(logits, dtype=np.float64)
+    if not len(z):
+        return np.empty(z.shape, dtype=bool)
+    scores = class_scores(softmax(z / rule["temperature"]), rule["score"])
+    inside = scores <= np.array([math.inf if q is None else q for q in rule["quantiles"]])[None, :]
+    inside[np.arange(len(z)), z.argmax(axis=1)] = True
+    return np.asarray(inside)
+
+
+def class_scores(p: np.ndarray, score: str) -> np.ndarray:
+    """How badly each class suits each image: 1 - p, or the probability of all classes at least as probable."""
+    if score == "lac":
+        return np.asarray(1 - p)
+    if score != "aps":
+        raise NewerModelError(f"unknown score of sets {score!r}; use the predict.py that was exported with the model")
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    total = np.cumsum(ranked, axis=1)
+    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
+        tied = ranked[:, column] == ranked[:, column + 1]
+        total[tied, column] = total[tied, column + 1]
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, total, axis=1)
+    return scores
+
+
+# Images: from whatever the user has to 8-bit RGB levels [size, size, 3].
+
+
+def iterate_images(images: Any) -> Iterable[Any]:
+    """What to iterate over: one image or many."""
+    if isinstance(images, (str, bytes, bytearray, memoryview, Path)) or is_pillow(images):
+        return [images]
+    if is_array(images):
+        single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in CHANNELS)
+        if not single and images.ndim == 3 and images.shape[0] == 3:
+            raise ModelError(
+                f"an array of shape {list(images.shape)} may be one image with its channels first or three grey ones; "
+                "put the channels last, or give a list of images"
+            )
+        return [images] if single else images
+    if not isinstance(images, Iterable):
+        raise ModelError(f"images must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}")
+    return images
+
+
+def open_image(image: Any, *, upright: bool) -> Image.Image:
+    """One image of whatever kind, in RGB; `upright` turns it as its EXIF tag says."""
+    if isinstance(image, (str, Path)):
+        return decode(read_file(os.fspath(Path(image).expanduser())), upright)
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return decode(bytes(image), upright)
+    if is_pillow(image):
+        return as_rgb(ImageOps.exif_transpose(image) if upright else image)
+    if is_array(image):
+        return as_rgb(from_array(np.asarray(image)))
+    raise ModelError(f"an image must be a path, bytes, a PIL image or an array; got {type(image).__name__}")
+
+
+def read_file(path: str) -> bytes:
+    """What is in the file."""
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise ImageError("a folder, not a file")
+        if not stat.S_ISREG(found.st_mode):
+            raise ImageError("not an ordinary file")
+        if found.st_size == 0:
+            raise ImageError("an empty file")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ImageError(error.strerror or str(error)) from error
+
+
+def decode(data: bytes, upright: bool) -> Image.Image:
+    """The picture in a file's bytes, in RGB."""
+    with opened(data) as image:
+        image.load()
+        return as_rgb(ImageOps.exif_transpose(image) if upright else image)
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """The bytes as Pillow opens them; whatever goes wrong, here or with them, is an `ImageError`."""
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            check_shape(image)
+            yield image
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ImageError(f"no image in any format that is read ({', '.join(FORMATS)})") from error
+    except Image.DecompressionBombError as error:
+        limit = round(2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6)
+        raise ImageError(f"more than {limit} million pixels; make it smaller") from error
+    except Exception as error:  # a damaged file makes decoders raise nearly anything
+        reason = str(error).splitlines()
+        raise ImageError(f"damaged: {reason[0] if reason else type(error).__name__}") from error
+
+
+def from_array(array: np.ndarray) -> Image.Image:
+    """From 8-bit levels [height, width] or [height, width, 1, 3 or 4 channels]."""
+    if array.dtype.name != "uint8":
+        raise ImageError(
+            f"an array of {array.dtype.name}; expected uint8 levels 0 to 255 (for floats in [0, 1]: "
+            "(255 * x).round().astype('uint8'))"
+        )
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
+        raise ImageError(f"an array of shape {list(array.shape)}; expected [height, width] or [height, width, 3]")
+    return Image.fromarray(array)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A decoded picture in RGB: of 16 bits the upper 8, transparency dropped."""
+    check_shape(image)
+    if image.mode.startswith("I"):
+        levels = np.asarray(image).astype(np.int64)
+        if levels.min() < 0 or levels.max() > 0xFFFF:
+            raise ImageError("more than 16 bits a pixel; save it with 8")
+        image = Image.fromarray((levels >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise ImageError("floating-point pixels; save it with 8 bits")
+    try:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    except ValueError as error:
+        raise ImageError(f"its colours ({image.mode}) cannot be converted to RGB") from error
+
+
+def check_shape(image: Image.Image) -> None:
+    """Raise for an image so long and thin that resizing its short side makes it too large to hold."""
+    width, height = image.size
+    if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
+        raise ImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
+
+
+def resize_and_crop(image: Image.Image, preprocessing: dict[str, Any]) -> np.ndarray:
+    """8-bit levels [size, size, 3].
+
+    "shortest" resizes the short side to `size` and crops the centre, "squash" resizes both sides. Sizes and borders are
+    rounded as torchvision does.
+    """
+    size, short = preprocessing["size"], min(image.size)
+    width = height = size
+    if preprocessing["resize_mode"] == "shortest":
+        width, height = (int(size * side / short) for side in image.size)
+    resized = image.resize((width, height), Image.Resampling[preprocessing["interpolation"].upper()])
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+def is_pillow(image: Any) -> bool:
+    """Whether it is a picture of Pillow's, or behaves like one."""
+    return hasattr(image, "convert") and hasattr(image, "getbands")
+
+
+def is_array(image: Any) -> bool:
+    """Whether it is an array of numpy's or of another library."""
+    return hasattr(image, "ndim") and hasattr(image, "shape") and hasattr(image, "dtype")
+
+
+# The folder: read, and checked to be as it was exported.
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What model.json says, if it is whole and of a format that is known here."""
+    path = folder / RECORD
+    if not folder.is_dir():
+        raise ModelError(f"there is no folder {folder}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder} has no {RECORD}: it is no exported model") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedModelError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+    number = record.get("format") if isinstance(record, dict) else None
+    if not isinstance(number, int):
+        raise DamagedModelError(f"{path} is damaged: it has no format number")
+    if number > FORMAT:
+        raise NewerModelError(
+            f"{path} has format {number}, and formats up to {FORMAT} are known here; use the predict.py that was "
+            "exported with it"
+        )
+    if record.get("checksum") != checksum(record):
+        raise DamagedModelError(f"{path} is damaged or was edited: its checksum does not fit; export the model again")
+    return dict(record)
+
+
+def checksum(record: dict[str, Any]) -> str:
+    """sha256 of a record without its checksum, independent of blanks and order."""
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_files(folder: Path, digests: dict[str, str]) -> None:
+    """Raise for a file that is missing or not as it was exported."""
+    for name, wanted in digests.items():
+        digest = hashlib.sha256()
+        try:
+            with open(folder / name, "rb") as file:
+                while part := file.read(2**20):
+                    digest.update(part)
+        except OSError as error:
+            raise DamagedModelError(f"cannot read {folder / name}: {error.strerror or error}") from error
+        if digest.hexdigest() != wanted:
+            raise DamagedModelError(
+                f"{folder / name} is damaged or was edited: its sha256 is not that in {RECORD}; copy or export the "
+                "folder again"
+            )
+
+
+def open_graph(path: Path, threads: int | None, providers: Sequence[str]) -> Any:
+    """An ONNX file, ready to be run."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+    except Exception as error:  # onnxruntime has no base class of errors
+        reason = " ".join(str(error).split())
+        raise ModelError(f"onnxruntime {onnxruntime.__version__} cannot run {path}: {reason}") from error
+
+
+# The command line.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the answer for each image; returns the exit code, 2 for a mistake of the user's."""
+    parser = argparse.ArgumentParser(description="The class of images, with calibrated probabilities.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--sets", type=float, metavar="COVERAGE", help="also print prediction sets, such as of 0.9")
+    parser.add_argument("--per-class", action="store_true", help="sets whose coverage holds for each class by itself")
+    parser.add_argument("--min-confidence", type=float, metavar="P", help="instead of the model's own threshold")
+    parser.add_argument("--threads", type=int, metavar="N", help="of onnxruntime (default: its own choice)")
+    parser.add_argument(
+        "--model", type=Path, default=Path(__file__).parent, metavar="FOLDER", help="default: where this file is"
+    )
+    args = parser.parse_args(arguments)
+    options = {"coverage": args.sets, "per_class": args.per_class, "min_confidence": args.min_confidence}
+    failed = False
+    try:
+        model = Model(args.model, threads=args.threads)
+        model.check_options(**options)
+        width = max(map(len, args.images))
+        withdrawn = None
+        for batch in model.stream(args.images, skip_unreadable=True):
+            for answer in model.batch_answers(batch, **options):
+                withdrawn = answer.withdrawn
+                print(json.dumps(asdict(answer)) if args.json else text_line(answer, width))
+            for name, reason in batch.unreadable.items():
+                failed = True
+                print(f"error: {printable(name)} ({reason})", file=sys.stderr)
+        if withdrawn is not None and not args.json:
+            print(f"promises withdrawn: {withdrawn}")
+    except ModelError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return 2
+    return 2 if failed else 0
+
+
+def text_line(answer: Answer, width: int) -> str:
+    """An answer for people."""
+    shown = answer.decision if answer.decision != ANSWER else answer.class_name
+    guesses = [(answer.class_name, answer.probability)] * (answer.decision != ANSWER)
+    if answer.runner_up is not None and answer.runner_up_probability is not None:
+        guesses.append((answer.runner_up, answer.runner_up_probability))
+    others = ", ".join(f"{name} {100 * share:.1f} %" for name, share in guesses)
+    line = f"{answer.name:<{width}}  {shown}"
+    if answer.decision == ANSWER:
+        line += f" {100 * answer.probability:.1f} %"
+    line += f"  ({'then ' if answer.decision == ANSWER else ''}{others})" if others else ""
+    if answer.prediction_set is not None:
+        line += f"  set: {', '.join(answer.prediction_set)}"
+    return printable(line)
+
+
+def printable(text: str) -> str:
+    """Text that standard output can encode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, errors="backslashreplace").decode(encoding)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # such as of "| head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
