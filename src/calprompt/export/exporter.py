@@ -104,13 +104,18 @@ def calibrator_steps(predictor: Predictor) -> list[dict[str, Any]]:
         )
     none = torch.empty(0, len(predictor.class_names))
     steps = predictor.calibrator.export(predictor.stored_logits(none, torch.empty(0, predictor.backbone.embed_dim)))
+    return check_steps(steps, f"the calibrator {predictor.calibrator.name!r}")
+
+
+def check_steps(steps: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
+    """Raise for a step that `runtime` does not compute."""
     from calprompt.export import runtime
 
     for step in steps:
-        if step["step"] not in runtime.STEPS:
+        if step.get("step") not in runtime.STEPS or not isinstance(step.get("keeps_argmax"), bool):
             raise SettingError(
-                f"the calibrator {predictor.calibrator.name!r} cannot be exported: its step {step['step']!r} is not "
-                f"among those of runtime.py: {', '.join(runtime.STEPS)}"
+                f"{who} gives the step {step}, which cannot be exported: expected keeps_argmax and a step that "
+                f"runtime.py computes: {', '.join(runtime.STEPS)}"
             )
     return steps
 

@@ -71,7 +71,8 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
     """
     from calprompt.export import runtime
 
-    digests = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in FOR_PEOPLE}
+    own = (*FOR_PEOPLE, runtime.RECORD)
+    digests = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in own}
     shutil.copyfile(Path(runtime.__file__), folder / SCRIPT)
     if card is not None:
         write_bytes(folder / CARD, card.encode())

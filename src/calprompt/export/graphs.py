@@ -6,10 +6,6 @@ conditional   unit features [n, D] -> logits [n, C], where every image has text 
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.export.remarks import quiet
 from calprompt.tuners import Tuner
 
 MOST = 1e-4  # how far features and probabilities may be from torch's
 LARGEST_BATCH = 2**16
 CPU_AT_ONCE = 2**19  # numbers of a batch of class tokens, about a processor's cache
-NOISY = ("onnxscript", "onnx_ir", "torch.onnx")
 
 
 class Tower(nn.Module):
@@ -117,19 +113,3 @@ def check_precision(tuner: Tuner) -> None:
             f"an exported model computes in float32, and this backbone in {how}: probabilities would not be the same. "
             "Load it in float32 to export it; calprompt.export.quantize_folder makes it smaller afterwards"
         )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the remarks of the exporters, which are for those who write them."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)

@@ -41,8 +41,7 @@ class OnnxPredictor:
             from calprompt.export import runtime
         except ImportError as error:
             raise SettingError(f"{error}; exported models need it: pip install 'calprompt[onnx]'") from error
-        self._runtime = runtime
-        with self._errors():
+        with library_errors():
             self._model = runtime.Model(Path(folder).expanduser(), threads=threads)
         self.class_names, self.labels = self._model.class_names, self._model.labels
         self.promises, self.record = self._model.promises, self._model.record
@@ -60,7 +59,7 @@ class OnnxPredictor:
         Raises:
             ImageError: for an image that cannot be read.
         """
-        with self._errors():
+        with library_errors():
             return self._model.predict_proba(images)
 
     def answers(
@@ -83,7 +82,7 @@ class OnnxPredictor:
             SettingError: if there are no sets of this coverage.
             ImageError: for an image that cannot be read.
         """
-        with self._errors():
+        with library_errors():
             found = self._model.answers(images, coverage=coverage, per_class=per_class, min_confidence=min_confidence)
         fields = Answer.__dataclass_fields__
         return [Answer(**{name: getattr(each, name) for name in fields}) for each in found]
@@ -96,7 +95,7 @@ class OnnxPredictor:
             coverage: How often the true class is in the set.
             per_class: That holds for each class by itself.
         """
-        with self._errors():
+        with library_errors():
             return self._model.predict_set(images, coverage, per_class=per_class)
 
     def stream(self, images: Any, *, skip_unreadable: bool = False) -> Iterator[Batch]:
@@ -106,20 +105,22 @@ class OnnxPredictor:
             images: As `predict_proba` takes them; a generator is read as batches are taken.
             skip_unreadable: Go on past images that cannot be read, which the batch then names.
         """
-        with self._errors():
+        with library_errors():
             yield from self._model.stream(images, skip_unreadable=skip_unreadable)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """The library's errors for those of the script."""
-        runtime = self._runtime
-        try:
-            yield
-        except runtime.ImageError as error:
-            raise ImageError(error.reason, error.name) from error
-        except runtime.NewerModelError as error:
-            raise NewerFormatError(str(error)) from error
-        except runtime.DamagedModelError as error:
-            raise DamagedFileError(str(error)) from error
-        except runtime.ModelError as error:
-            raise SettingError(str(error)) from error
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """The library's errors for those of the script."""
+    from calprompt.export import runtime
+
+    try:
+        yield
+    except runtime.ImageError as error:
+        raise ImageError(error.reason, error.name) from error
+    except runtime.NewerModelError as error:
+        raise NewerFormatError(str(error)) from error
+    except runtime.DamagedModelError as error:
+        raise DamagedFileError(str(error)) from error
+    except runtime.ModelError as error:
+        raise SettingError(str(error)) from error

@@ -9,8 +9,8 @@
     model.answers("cat.jpg")                          a class, "unsure" or "none of these"
     model.predict_set("cat.jpg", coverage=0.9)        the classes that it may be
 
-    image ── decode ── RGB ── resize, crop, normalise ── model.onnx ── features ── logits ─┬─ calibrator ── probabilities
-                                                                                           └─ rule ── answers, sets
+    image ── RGB ── resize, crop, normalise ── model.onnx ── features ── logits ─┬─ calibrator ── probabilities
+                                                                                 └─ rule ── answers, sets
 
 Every file of the model is checked against its sha256 in model.json before it is used.
 """
@@ -117,6 +117,7 @@ class Batch:
         names: Of the images: their paths, or "image 3" for the fourth that has none.
         features: [n, D] unit image features, in float32.
         logits: [n, C] in float32, before calibration.
+        zero_shot: [n, C] logits of the untuned model; None if the calibrator does not need them.
         probabilities: [n, C] in float64, calibrated.
         unreadable: Images that could not be read, and why; they have no rows.
     """
@@ -124,6 +125,7 @@ class Batch:
     names: list[str]
     features: np.ndarray
     logits: np.ndarray
+    zero_shot: np.ndarray | None
     probabilities: np.ndarray
     unreadable: dict[str, str]
 
@@ -209,7 +211,7 @@ class Model:
                     f"{self.folder / RECORD}: its calibrator has the step {step['step']!r}, which is not among "
                     f"{', '.join(STEPS)}; use the predict.py that was exported with it"
                 )
-        self._graphs = Graphs(self.folder, self.record, threads=threads, providers=providers)
+        self.graphs = Graphs(self.folder, self.record, threads=threads, providers=providers)
 
     def __repr__(self) -> str:
         return f"Model({str(self.folder)!r}, {len(self.class_names)} classes)"
@@ -261,32 +263,27 @@ class Model:
         """
         numbered = enumerate(iterate_images(images))
         while batch := list(itertools.islice(numbered, self.batch)):
-            names, levels, unreadable = [], [], {}
-            for number, image in batch:
-                name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
-                try:
-                    picture = open_image(image, upright=self.record["upright"])
-                    levels.append(resize_and_crop(picture, self.record["preprocessing"]))
-                    names.append(name)
-                except ImageError as error:
-                    if not skip_unreadable:
-                        raise ImageError(error.reason, name) from error
-                    unreadable[name] = error.reason
-            features, logits, zero_shot = self._graphs(self.pixels(levels))
-            yield Batch(names, features, logits, self.calibrate(logits, zero_shot), unreadable)
+            names, pixels, unreadable = self.load(batch, skip_unreadable=skip_unreadable)
+            features, logits, zero_shot = self.graphs(pixels)
+            probabilities = softmax(calibrated_logits(self.steps, logits, zero_shot))
+            yield Batch(names, features, logits, zero_shot, probabilities, unreadable)
 
-    def pixels(self, levels: Sequence[np.ndarray]) -> np.ndarray:
-        """Input of model.onnx, [n, 3, size, size], from 8-bit levels [size, size, 3] of each image."""
-        preprocessing = self.record["preprocessing"]
-        size = preprocessing["size"]
-        stacked = np.stack(levels) if levels else np.empty((0, size, size, 3), dtype=np.uint8)
-        mean, std = (np.asarray(preprocessing[name], dtype=np.float32)[:, None, None] for name in ("mean", "std"))
-        values = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)).astype(np.float32)
-        return np.asarray((values / np.float32(255) - mean) / std)
-
-    def calibrate(self, logits: np.ndarray, zero_shot: np.ndarray | None = None) -> np.ndarray:
-        """Calibrated probabilities [n, C] in float64."""
-        return softmax(calibrated_logits(self.steps, logits, zero_shot))
+    def load(
+        self, batch: Sequence[tuple[int, Any]], *, skip_unreadable: bool = False
+    ) -> tuple[list[str], np.ndarray, dict[str, str]]:
+        """Names and pixels [n, 3, size, size] of numbered images, and those that cannot be read."""
+        names, levels, unreadable = [], [], {}
+        for number, image in batch:
+            name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
+            try:
+                picture = open_image(image, upright=self.record["upright"])
+                levels.append(resize_and_crop(picture, self.record["preprocessing"]))
+                names.append(name)
+            except ImageError as error:
+                if not skip_unreadable:
+                    raise ImageError(error.reason, name) from error
+                unreadable[name] = error.reason
+        return names, normalise(levels, self.record["preprocessing"]), unreadable
 
     def batch_answers(
         self,
@@ -647,6 +644,15 @@ def resize_and_crop(image: Image.Image, preprocessing: dict[str, Any]) -> np.nda
     resized = image.resize((width, height), Image.Resampling[preprocessing["interpolation"].upper()])
     left, top = round((width - size) / 2), round((height - size) / 2)
     return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+def normalise(levels: Sequence[np.ndarray], preprocessing: dict[str, Any]) -> np.ndarray:
+    """Input of model.onnx, [n, 3, size, size], from the 8-bit levels of each image."""
+    size = preprocessing["size"]
+    stacked = np.stack(levels) if levels else np.empty((0, size, size, 3), dtype=np.uint8)
+    mean, std = (np.asarray(preprocessing[name], dtype=np.float32)[:, None, None] for name in ("mean", "std"))
+    values = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)).astype(np.float32)
+    return np.asarray((values / np.float32(255) - mean) / std)
 
 
 def is_pillow(image: Any) -> bool:

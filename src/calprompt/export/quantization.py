@@ -1,0 +1,223 @@
+"""An exported model with an image tower in int8: smaller, and measured before it is handed over.
+
+    model.onnx ── ranges of activations on some images ── int8 ── logits ── refit ── calibrator and rule of their own
+                                                                   │
+                                      accuracy, ECE and NLL on labelled images, before and after ── refused, or written
+
+Weights and activations of matrix products are rounded to 8 bits, one scale per channel of the weights and one range per
+activation (static quantisation, QDQ). So are the convolutions of a residual network. The one convolution of a vision
+transformer, which makes patches of an image, is not: it is a small part of the work, and rounding it costs accuracy.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.export.exporter import check_rule, check_steps
+from calprompt.export.folder import CARD, check_free, new_folder, write_folder
+from calprompt.export.onnx_predictor import library_errors
+from calprompt.export.remarks import quiet
+from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from calprompt.parallel import batched
+from calprompt.progress import Progress, silent
+from calprompt.promises import DecisionRule
+
+Refit = Callable[[NDArray[np.float32]], tuple[list[dict[str, Any]], DecisionRule]]
+METHOD = "static int8 (QDQ), one scale per channel of the weights"
+RANGE_IMAGES = 256  # whose activations the ranges are taken from
+ROUNDING = 1e-12  # of shares, such as 0.625 - 0.615
+TIMED = 7  # calls of each model, in turns
+STAGES = ("ranges of activations", "logits", "speed")
+
+
+def quantize_folder(
+    folder: str | Path,
+    out: str | Path,
+    images: Sequence[Any],
+    labels: Sequence[int] | NDArray[Any],
+    *,
+    refit: Refit,
+    max_accuracy_drop: float = 0.01,
+    max_ece_rise: float = 0.01,
+    promises: Sequence[str] = (),
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write an exported model again with its image tower in int8, if it is still good enough.
+
+    Args:
+        folder: That `export_predictor` wrote.
+        out: The new folder, which must not exist or be empty.
+        images: Labelled images that the prompts were not tuned on: paths, bytes, PIL images or uint8 arrays.
+        labels: The number of each image's class.
+        refit: Given the int8 model's logits [n, C] of the images, fits the calibrator and the rule again; returns the
+            calibrator's steps, as `Calibrator.export` gives them, and the rule.
+        max_accuracy_drop: How much lower the accuracy on the images may be, as a fraction.
+        max_ece_rise: How much higher the calibration error on the images may be, as a fraction.
+        promises: What is promised of the int8 model's answers; the promises of the float model are not kept.
+        progress: Shows how far it is.
+
+    Returns:
+        What was measured: accuracy, ece, nll, bytes and images_per_second (of one thread), each `before` and `after`;
+        model.json has it too.
+
+    Raises:
+        CalpromptError: if accuracy or calibration suffers more than is allowed; nothing is written then.
+        SettingError: if an argument does not make sense, or the model is in int8 already.
+    """
+    from calprompt.export import runtime
+
+    folder, out, images = Path(folder).expanduser(), Path(out).expanduser(), list(images)
+    check_free(out)
+    with library_errors(), new_folder(out) as new:
+        model = runtime.Model(folder, threads=1)
+        y = checked_labels(labels, len(images), len(model.class_names))
+        check_float(model, folder)
+        progress("quantising", 0, len(STAGES), STAGES[0])
+        operators = write_int8(model, images, folder / runtime.TOWER, new / runtime.TOWER)
+        for name in model.record["files"]:
+            if name != runtime.TOWER:
+                shutil.copyfile(folder / name, new / name)
+        progress("quantising", 1, len(STAGES), STAGES[1])
+        int8 = runtime.Graphs(new, model.record, threads=1)
+        before = np.concatenate([batch.probabilities for batch in model.stream(images)])
+        logits, zero_shot = computed(model, int8, images)
+        steps, rule = refit(logits)
+        check_steps(steps, "refit")
+        check_rule(rule, len(model.class_names))
+        after = runtime.softmax(runtime.calibrated_logits(steps, logits, zero_shot))
+        measured: dict[str, Any] = {
+            name: {"before": metric(before, y), "after": metric(after, y)}
+            for name, metric in (
+                ("accuracy", accuracy),
+                ("ece", expected_calibration_error),
+                ("nll", negative_log_likelihood),
+            )
+        }
+        check_quality(measured, max_accuracy_drop, max_ece_rise)
+        progress("quantising", 2, len(STAGES), STAGES[2])
+        measured["bytes"] = {
+            "before": (folder / runtime.TOWER).stat().st_size,
+            "after": (new / runtime.TOWER).stat().st_size,
+        }
+        measured["images_per_second"] = speeds(model, int8, images)
+        record = {name: value for name, value in model.record.items() if name not in ("format", "files", "checksum")}
+        record |= {
+            "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
+            "rule": rule.to_dict(),
+            "promises": [str(promise) for promise in promises],
+            "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
+        }
+        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).exists() else None
+        write_folder(new, record, card=card)
+    progress("quantising", len(STAGES), len(STAGES), "")
+    return dict(record["quantization"])
+
+
+def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) -> list[str]:
+    """Write the int8 tower; returns the kinds of operators that were rounded."""
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):
+        """Pixels of some images, those of all classes if they are in order."""
+
+        def __init__(self) -> None:
+            self.batches = pixel_batches(model, images[:: max(1, len(images) // RANGE_IMAGES)])
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(({"pixels": batch} for batch in self.batches), None)
+
+    operators = operators_to_round(onnx.load(source, load_external_data=False))
+    prepared = target.with_name("prepared.onnx")
+    with quiet():
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        quantize_static(
+            str(prepared),
+            str(target),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=operators,
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+        )
+    prepared.unlink()
+    return operators
+
+
+def operators_to_round(model: Any) -> list[str]:
+    """Matrix products, and convolutions if there are more than the one that makes patches."""
+    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
+    return ["MatMul", "Gemm", *(["Conv"] if convolutions > 1 else [])]
+
+
+def computed(model: Any, graphs: Any, images: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Logits and, if there are any, zero-shot logits of images by other graphs than the model's own."""
+    parts = [graphs(pixels)[1:] for pixels in pixel_batches(model, images)]
+    zero_shot = [part[1] for part in parts if part[1] is not None]
+    return np.concatenate([part[0] for part in parts]), np.concatenate(zero_shot) if zero_shot else None
+
+
+def pixel_batches(model: Any, images: Sequence[Any]) -> Iterator[NDArray[np.float32]]:
+    """Input of the tower, a batch at a time."""
+    for batch in batched(enumerate(images), model.batch):
+        yield model.load(batch)[1]
+
+
+def speeds(model: Any, int8: Any, images: Sequence[Any]) -> dict[str, float]:
+    """Images per second in one thread, of both models in turns, by the median."""
+    pixels = next(pixel_batches(model, images))
+    seconds: dict[str, list[float]] = {"before": [], "after": []}
+    for _ in range(TIMED):
+        for name, graphs in (("before", model.graphs), ("after", int8)):
+            start = time.perf_counter()
+            graphs.tower.run(None, {"pixels": pixels})
+            seconds[name].append(time.perf_counter() - start)
+    return {name: len(pixels) / float(np.median(each)) for name, each in seconds.items()}
+
+
+def check_quality(measured: dict[str, Any], max_accuracy_drop: float, max_ece_rise: float) -> None:
+    """Raise if the int8 model is too much worse."""
+    (right, right_now), (error, error_now) = (
+        (measured[name]["before"], measured[name]["after"]) for name in ("accuracy", "ece")
+    )
+    drop, rise = right - right_now, error_now - error
+    if drop > max_accuracy_drop + ROUNDING or rise > max_ece_rise + ROUNDING:
+        raise CalpromptError(
+            "the int8 model is not good enough, and was not written: accuracy "
+            f"{100 * right:.2f} % before and {100 * right_now:.2f} % after (max_accuracy_drop={max_accuracy_drop}), "
+            f"calibration error {100 * error:.2f} % before and {100 * error_now:.2f} % after "
+            f"(max_ece_rise={max_ece_rise})"
+        )
+
+
+def check_float(model: Any, folder: Path) -> None:
+    """Raise for a model that cannot be quantised."""
+    from calprompt.export import runtime
+
+    if model.record["quantization"] is not None:
+        raise SettingError(f"{folder} is in int8 already")
+    if any(name.startswith(f"{runtime.TOWER}.") for name in model.record["files"]):
+        raise SettingError(f"the image tower in {folder} is larger than 2 GB, which cannot be quantised")
+
+
+def checked_labels(labels: Sequence[int] | NDArray[Any], images: int, classes: int) -> NDArray[np.int64]:
+    """Numbers of classes, one per image."""
+    found = np.asarray(labels)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != images or not images:
+        raise SettingError(
+            f"labels must be the numbers of classes, one for each of {images} images, and at least one; got "
+            f"{found.dtype.name} {list(found.shape)}"
+        )
+    if found.min() < 0 or found.max() >= classes:
+        raise SettingError(f"labels must lie in 0..{classes - 1}, got {found.min()}..{found.max()}")
+    return found.astype(np.int64)

@@ -1,0 +1,121 @@
+"""Exported tiny models: every kind is written once, and the frozen tower of a backbone is shared."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import samples
+from calprompt.export import OnnxPredictor, export_predictor, graphs
+from calprompt.predictor import Predictor
+from calprompt.promises import DecisionRule, OpenSetRule, SetRule
+from calprompt.promises.conformal import class_scores, softmax
+from calprompt.tuners import Tuner
+from tiny import BASE, NOVEL, build, tiny_backbone
+
+BACKBONES = {"vit": tiny_backbone(layers=2), "resnet": tiny_backbone(vit=False, layers=2)}  # graphs take seconds
+CLASSES = [*BASE, *NOVEL, "maine coon", "boeing 747"]  # more than fit one row of tokens
+WRITE = {"write_tower": graphs.write_tower, "write_conditional": graphs.write_conditional}
+SIZES = [(40, 36), (32, 32), (90, 31), (31, 77), (200, 3), (1, 1), (64, 48)]
+
+
+def tuned(name: str, kind: str = "vit") -> Tuner:
+    """A tuner whose prompts are not those it started with."""
+    tuner = build(name, BACKBONES[kind], classes=CLASSES)
+    generator = torch.Generator().manual_seed(7)
+    for parameter in tuner.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return tuner
+
+
+def pictures(n: int = 24) -> list[np.ndarray]:
+    """Coloured noise of many sizes."""
+    noise = np.random.default_rng(3)
+    return [
+        (noise.integers(0, 90, (*SIZES[i % len(SIZES)], 3)) + noise.integers(0, 160, 3)).astype(np.uint8)
+        for i in range(n)
+    ]
+
+
+def between(values: np.ndarray) -> float:
+    """The middle of the widest gap near the median, so that no rounding decides on which side a value is."""
+    ordered = np.sort(np.unique(values))
+    middle = ordered[len(ordered) // 5 : -(len(ordered) // 5) or None]
+    widest = int(np.diff(middle).argmax())
+    return float((middle[widest] + middle[widest + 1]) / 2)
+
+
+def rule_for(logits: np.ndarray, probabilities: np.ndarray) -> DecisionRule:
+    """A rule that has something to say of these images, and no ties among them."""
+    confidence = between(probabilities.max(axis=1))
+    z = logits.astype(np.float64)
+    open_set = OpenSetRule("max_logit", 1.0, between(z.max(axis=1)), (0.1, 0.0, 0.2), None)
+    sets = tuple(
+        SetRule(coverage, False, score, 2.0, (between(class_scores(softmax(z / 2.0), score)),), (9,))
+        for coverage, score in ((0.9, "lac"), (0.8, "aps"))
+    )
+    per_class = SetRule(0.9, True, "lac", 1.0, (float("inf"), *(0.5 for _ in range(z.shape[1] - 1))), (9,) * z.shape[1])
+    return DecisionRule(confidence, open_set, (*sets, per_class))
+
+
+@cache
+def graph(what: str, name: str, kind: str) -> Path:
+    """The file that a function of `graphs` writes of a tuner."""
+    path = samples.shared() / f"{what}-{name}-{kind}.onnx"
+    WRITE[what](tuned(name, kind), path)
+    return path
+
+
+def copied(what: str) -> Callable[[Tuner, Path], None]:
+    """A stand-in for a function of `graphs` that writes the graph of each of the tuners here once."""
+
+    def write(tuner: Tuner, path: Path) -> None:
+        kinds = [kind for kind, backbone in BACKBONES.items() if backbone is tuner.backbone]
+        tuned_tower = tuner.needs_pixels or what == "write_conditional"
+        name = type(tuner).__name__.lower() if tuned_tower else "zero-shot"
+        if kinds:
+            shutil.copyfile(graph(what, name, kinds[0]), path)
+        else:
+            WRITE[what](tuner, path)
+
+    return write
+
+
+def export(predictor: Predictor, out: Path, **options: Any) -> Path:
+    """`export_predictor` of one of the tuners here, with graphs that are written once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for what in WRITE:
+            patch.setattr(graphs, what, copied(what))
+        return export_predictor(predictor, out, **{"rule": DecisionRule(), **options})
+
+
+def folder(name: str = "coop", kind: str = "vit") -> Path:
+    """An exported tuner with a rule that suits `pictures`; not to be changed."""
+    return _folder(name, kind)
+
+
+@cache
+def _folder(name: str, kind: str) -> Path:
+    predictor = Predictor(tuned(name, kind))
+    batches = list(predictor.stream(pictures()))
+    logits = torch.cat([batch.logits for batch in batches]).numpy()
+    rule = rule_for(logits, np.concatenate([batch.probabilities for batch in batches]))
+    labels = [f"label {number}" for number in range(len(predictor.class_names))]
+    promises = ["at most one answer in ten is wrong"]
+    out = samples.shared() / "exported" / f"{name}-{kind}"
+    return export(predictor, out, rule=rule, labels=labels, promises=promises, card="# For tests\n")
+
+
+def own_copy(out: Path, name: str = "coop", kind: str = "vit") -> Path:
+    return Path(shutil.copytree(folder(name, kind), out))
+
+
+def loaded(name: str = "coop", kind: str = "vit") -> OnnxPredictor:
+    return OnnxPredictor(folder(name, kind), threads=1)

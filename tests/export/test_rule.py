@@ -1,0 +1,65 @@
+"""The script decides as the library's rules do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calprompt.export import runtime
+from calprompt.promises import DecisionRule, OpenSetRule, SetRule, open_set_scores
+from calprompt.promises.conformal import SCORES as SET_SCORES
+from calprompt.promises.conformal import softmax
+from calprompt.promises.open_set import SCORES as OPEN_SET_SCORES
+
+EXACT = 1e-12  # the same arithmetic in float64
+
+
+def drawn_logits(seed: int, n: int, classes: int) -> np.ndarray:
+    """With ties among them."""
+    return np.random.default_rng(seed).normal(0, 3, (n, classes)).round(1).astype(np.float32)
+
+
+@pytest.mark.parametrize("score", OPEN_SET_SCORES)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), n=st.integers(0, 6), classes=st.integers(1, 6), confidence=st.floats(0, 1))
+def test_decisions(score: str, seed: int, n: int, classes: int, confidence: float) -> None:
+    z = drawn_logits(seed, n, classes)
+    p = softmax(z.astype(np.float64)) if n else np.empty((0, classes))
+    if n:
+        np.testing.assert_allclose(
+            runtime.open_set_scores(z, score, 1.7), open_set_scores(z, score, 1.7), rtol=EXACT, atol=EXACT
+        )
+    for threshold in (0.4, 2.05, -math.inf):
+        open_set = OpenSetRule(score, 1.7, threshold, (0.1, 0.0, 0.2), (0.1, 0.0, 0.3))
+        for rule in (DecisionRule(confidence, open_set), DecisionRule(None, open_set), DecisionRule(confidence)):
+            plain = rule.to_dict()
+            assert DecisionRule.from_dict(plain) == rule
+            ours = runtime.decide(z, p, plain["min_confidence"], plain["open_set"])
+            assert ours == (rule.decide(z, p) if n else [])
+
+
+@pytest.mark.parametrize("score", SET_SCORES)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), n=st.integers(1, 6), classes=st.integers(1, 6), quantile=st.floats(0, 1))
+def test_sets(score: str, seed: int, n: int, classes: int, quantile: float) -> None:
+    z = drawn_logits(seed, n, classes)
+    quantiles: list[tuple[float, ...]] = [(quantile,), (math.inf,), (math.inf, *[quantile] * (classes - 1))]
+    for each in quantiles:
+        rule = SetRule(0.9, len(each) > 1, score, 1.3, each, (9,) * len(each))
+        np.testing.assert_array_equal(runtime.prediction_sets(z, rule.to_dict()), rule.sets(z))
+
+
+def test_scores_of_a_newer_version_are_refused() -> None:
+    z = np.zeros((1, 2))
+    newer: list[Any] = [
+        lambda: runtime.open_set_scores(z, "other", 1.0),
+        lambda: runtime.class_scores(z, "other"),
+    ]
+    for call in newer:
+        with pytest.raises(runtime.NewerModelError, match=r"use the predict\.py that was exported with the model"):
+            call()
