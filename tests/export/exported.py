@@ -62,7 +62,7 @@ def rule_for(logits: np.ndarray, probabilities: np.ndarray) -> DecisionRule:
         for coverage, score in ((0.9, "lac"), (0.8, "aps"))
     )
     per_class = SetRule(0.9, True, "lac", 1.0, (float("inf"), *(0.5 for _ in range(z.shape[1] - 1))), (9,) * z.shape[1])
-    return DecisionRule(confidence, open_set, (*sets, per_class))
+    return DecisionRule(confidence, 0.1, open_set, (*sets, per_class))
 
 
 @cache

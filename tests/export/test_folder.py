@@ -155,7 +155,7 @@ def test_progress_and_weights(tmp_path: Path) -> None:
 
 
 def test_withdrawn_promises_are_in_every_answer(tmp_path: Path) -> None:
-    rule = DecisionRule(min_confidence=0.3).without_promises("the classes were changed by hand")
+    rule = DecisionRule(min_confidence=0.3, target_error=0.1).without_promises("the classes were changed by hand")
     out = export(Predictor(tuned("coop")), tmp_path / "out", rule=rule, promises=["hardly ever wrong"])
     assert "hardly ever wrong" not in (out / "README.md").read_text()
     assert "does not hold: the classes were changed by hand" in (out / "README.md").read_text()
@@ -163,7 +163,7 @@ def test_withdrawn_promises_are_in_every_answer(tmp_path: Path) -> None:
     assert runtime.Model(out).answers(pictures(1))[0].withdrawn == "the classes were changed by hand"
 
 
-def test_a_threshold_by_hand_withdraws_what_was_promised() -> None:
+def test_no_promise_stands_behind_a_threshold_by_hand() -> None:
     ours = OnnxPredictor(folder())
     own = ours.rule.min_confidence
     assert all(answer.promised for answer in ours.answers(pictures(3), min_confidence=own))

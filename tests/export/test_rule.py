@@ -36,7 +36,11 @@ def test_decisions(score: str, seed: int, n: int, classes: int, confidence: floa
         )
     for threshold in (0.4, 2.05, -math.inf):
         open_set = OpenSetRule(score, 1.7, threshold, (0.1, 0.0, 0.2), (0.1, 0.0, 0.3))
-        for rule in (DecisionRule(confidence, open_set), DecisionRule(None, open_set), DecisionRule(confidence)):
+        for rule in (
+            DecisionRule(confidence, open_set=open_set),
+            DecisionRule(open_set=open_set),
+            DecisionRule(confidence, 0.1),
+        ):
             plain = rule.to_dict()
             assert DecisionRule.from_dict(plain) == rule
             ours = runtime.decide(z, p, plain["min_confidence"], plain["open_set"])

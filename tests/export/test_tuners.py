@@ -39,10 +39,11 @@ def test_probabilities_decisions_and_sets_are_the_predictors(name: str, kind: st
     names = [name for batch in batches for name in batch.names]
     for coverage, per_class in ((None, False), (0.9, False), (0.8, False), (0.9, True)):
         set_rule = None if coverage is None else ours.rule.set_rule(coverage, per_class)
-        wanted = make_answers(names, logits, probabilities, predictor.class_names, ours.rule, set_rule=set_rule)
+        wanted = make_answers(names, logits, probabilities, ours.labels, ours.rule, set_rule=set_rule)
         given = ours.answers(pictures(), coverage=coverage, per_class=per_class)
         assert [(a.name, a.decision, a.promised) for a in given] == [(a.name, a.decision, a.promised) for a in wanted]
         for a, b in zip(given, wanted, strict=True):
+            assert a.class_name == b.class_name
             assert set(a.prediction_set or ()) == set(b.prediction_set or ())
             assert abs(a.probability - b.probability) < CLOSE
     assert len({answer.decision for answer in given}) > 1

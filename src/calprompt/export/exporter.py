@@ -40,7 +40,7 @@ def export_predictor(
         predictor: What to export; its calibrator is exported with it.
         out: The folder, which must not exist or be empty.
         rule: When the model answers, is unsure, or says none of these; `DecisionRule()` always answers.
-        labels: What the classes are called in data, in the order of the classes: text or numbers.
+        labels: What the classes are called in data, and, as text, in answers: text or numbers, one per class.
         promises: What is promised of the answers, one sentence each.
         card: A model card in Markdown, kept beside the model.
         progress: Shows how far it is.

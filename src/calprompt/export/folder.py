@@ -23,6 +23,7 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import file_digest, write_bytes, write_json
+from calprompt.sealed_files import sealed
 
 SCRIPT, README, CARD = "predict.py", "README.md", "card.md"
 FOR_PEOPLE = (SCRIPT, README, CARD)  # not verified: whoever has the folder may change them
@@ -77,13 +78,12 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
     if card is not None:
         write_bytes(folder / CARD, card.encode())
     write_bytes(folder / README, readme(record, card is not None).encode())
-    record = {"format": runtime.FORMAT, **record, "files": digests}
-    write_json(folder / runtime.RECORD, {**record, "checksum": runtime.checksum(record)})
+    write_json(folder / runtime.RECORD, sealed({**record, "files": digests}, runtime.FORMAT))
 
 
 def readme(record: dict[str, Any], has_card: bool) -> str:
     """How to use the folder, in a few lines."""
-    names = record["class_names"]
+    names = list(map(str, record["labels"] or record["class_names"]))
     shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     lines = [
         "# An image classifier",

@@ -26,7 +26,7 @@ class OnnxPredictor:
 
     Attributes:
         class_names: In the order of the columns of logits and probabilities.
-        labels: What the classes are called in data.
+        labels: What the classes are called in data, and, as text, in answers.
         promises: What is promised of the answers.
         rule: When it answers.
         record: Everything in model.json.
@@ -76,7 +76,7 @@ class OnnxPredictor:
             images: As `predict_proba` takes them.
             coverage: Of prediction sets, such as 0.9; None: no sets.
             per_class: The coverage holds for each class by itself.
-            min_confidence: Instead of the model's own threshold; what was promised with that one is then withdrawn.
+            min_confidence: Instead of the model's own threshold; no promise on errors stands behind it.
 
         Raises:
             SettingError: if there are no sets of this coverage.

@@ -87,14 +87,14 @@ class Answer:
     Attributes:
         name: Of the image.
         decision: "answer", "unsure" or "none of these".
-        class_name: The most probable class, whatever the decision.
-        label: What the exported model's owner calls this class in data; the class name, unless labels were given.
+        class_name: The most probable class, whatever the decision: its label as text, if it has one.
+        label: What the class is called in data, text or a number; the class name, unless labels were given.
         probability: Its calibrated probability.
         runner_up: The second most probable class.
         runner_up_probability: Its probability.
         prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
-        promised: Whether the promises of the model hold for this answer.
-        withdrawn: Why they do not, if so.
+        promised: Whether a promise on errors stands behind it.
+        withdrawn: Why the promises of the model do not hold, if so.
     """
 
     name: str
@@ -186,8 +186,8 @@ class Model:
 
     Attributes:
         class_names: In the order of the columns of logits and probabilities.
-        labels: What the owner calls these classes in data.
-        promises: What was promised of the answers when the model was exported.
+        labels: What these classes are called in data, and, as text, in answers; the class names, unless given.
+        promises: What is promised of the answers.
         withdrawn: Why these promises do not hold, if so.
         record: Everything in model.json.
     """
@@ -239,7 +239,7 @@ class Model:
             images: One or many.
             coverage: Of prediction sets, such as 0.9; None: no sets.
             per_class: The coverage holds for each class by itself.
-            min_confidence: Instead of the model's own threshold; what was promised with that one is then withdrawn.
+            min_confidence: Instead of the model's own threshold; no promise on errors stands behind it.
 
         Raises:
             ImageError: for an image that cannot be read.
@@ -294,11 +294,9 @@ class Model:
         min_confidence: float | None = None,
     ) -> list[Answer]:
         """The answers for a batch of `stream`; options as `answers` takes them."""
-        own = self.rule["min_confidence"]
-        threshold, withdrawn = own, self.withdrawn
-        if min_confidence is not None and min_confidence != own:
-            threshold = min_confidence
-            withdrawn = withdrawn or f"min_confidence was set to {min_confidence} by hand; the model's own is {own}"
+        threshold = self.rule["min_confidence"] if min_confidence is None else min_confidence
+        promised = threshold == self.rule["min_confidence"] and self.rule["target_error"] is not None
+        names = tuple(map(str, self.labels))
         decisions = decide(batch.logits, batch.probabilities, threshold, self.rule["open_set"])
         set_rule = None if coverage is None else self.set_rule(coverage, per_class)
         inside = None if set_rule is None else prediction_sets(batch.logits, set_rule)
@@ -306,19 +304,19 @@ class Model:
         for number, (name, decision, row) in enumerate(zip(batch.names, decisions, batch.probabilities, strict=True)):
             order = np.argsort(-row, kind="stable").tolist()
             first, second = order[0], order[1] if len(order) > 1 else None
-            members = None if inside is None else tuple(self.class_names[c] for c in order if inside[number, c])
+            members = None if inside is None else tuple(names[c] for c in order if inside[number, c])
             found.append(
                 Answer(
                     name,
                     decision,
-                    self.class_names[first],
+                    names[first],
                     self.labels[first],
                     float(row[first]),
-                    None if second is None else self.class_names[second],
+                    None if second is None else names[second],
                     None if second is None else float(row[second]),
                     members,
-                    withdrawn is None,
-                    withdrawn,
+                    promised and self.withdrawn is None,
+                    self.withdrawn,
                 )
             )
         return found
@@ -695,8 +693,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 def checksum(record: dict[str, Any]) -> str:
     """sha256 of a record without its checksum, independent of blanks and order."""
     rest = {name: value for name, value in record.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def check_files(folder: Path, digests: dict[str, str]) -> None:
@@ -751,20 +749,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = Model(args.model, threads=args.threads)
         model.check_options(**options)
         width = max(map(len, args.images))
-        withdrawn = None
+        promised = True
         for batch in model.stream(args.images, skip_unreadable=True):
             for answer in model.batch_answers(batch, **options):
-                withdrawn = answer.withdrawn
+                promised = answer.promised
                 print(json.dumps(asdict(answer)) if args.json else text_line(answer, width))
             for name, reason in batch.unreadable.items():
                 failed = True
                 print(f"error: {printable(name)} ({reason})", file=sys.stderr)
-        if withdrawn is not None and not args.json:
-            print(f"promises withdrawn: {withdrawn}")
+        if not args.json:
+            for note in notes(model, promised):
+                print(printable(note))
     except ModelError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     return 2 if failed else 0
+
+
+def notes(model: Model, promised: bool) -> list[str]:
+    """What to know of the answers above."""
+    if model.withdrawn is not None:
+        return [f"promises withdrawn: {model.withdrawn}"]
+    return [] if promised else ["no promise on errors stands behind these answers"]
 
 
 def text_line(answer: Answer, width: int) -> str:
