@@ -34,10 +34,8 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"__main__"},
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
-LAZY = (
-    "calprompt",
-    *(f"calprompt.{room}" for room in ("clip", "data", "features", "runs", "evaluation", "demo", "doctor")),
-)
+LAZY_ROOMS = ("clip", "data", "features", "runs", "evaluation", "demo", "doctor", "export")
+LAZY = ("calprompt", *(f"calprompt.{room}" for room in LAZY_ROOMS))
 
 EAGER = tuple(f"calprompt.{room}" for room in ("metrics", "losses", "calibrators", "tuners"))
 
@@ -129,10 +127,11 @@ def test_what_can_be_had_without_torch(tmp_path: Path) -> None:
 import json, sys
 seen = {}
 def note(what):
-    seen[what] = sorted({"torch", "open_clip", "torchvision", "matplotlib"} & set(sys.modules))
+    seen[what] = sorted({"torch", "open_clip", "torchvision", "matplotlib", "onnxruntime"} & set(sys.modules))
 import calprompt; note("import calprompt")
 from calprompt import Dataset, RunConfig, TrainingConfig, load_dataset; note("names")
 import calprompt.metrics; calprompt.expected_calibration_error([[0.8, 0.2]], [0]); note("metrics")
+import calprompt.export; note("export")
 from calprompt.cli.app import create_parser, main; create_parser(); note("parser")
 assert main(["list"]) == 0; note("list")
 assert main(["data", "list"]) == 0; note("data list")

@@ -28,10 +28,14 @@ ELSEWHERE = {  # pages whose Python blocks have tests of their own, with the fil
     "data.md": "data/test_docs.py",
     "demo.md": "test_demo.py",
     "evaluate.md": "test_evaluate.py",
+    "export.md": "export/test_docs.py",
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 OBJECT = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
-ROOMS = ("classifier", "clip", "data", "features", "tuners", "losses", "calibrators", "metrics", "runs", "evaluation")
+ROOMS = (
+    "classifier", "clip", "data", "features", "tuners", "losses", "calibrators", "metrics", "runs", "evaluation",
+    "export",
+)
 
 
 def text_of(page: Path) -> str:
