@@ -13,7 +13,7 @@ import pytest
 
 import calprompt
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
-from calprompt.export import OnnxPredictor, exporter, runtime
+from calprompt.export import OnnxPredictor, exporter, packages, runtime
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule
 from export.exported import export, folder, own_copy, pictures, tuned
@@ -175,3 +175,13 @@ def test_no_promise_stands_behind_a_threshold_by_hand() -> None:
     with pytest.raises(SettingError, match=r"no prediction sets of coverage 0\.5; it has 0\.9, 0\.8, 0\.9 per class"):
         ours.predict_set(pictures(1), 0.5)
     assert ours.predict_set(pictures(2), 0.9)[0]
+
+
+def test_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name != "onnxscript" else name)
+    with pytest.raises(
+        SettingError, match=r"need onnx and onnxruntime, which are not installed: pip install 'calprompt"
+    ):
+        export(Predictor(tuned("coop")), tmp_path / "out")
+    with pytest.raises(SettingError, match="need onnxruntime, which is not installed"):
+        OnnxPredictor(folder())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.export.folder import check_free, new_folder, package_versions, write_folder
+from calprompt.export.folder import check_free, new_folder, write_folder
+from calprompt.export.packages import EXPORTING, package_versions, require_packages
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule
 
@@ -52,6 +53,7 @@ def export_predictor(
         SettingError: if `out` is not empty, or something cannot be exported; the message says what.
         CalpromptError: if the exported model does not compute what the predictor does.
     """
+    require_packages()
     from calprompt.export import graphs, runtime
 
     out, tuner = Path(out).expanduser(), predictor.tuner
@@ -73,7 +75,7 @@ def export_predictor(
         "promises": [str(promise) for promise in promises],
         "tuner": type(tuner).__name__,
         "backbone": {"name": predictor.backbone.name, "fingerprint": predictor.backbone.fingerprint},
-        "versions": package_versions(("torch", "onnx", "onnxruntime", "onnxscript", "numpy", "pillow")),
+        "versions": package_versions(("torch", *EXPORTING, "numpy", "pillow")),
         "quantization": None,
     }
     with new_folder(out) as folder:

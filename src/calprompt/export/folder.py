@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +116,3 @@ def readme(record: dict[str, Any], has_card: bool) -> str:
     if has_card:
         lines += [f"What it is for, and how it was made: [{CARD}]({CARD}).", ""]
     return "\n".join(lines)
-
-
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Of this package and of those that made the folder."""
-    import calprompt
-
-    return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import DamagedFileError, ImageError, NewerFormatError, SettingError
+from calprompt.export.packages import require_packages
 from calprompt.promises import Answer, DecisionRule
 
 if TYPE_CHECKING:
@@ -37,10 +38,9 @@ class OnnxPredictor:
     """
 
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
-        try:
-            from calprompt.export import runtime
-        except ImportError as error:
-            raise SettingError(f"{error}; exported models need it: pip install 'calprompt[onnx]'") from error
+        require_packages(["onnxruntime"])
+        from calprompt.export import runtime
+
         with library_errors():
             self._model = runtime.Model(Path(folder).expanduser(), threads=threads)
         self.class_names, self.labels = self._model.class_names, self._model.labels

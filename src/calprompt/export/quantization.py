@@ -24,6 +24,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.export.exporter import check_rule, check_steps
 from calprompt.export.folder import CARD, check_free, new_folder, write_folder
 from calprompt.export.onnx_predictor import library_errors
+from calprompt.export.packages import require_packages
 from calprompt.export.remarks import quiet
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
@@ -72,6 +73,7 @@ def quantize_folder(
         CalpromptError: if accuracy or calibration suffers more than is allowed; nothing is written then.
         SettingError: if an argument does not make sense, or the model is in int8 already.
     """
+    require_packages()
     from calprompt.export import runtime
 
     folder, out, images = Path(folder).expanduser(), Path(out).expanduser(), list(images)
@@ -113,6 +115,7 @@ def quantize_folder(
             "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
             "rule": rule.to_dict(),
             "promises": [str(promise) for promise in promises],
+            "difference": None,
             "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
         }
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).exists() else None

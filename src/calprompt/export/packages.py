@@ -1,0 +1,28 @@
+"""The packages that exporting needs beside those of calprompt itself: the extra `onnx`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from calprompt.errors import SettingError
+
+EXPORTING = ("onnx", "onnxruntime", "onnxscript")
+
+
+def require_packages(names: Sequence[str] = EXPORTING) -> None:
+    """Raise a `SettingError` for packages that are not installed."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise SettingError(
+            f"exported models need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "installed: pip install 'calprompt[onnx]'"
+        )
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Of this package and of those that made the folder."""
+    import calprompt
+
+    return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}
