@@ -32,10 +32,19 @@ ELSEWHERE = {  # pages whose Python blocks have tests of their own, with the fil
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 OBJECT = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
-ROOMS = (
-    "classifier", "clip", "data", "features", "tuners", "losses", "calibrators", "metrics", "runs", "evaluation",
+ROOMS = [
+    "classifier",
+    "clip",
+    "data",
+    "features",
+    "tuners",
+    "losses",
+    "calibrators",
+    "metrics",
+    "runs",
+    "evaluation",
     "export",
-)
+]
 
 
 def text_of(page: Path) -> str:

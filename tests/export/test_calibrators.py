@@ -43,7 +43,7 @@ def well_posed(calibrator: Calibrator, record: StoredLogits, wanted: Tensor) -> 
 
 
 @pytest.mark.parametrize("spec", [*calibrators.available(), *CHAINS, *OPTIONS])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 9), scale=st.floats(0.01, 30))
 def test_steps_give_what_torch_gives(spec: str, seed: int, classes: int, scale: float) -> None:
     if "isotonic" in spec:

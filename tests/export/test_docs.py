@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from calprompt import pocket
-from calprompt.export import runtime
+from calprompt.export import graphs, runtime
+from export.exported import copied
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(graphs, "write_tower", copied("write_tower"))
     for split, each in (("train", 16), ("val", 4), ("test", 8)):
         for folder in sorted((pocket.folder("photos") / split).iterdir()):
             (tmp_path / "photos" / split / folder.name).mkdir(parents=True)

@@ -16,12 +16,12 @@ from calprompt import calibrators, pocket
 from calprompt.calibrators import StoredLogits
 from calprompt.clip import load_backbone
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.export import OnnxPredictor, export_predictor, quantize_folder
+from calprompt.export import OnnxPredictor, quantize_folder
 from calprompt.export.quantization import check_quality
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, SetRule
 from calprompt.tuners import create
-from export.exported import folder, pictures
+from export.exported import export, folder, pictures
 
 LOOSE = {"max_accuracy_drop": 1.0, "max_ece_rise": 1.0}
 RULE = DecisionRule(min_confidence=0.5)
@@ -52,7 +52,7 @@ def float_model() -> Path:
     logits = torch.cat([batch.logits for batch in Predictor(tuner).stream(images)])
     calibrator = calibrators.parse("temperature").fit(logits, torch.tensor(labels))
     out = samples.shared() / "float pocket"
-    return export_predictor(Predictor(tuner, calibrator=calibrator), out, rule=DecisionRule(), card="# Pocket\n")
+    return export(Predictor(tuner, calibrator=calibrator), out, card="# Pocket\n")
 
 
 def test_the_pocket_in_int8(tmp_path: Path) -> None:
