@@ -304,6 +304,59 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             raise SettingError(f"{ADDED}: save the model as it was fitted, and add classes after loading it")
         return write_model(self.model_, folder, overwrite=overwrite)
 
+    def export(
+        self,
+        out: str | Path,
+        *,
+        int8: bool = False,
+        data: Any = None,
+        max_accuracy_drop: float = 0.01,
+        max_ece_rise: float = 0.01,
+        progress: Progress = silent,
+    ) -> dict[str, Any]:
+        """Write it as a folder that runs with onnxruntime, numpy and Pillow alone, and answers as this does.
+
+        Args:
+            out: The folder, which must not exist or be empty.
+            int8: Round the image tower to 8 bits; thresholds and promises are made again on the held-out images.
+            data: With `int8`, the images that the model was fitted on, as `fit` took X (with y, a pair of X and y).
+            max_accuracy_drop: With `int8`, refuse if the accuracy is lower by more than this share.
+            max_ece_rise: With `int8`, refuse if the calibration error is higher by more than this share.
+            progress: Shows how far it is.
+
+        Returns:
+            With `int8`, what was measured before and after; otherwise nothing.
+
+        Raises:
+            SettingError: if the tuner or the calibrator cannot be exported, with the reason.
+        """
+        from calprompt.classifier.exporting import export_int8, export_model
+
+        predictor = self._fitted()
+        if not int8:
+            labels = self.classes_.tolist()
+            export_model(
+                self.model_, predictor, out, rule=self.rule_, promises=self.promises_, labels=labels, progress=progress
+            )
+            return {}
+        if self.rule_.withdrawn is not None:
+            raise SettingError(f"{ADDED}, so nothing can be measured for int8; export the model as it was fitted")
+        if data is None:
+            raise SettingError("int8 is measured on the images that the model was fitted on; give data=DATA")
+        X, y = data if isinstance(data, tuple) else (data, None)
+        images = labelled_images(
+            X, y, class_names=self.class_names, root=self.root, classes=self.classes, upright=not self.ignore_exif
+        )
+        return export_int8(
+            self.model_,
+            predictor,
+            out,
+            images,
+            max_accuracy_drop=max_accuracy_drop,
+            max_ece_rise=max_ece_rise,
+            progress=progress,
+        )
+
     @classmethod
     def load(
         cls,

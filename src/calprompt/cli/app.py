@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import calprompt
-from calprompt.cli import cache, data, demo, doctor, evaluate, fit, names, predict, show, train, transfer
+from calprompt.cli import cache, data, demo, doctor, evaluate, export, fit, names, predict, show, train, transfer
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
-COMMANDS = (demo, fit, train, predict, evaluate, transfer, show, names, data, cache, doctor)
+COMMANDS = (demo, fit, predict, evaluate, export, train, transfer, show, names, data, cache, doctor)
 RESUMABLE = (train.train, demo.demo, fit.fit)
 
 

@@ -31,7 +31,7 @@ from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule
 
-Refit = Callable[[NDArray[np.float32]], tuple[list[dict[str, Any]], DecisionRule]]
+Refit = Callable[[NDArray[np.float32]], tuple[list[dict[str, Any]], DecisionRule, Sequence[str]]]
 METHOD = "static int8 (QDQ), one scale per channel of the weights"
 RANGE_IMAGES = 256  # whose activations the ranges are taken from
 ROUNDING = 1e-12  # of shares, such as 0.625 - 0.615
@@ -48,7 +48,6 @@ def quantize_folder(
     refit: Refit,
     max_accuracy_drop: float = 0.01,
     max_ece_rise: float = 0.01,
-    promises: Sequence[str] = (),
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write an exported model again with its image tower in int8, if it is still good enough.
@@ -59,10 +58,9 @@ def quantize_folder(
         images: Labelled images that the prompts were not tuned on: paths, bytes, PIL images or uint8 arrays.
         labels: The number of each image's class.
         refit: Given the int8 model's logits [n, C] of the images, fits the calibrator and the rule again; returns the
-            calibrator's steps, as `Calibrator.export` gives them, and the rule.
+            calibrator's steps, as `Calibrator.export` gives them, the rule, and what is promised with it, in sentences.
         max_accuracy_drop: How much lower the accuracy on the images may be, as a fraction.
         max_ece_rise: How much higher the calibration error on the images may be, as a fraction.
-        promises: What is promised of the int8 model's answers; the promises of the float model are not kept.
         progress: Shows how far it is.
 
     Returns:
@@ -91,7 +89,7 @@ def quantize_folder(
         int8 = runtime.Graphs(new, model.record, threads=1)
         before = np.concatenate([batch.probabilities for batch in model.stream(images)])
         logits, zero_shot = computed(model, int8, images)
-        steps, rule = refit(logits)
+        steps, rule, promises = refit(logits)
         check_steps(steps, "refit")
         check_rule(rule, len(model.class_names))
         after = runtime.softmax(runtime.calibrated_logits(steps, logits, zero_shot))
