@@ -28,7 +28,7 @@ from calprompt.data import Split, UnreadableImages
 from calprompt.features import FeatureStore, frozen_features
 from calprompt.metrics import evaluate
 from calprompt.metrics.selective import choose_start, guaranteed_threshold
-from calprompt.promises.conformal import fit_sets, softmax
+from calprompt.promises.conformal import class_scores, conformal_quantile, softmax
 from calprompt.runs import Resources
 
 HERE = Path(__file__).parent
@@ -221,71 +221,91 @@ def promises(seeds: range, trials: int = 2000) -> None:
         stored = np.load(LOGITS / f"pocket_{name}-{seeds[0]}.npz")
         logits, labels = stored["logits"].astype(np.float64), stored["labels"]
         for kind, n in (*(("per class", n) for n in PER_CLASS), *(("in all", n) for n in IN_ALL)):
-            if table.has(dataset=name, kind=kind, images=n):
-                continue
-            table.add(dataset=name, kind=kind, images=n, trials=trials, **simulate(logits, labels, kind, n, trials))
+            if not table.has(dataset=name, kind=kind, images=n):
+                measured = simulate(logits, labels, kind, n, trials)
+                table.add(dataset=name, kind=kind, images=n, trials=trials, **measured)
 
 
 def simulate(logits: np.ndarray, labels: np.ndarray, kind: str, n: int, trials: int) -> dict[str, float]:
-    """Draw images to promise on, as many to choose on, and see what becomes of the rest."""
+    """Divide the images again and again: those to promise on, and the rest, on which the promise has to hold.
+
+    A fifth of the images is set aside first, for the temperature and for where the test of thresholds starts.
+    """
     rng = np.random.default_rng(n + (1000 if kind == "in all" else 0))
+    order = rng.permutation(len(labels))
+    aside, used = order[: len(order) // 5], order[len(order) // 5 :]
+    temperature = Temperature().fit(torch.from_numpy(logits[aside]), torch.from_numpy(labels[aside])).temperature
+    p = softmax(logits / float(temperature or 1.0))
+    confidence, right = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == labels
+    own = class_scores(p)[np.arange(len(labels)), labels]
+    everything = np.sort(class_scores(p[used]).reshape(-1))
     coverage = COVERAGE if kind == "per class" else STRICT
-    classes = [np.flatnonzero(labels == label) for label in range(logits.shape[1])]
-    covered, sizes, trivial, made, broken, errors = [], [], 0, 0, 0, []
+    classes = [used[labels[used] == label] for label in range(logits.shape[1])]
+    covered, sizes, errors = [], [], []
+    by_class: list[list[float]] = []
+    starts: list[float] = []
+    trivial = made = broken = 0
     for _ in range(trials):
-        held, pilot, rest = divide_at_random(rng, classes, n, kind, len(labels))
-        try:
-            temperature = float(
-                Temperature().fit(torch.from_numpy(logits[pilot]), torch.from_numpy(labels[pilot])).temperature
-            )
-        except calprompt.CalpromptError:
-            temperature = 1.0
-        rule = fit_sets(logits[held], labels[held], coverage, temperature=temperature)
-        inside = rule.sets(logits[rest])
-        covered.append(float(inside[np.arange(len(rest)), labels[rest]].mean()))
-        sizes.append(float(inside.sum(axis=1).mean()))
-        trivial += not rule.useful
-        p = softmax(logits / temperature)
-        confidence, right = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == labels
-        start = choose_start(confidence[pilot], right[pilot], TARGET, len(held))
-        found = guaranteed_threshold(confidence[held], right[held], TARGET, LEVEL, starts=[start])
+        held, rest = divide_at_random(rng, classes, used, n, kind)
+        quantile = conformal_quantile(own[held], coverage)
+        inside = (own <= quantile) | right
+        covered.append(float(inside[rest].mean()))
+        sizes.append(np.searchsorted(everything, quantile, side="right") / len(used))
+        trivial += not np.isfinite(quantile)
+        if kind == "per class":
+            by_class.append(class_coverage(own, right, labels, held, rest, coverage, logits.shape[1]))
+        if not starts:  # as many images are promised on every time
+            starts = [choose_start(confidence[aside], right[aside], TARGET, len(held))]
+        found = guaranteed_threshold(confidence[held], right[held], TARGET, LEVEL, starts=starts)
         if found.threshold is not None:
             made += 1
             answered = confidence[rest] >= found.threshold
             error = float((~right[rest][answered]).mean()) if answered.any() else 0.0
             errors.append(error)
             broken += error > TARGET
-    mean = float(np.mean(covered))
     return {
         "coverage_wanted": coverage,
-        "coverage": mean,
+        "coverage": float(np.mean(covered)),
         "coverage_error": float(np.std(covered) / np.sqrt(trials)),
         "mean_size": float(np.mean(sizes)),
         "all_classes": trivial / trials,
+        "worst_class": float(np.mean(by_class, axis=0).min()) if by_class else float("nan"),
         "threshold_made": made / trials,
         "threshold_broken": broken / trials,
         "error_among_answered": float(np.mean(errors)) if errors else float("nan"),
     }
 
 
+def class_coverage(
+    own: np.ndarray,
+    right: np.ndarray,
+    labels: np.ndarray,
+    held: np.ndarray,
+    rest: np.ndarray,
+    coverage: float,
+    classes: int,
+) -> list[float]:
+    """How often the set has the truth, class by class, with a quantile of each class's own."""
+    found = []
+    for label in range(classes):
+        quantile = conformal_quantile(own[held[labels[held] == label]], coverage)
+        mine = rest[labels[rest] == label]
+        found.append(float(((own[mine] <= quantile) | right[mine]).mean()))
+    return found
+
+
 def divide_at_random(
-    rng: np.random.Generator, classes: list[np.ndarray], n: int, kind: str, total: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images to promise on, to choose on, and the rest."""
+    rng: np.random.Generator, classes: list[np.ndarray], used: np.ndarray, n: int, kind: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images to promise on, and the rest; of a class with few images, half."""
     if kind == "in all":
-        order = rng.permutation(total)
-        return order[:n], order[n : 2 * n + 40], order[2 * n + 40 :]
+        order = rng.permutation(used)
+        return order[:n], order[n:]
     shuffled = [rng.permutation(own) for own in classes]
-    some = [min(n, len(own) // 3) for own in shuffled]
-    held, pilot, rest = (
-        np.concatenate(parts)
-        for parts in (
-            [own[:k] for own, k in zip(shuffled, some, strict=True)],
-            [own[k : 2 * k] for own, k in zip(shuffled, some, strict=True)],
-            [own[2 * k :] for own, k in zip(shuffled, some, strict=True)],
-        )
-    )
-    return held, pilot, rest
+    some = [min(n, len(own) // 2) for own in shuffled]
+    held = np.concatenate([own[:k] for own, k in zip(shuffled, some, strict=True)])
+    rest = np.concatenate([own[k:] for own, k in zip(shuffled, some, strict=True)])
+    return held, rest
 
 
 def parse() -> Iterator[argparse.Namespace]:

@@ -58,6 +58,9 @@ def test_shots_are_those_of_the_public_code(train: list[int], val: list[int], sh
 def test_no_shots_is_everything_and_global_random_numbers_are_left_alone() -> None:
     whole = dataset([0, 1, 2, 3] * 5, [0, 1, 2, 3])
     assert few_shot(whole, None, 1) is whole
+    assert few_shot(whole, 2, 1, val_shots=1).train.labels == few_shot(whole, 2, 1).train.labels
+    assert len(few_shot(whole, None, 1, val_shots=1).val) == len(set(whole.val.labels))
+    assert few_shot(whole, None, 1, val_shots=1).train is whole.train
     state = random.getstate()
     few_shot(whole, 2, 1)
     assert random.getstate() == state

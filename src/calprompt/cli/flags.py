@@ -22,6 +22,7 @@ METAVARS = {
     "classes": "FILE",
     "base": "FILE",
     "shots": "K",
+    "val_shots": "K",
     "diagnose_every": "STEPS",
     "crop": "SHARE",
     "autocast": "DTYPE",

@@ -51,21 +51,23 @@ def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
     return [index for own in drawn for index in own]
 
 
-def few_shot(dataset: Dataset, shots: int | None, seed: int) -> Dataset:
-    """The dataset with `shots` training images a class and at most four to validate; all of both if None.
+def few_shot(dataset: Dataset, shots: int | None, seed: int, val_shots: int | None = None) -> Dataset:
+    """The dataset with `shots` training images a class and some to validate on.
 
     Args:
         dataset: To draw from.
         shots: Training images per class; `None`: all.
         seed: Of the draw.
+        val_shots: Validation images per class; `None`: as many as `shots`, but four at most, or all if `shots` is None.
     """
-    if shots is None:
+    if shots is None and val_shots is None:
         return dataset
-    if shots < 1:
+    if shots is not None and shots < 1:
         raise DataError(f"shots is a number of training images a class, at least 1; got {shots}")
     rng = random.Random(seed)
-    train = dataset.train.take(draw(dataset.train.labels, shots, rng))
-    val = dataset.val.take(draw(dataset.val.labels, min(shots, VAL_SHOTS), rng))
+    train = dataset.train if shots is None else dataset.train.take(draw(dataset.train.labels, shots, rng))
+    validate = val_shots if val_shots is not None else min(shots or VAL_SHOTS, VAL_SHOTS)
+    val = dataset.val.take(draw(dataset.val.labels, validate, rng))
     return replace(dataset, train=train, val=val)
 
 

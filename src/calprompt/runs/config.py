@@ -32,6 +32,7 @@ class RunConfig:
         loss: A name or a sum such as 'ce + 5*moments'.
         protocol: base-to-novel trains on the first half of the classes and tests on both; few-shot takes all classes.
         shots: Training images per class; all of them if None.
+        val_shots: Validation images per class; as many as shots but four at most, or all with all shots, if None.
         training: How prompts are trained.
         views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None. With
             0, images are trained on as they are tested.
@@ -56,6 +57,7 @@ class RunConfig:
     loss: str = "tcpt"
     protocol: str = "base-to-novel"
     shots: int | None = 16
+    val_shots: int | None = None
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int | None = 8
     crop: float = 0.08
@@ -82,7 +84,7 @@ class RunConfig:
             load_extension(path)
         if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
             object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
-        for name, least in (("shots", 1), ("views", 0), ("chunk", 1)):
+        for name, least in (("shots", 1), ("val_shots", 0), ("views", 0), ("chunk", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SettingError(f"{name} must be at least {least}, got {value}")

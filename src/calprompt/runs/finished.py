@@ -23,6 +23,7 @@ from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
 MEMORY = ".safetensors"  # of data that only torch reads
+ADDED = {"val_shots": None}  # settings that records of earlier versions do not have
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
@@ -69,6 +70,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             protocol=wanted["protocol"],
             shots=wanted["shots"],
             seed=wanted["training"]["seed"],
+            val_shots=wanted["val_shots"],
             skip_bad=wanted["skip_bad"],
         )
         if data_digest(base, novel, skipped) != record["data"]["digest"]:
@@ -84,7 +86,7 @@ def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
     current = record.get("results") == RESULTS
     first = RESULTS == 1 and "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
-    if record["status"] != "finished" or not (current or first) or record["config"] != wanted:
+    if record["status"] != "finished" or not (current or first) or {**ADDED, **record["config"]} != wanted:
         return False
     identity = identify_backbone(wanted["backbone"], config=wanted["backbone_config"], dtype=wanted["dtype"])
     if identity is None or identity.fingerprint != record["backbone"]["fingerprint"]:

@@ -89,6 +89,8 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
+        if settings["val_shots"] is None:  # runs from before there was this setting stay what they are
+            del settings["val_shots"]
         settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
@@ -167,6 +169,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
         protocol=config.protocol,
         shots=config.shots,
         seed=config.seed,
+        val_shots=config.val_shots,
         skip_bad=config.skip_bad,
         progress=progress,
     )
@@ -224,6 +227,7 @@ def draw_parts(
     protocol: str,
     shots: int | None,
     seed: int,
+    val_shots: int | None = None,
     skip_bad: bool = False,
     progress: Progress = silent,
 ) -> tuple[Part, Part | None, dict[str, str]]:
@@ -231,7 +235,7 @@ def draw_parts(
     skipped: dict[str, str] = {}
     known_good: set[str] = set()
     while True:
-        drawn = few_shot(dataset, shots, seed)
+        drawn = few_shot(dataset, shots, seed, val_shots)
         base, novel = (all_classes(drawn), None) if protocol == "few-shot" else base_novel(drawn)
         if not skip_bad:
             return base, novel, skipped  # unreadable ones are reported when they are digested
