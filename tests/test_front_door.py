@@ -640,7 +640,10 @@ def test_images_to_predict(run: Path, tmp_path: Path, said: Said, capsys: pytest
     assert "there is no image ''" in said("predict", run, "")
     assert f"{tmp_path / 'empty'} has no images" in said("predict", run, image(), tmp_path / "empty")
     text = said("predict", run, tmp_path / "some")
-    assert "one image cannot be read; replace or remove, or leave out with --skip-bad:" in text
+    assert (
+        "one image cannot be read, and the others are answered; replace or remove, or leave out with --skip-bad:"
+        in text
+    )
     assert "bad.png (text, not an image)" in text
     assert "bad.png: text, not an image" in said("predict", run, tmp_path / "some", "--skip-bad", "--csv", status=0)
     assert "no image can be read" in said("predict", run, tmp_path / "some" / "bad.png", "--skip-bad")

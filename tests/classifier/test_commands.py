@@ -93,7 +93,8 @@ def test_lists_from_standard_input(tmp_path: Path) -> None:
 def test_images_are_moved_by_their_answers(tmp_path: Path, run) -> None:
     inbox = samples.picture_folder(tmp_path / "inbox", ("one", "two"), each=3)
     before = {path.read_bytes() for path in inbox.rglob("*.png")}
-    status, _, _ = run("predict", saved(), inbox, "--move-into", tmp_path / "sorted", "--quiet")
+    twice = next(inbox.rglob("*.png"))
+    status, _, _ = run("predict", saved(), inbox, twice, "--move-into", tmp_path / "sorted", "--quiet")
     assert status == 0
     assert not list(inbox.rglob("*.png"))
     assert {path.read_bytes() for path in (tmp_path / "sorted").rglob("*.png")} == before, "none is lost or overwritten"
@@ -109,7 +110,7 @@ def test_what_does_not_go_together(run, tmp_path: Path) -> None:
         (("predict", saved(), path, "--sets", "0.5"), "not fitted for coverage=0.5"),
         (("predict", saved(), path, "--per-class"), "give --sets"),
         (("predict", saved(), path, "--min-confidence", "2"), "--min-confidence must be a share"),
-        (("predict", tmp_path, path), "is not a run folder"),
+        (("predict", tmp_path, path), "is not the folder of a model or of a run"),
         (("predict", saved(), "nothing.png"), "there is no image nothing.png"),
         (("predict", saved(), path, "--backbone", "pocket"), "has other weights"),
         (("evaluate", saved()), "calprompt evaluate MODEL DATA"),
@@ -174,3 +175,12 @@ def test_more_classes_than_are_encoded_at_once(tmp_path: Path) -> None:
     assert model.predict_proba(pictures[0]).shape == (1, 1100)
     assert [promise.status for promise in model.promises_] == ["refused", "refused"]
     assert max(map(len, model.summary())) < 600
+
+
+def test_one_bad_image_does_not_cost_the_answers_of_others(run, tmp_path: Path) -> None:
+    inbox = samples.picture_folder(tmp_path / "inbox", ("one",), each=5)
+    (inbox / "one" / "bad.png").write_text("no image")
+    status, out, err = run("predict", saved(), inbox, "--json", "--quiet")
+    assert status == 2
+    assert len(out.splitlines()) == 5
+    assert "one image cannot be read, and the others are answered" in err

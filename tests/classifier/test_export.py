@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 import samples
-from calprompt import CalpromptError, Classifier, SettingError
+from calprompt import CalpromptError, SettingError
+from calprompt.classifier.fitting import PROMISED
 from calprompt.cli import main
 from calprompt.export import OnnxPredictor
+from calprompt.promises import fit_sets
 from classifier.fits import classifier, fitted, picture_paths, saved
 
 
-def test_it_answers_as_the_classifier_does(tmp_path: Path) -> None:
-    model = fitted()
-    model.export(tmp_path / "exported")
-    exported = OnnxPredictor(tmp_path / "exported")
+def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = fitted(), tmp_path / "exported"
+    assert main(["export", str(saved()), str(out), "--quiet"]) == 0
+    assert f"python {out}/predict.py IMAGES" in " ".join(capsys.readouterr().out.split())
+    exported = OnnxPredictor(out)
     paths = picture_paths()[:12]
     assert np.abs(exported.predict_proba(paths) - model.predict_proba(paths)).max() <= 1e-4
     ours, theirs = model.answer(paths, coverage=0.9), exported.answers(paths, coverage=0.9)
@@ -27,7 +30,9 @@ def test_it_answers_as_the_classifier_does(tmp_path: Path) -> None:
     ]
     assert [set(one.prediction_set or ()) for one in ours] == [set(one.prediction_set or ()) for one in theirs]
     assert list(exported.promises) == [promise.sentence for promise in model.promises_]
-    assert "## Promises and their limits" in (tmp_path / "exported" / "card.md").read_text()
+    assert "## Promises and their limits" in (out / "card.md").read_text()
+    assert main(["export", str(saved()), str(out), "--quiet"]) == 2
+    assert "exists already" in " ".join(capsys.readouterr().err.split())
 
 
 def test_added_classes_are_exported_without_promises(tmp_path: Path) -> None:
@@ -36,19 +41,29 @@ def test_added_classes_are_exported_without_promises(tmp_path: Path) -> None:
     assert exported.predict_proba(picture_paths()[0]).shape == (1, 7)
     assert not any(answer.promised for answer in exported.answers(picture_paths()[:3]))
     assert exported.rule.withdrawn is not None
+    card = (tmp_path / "exported" / "card.md").read_text()
+    assert "Promised:" not in card
+    assert "no image was seen: yak" in card
 
 
 def test_int8_makes_its_promises_again(tmp_path: Path) -> None:
-    model = fitted()
-    measured = model.export(
-        tmp_path / "small", int8=True, data=samples.pictures(), max_accuracy_drop=1.0, max_ece_rise=1.0
-    )
+    """On the probabilities that it gives, also where a calibrator compares with the untuned model."""
+    model = classifier(tuner="kgcoop", calibrator="sals").fit(samples.pictures())
+    loose = {"max_accuracy_drop": 1.0, "max_ece_rise": 1.0}
+    measured = model.export(tmp_path / "small", int8=True, data=samples.pictures(), **loose)
     assert measured["bytes"]["after"] < measured["bytes"]["before"]
     record = json.loads((tmp_path / "small" / "model.json").read_text())
     assert record["quantization"]["images"] == sum(held for _, held in model.model_.counts)
     assert record["rule"]["sets"][0]["images"] == [record["quantization"]["images"]]
     assert len(record["promises"]) == len(model.promises_)
-    assert OnnxPredictor(tmp_path / "small").predict_proba(picture_paths()[:2]).shape == (2, 6)
+    assert not (tmp_path / "small" / "card.md").exists(), "what it says was measured on another model"
+    small = OnnxPredictor(tmp_path / "small")
+    held = model.model_.predicted.take(model.model_.predicted.fold == PROMISED)
+    logits = np.concatenate(
+        [batch.logits for batch in small.stream([samples.pictures() / name for name in held.names])]
+    )
+    expected = fit_sets(logits, held.labels, 0.9, temperature=small.rule.sets[0].temperature)
+    assert small.rule.sets[0].quantiles == pytest.approx(expected.quantiles, abs=samples.rounding(1.0, 100))
 
 
 def test_int8_is_refused_with_the_numbers(tmp_path: Path) -> None:
@@ -70,14 +85,9 @@ def test_int8_is_refused_with_the_numbers(tmp_path: Path) -> None:
         fitted().with_classes(["yak"]).export(tmp_path / "small", int8=True, data=samples.pictures())
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "exported"
-    assert main(["export", str(saved()), str(out), "--quiet"]) == 0
-    assert f"python {out}/predict.py IMAGES" in " ".join(capsys.readouterr().out.split())
-    assert main(["export", str(saved()), str(out), "--quiet"]) == 2
-    assert "exists already" in " ".join(capsys.readouterr().err.split())
-    assert main(["export", str(tmp_path), str(out)]) == 2
+def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is not the folder of a model" in " ".join(capsys.readouterr().err.split())
     assert main(["export", str(saved()), str(tmp_path / "i"), "--int8"]) == 2
     assert "--data DATA" in " ".join(capsys.readouterr().err.split())
-    assert isinstance(Classifier.load(saved()), Classifier)
+    assert not (tmp_path / "i").exists()

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 import samples
 from calprompt import Classifier, tuners
+from calprompt.classifier.fitting import PROMISED, calibrated
 from classifier.fits import QUICK, SHARED, picture_paths
 
 SMALL = {
@@ -66,10 +67,8 @@ def test_saved_and_loaded_it_predicts_the_same(tuner: str, tower: str, tmp_path:
     assert loaded.answer(paths[:9], coverage=0.9) == model.answer(paths[:9], coverage=0.9)
     assert loaded.rule_ == model.rule_
     assert loaded.promises_ == model.promises_
-    held = model.model_.predicted.take(model.model_.predicted.fold < 0)
+    held = model.model_.predicted.take(model.model_.predicted.fold == PROMISED)
     if len(held):  # what was stored of held-out images is what it predicts
         again = loaded._predictor.predict_proba(held.names)
-        from calprompt.classifier.fitting import calibrated
-
         stored = calibrated(model.model_.calibrator, held, model.model_.text, model.model_.logit_scale)
         assert np.abs(again - stored).max() <= 1e-5

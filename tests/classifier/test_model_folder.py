@@ -102,6 +102,14 @@ def test_nothing_is_overwritten_by_accident(model: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(CalpromptError, match="has other files in it"):
         fitted().save(tmp_path / "mine", overwrite=True)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / CONFIG).write_text('{"model_type": "clip"}')
+    with pytest.raises(CalpromptError, match="has other files in it"):
+        fitted().save(tmp_path / "foreign", overwrite=True)
+    (model / "thesis.tex").write_text("x")
+    with pytest.raises(CalpromptError, match="has other files in it"):
+        fitted().save(model, overwrite=True)
+    assert (model / "thesis.tex").exists()
     (tmp_path / "file").write_text("x")
     with pytest.raises(CalpromptError, match="is a file"):
         fitted().save(tmp_path / "file")
@@ -132,3 +140,21 @@ def test_a_read_only_place_is_told_before_fitting(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(CalpromptError, match="Permission denied"):
         model_folder.check_place(tmp_path / "model")
+
+
+def test_a_model_that_cannot_be_replaced_stays_where_it_is(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, calls = Path.rename, 0
+
+    def second_fails(self: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(5, "Input/output error", str(target))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", second_fails)
+    with pytest.raises(CalpromptError, match="nothing was changed"):
+        fitted().save(model, overwrite=True)
+    monkeypatch.undo()
+    assert len(Classifier.load(model).classes_) == 6
+    assert [path.name for path in model.parent.iterdir()] == [model.name]

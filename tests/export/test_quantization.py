@@ -40,7 +40,9 @@ def temperature(logits: np.ndarray) -> list[dict[str, Any]]:
     return fitted.export(StoredLogits(torch.from_numpy(logits[:0])))
 
 
-def refit(logits: np.ndarray) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
+def refit(
+    logits: np.ndarray, zero_shot: np.ndarray | None = None
+) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
     return temperature(logits), RULE, ["a promise"]
 
 
@@ -79,7 +81,9 @@ def test_the_pocket_in_int8(tmp_path: Path) -> None:
 def test_an_int8_model_that_is_worse_is_refused_with_the_numbers(tmp_path: Path) -> None:
     _, images, labels = clothes()
 
-    def overconfident(logits: np.ndarray) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
+    def overconfident(
+        logits: np.ndarray, zero_shot: np.ndarray | None = None
+    ) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
         return [*temperature(logits), {"step": "multiply", "by": 5.0, "keeps_argmax": True}], RULE, []
 
     with pytest.raises(CalpromptError, match=r"calibration error \d+\.\d\d % before and \d+\.\d\d % after"):
@@ -104,7 +108,7 @@ def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
     images, labels = pictures(), [number % 10 for number in range(24)]
     steps = [{"step": "divide", "by": 2.0, "keeps_argmax": True}]
     measured = quantize_folder(
-        folder(name, kind), tmp_path / "out", images, labels, refit=lambda logits: (steps, RULE, []), **LOOSE
+        folder(name, kind), tmp_path / "out", images, labels, refit=lambda *logits: (steps, RULE, []), **LOOSE
     )
     assert ("Conv" in measured["operators"]) == (kind == "resnet")
     ours = OnnxPredictor(tmp_path / "out").predict_proba(images)
@@ -123,10 +127,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             quantize_folder(folder(), tmp_path / "out", images, labels, refit=refit)  # type: ignore[arg-type]
     unknown = [{"step": "new", "keeps_argmax": True}]
     with pytest.raises(SettingError, match="refit gives the step"):
-        quantize_folder(folder(), tmp_path / "out", images, [0, 1, 2], refit=lambda logits: (unknown, RULE, []))
+        quantize_folder(folder(), tmp_path / "out", images, [0, 1, 2], refit=lambda *logits: (unknown, RULE, []))
     other = DecisionRule(sets=(SetRule(0.9, True, "lac", 1.0, (0.5,) * 4, (9,) * 4),))
     with pytest.raises(SettingError, match="for 4 classes, and the predictor has 10"):
-        quantize_folder(folder(), tmp_path / "out", images, [0, 1, 2], refit=lambda logits: ([], other, []))
+        quantize_folder(folder(), tmp_path / "out", images, [0, 1, 2], refit=lambda *logits: ([], other, []))
     with pytest.raises(CalpromptError, match="there is no folder"):
         quantize_folder(tmp_path / "none", tmp_path / "out", images, [0, 1, 2], refit=refit)
     with pytest.raises(CalpromptError, match=r"image 1 \(no image"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import SettingError
-from calprompt.promises import Requests, divide
+from calprompt.promises import Evidence, Requests, divide, make_promises
+from calprompt.promises.conformal import softmax
 from calprompt.promises.division import plan_sentences
 
 counts = st.lists(st.integers(1, 40), min_size=2, max_size=8)
@@ -26,27 +29,23 @@ def names(sizes: list[int]) -> list[str]:
 @given(counts, st.integers(0, 5), st.sampled_from([None, 0.0, 0.2, 0.5]), st.sampled_from([None, 4, 16]))
 def test_every_image_has_one_place(sizes: list[int], seed: int, held_out: float | None, most: int | None) -> None:
     labels = labels_of(sizes)
-    found = divide(
-        labels,
-        names(sizes),
-        Requests(0.1, 0.9),
-        seed=seed,
-        held_out=held_out,
-        most_tuned=most if held_out is None else None,
-    )
-    assert sorted(found.tune + found.held_out) == list(range(len(labels)))
+    options = {"seed": seed, "held_out": held_out, "most_tuned": most}
+    found = divide(labels, names(sizes), Requests(0.1, 0.9), **options)
+    assert sorted(found.tune + found.promise + found.unused) == list(range(len(labels)))
     assert {labels[index] for index in found.tune} == set(range(len(sizes))), "every class tunes"
     assert len(found.folds) == len(found.tune)
-    assert [sum(pair) for pair in found.counts] == sizes
-    assert set(found.folds) == set(range(found.n_folds))
-    assert found == divide(
-        labels,
-        names(sizes),
-        Requests(0.1, 0.9),
-        seed=seed,
-        held_out=held_out,
-        most_tuned=most if held_out is None else None,
-    )
+    assert set(found.folds) == set(range(found.n_folds)), "no fold is empty"
+    assert found == divide(labels, names(sizes), Requests(0.1, 0.9), **options)
+
+
+@given(counts, st.sampled_from([None, 4, 16]))
+def test_promises_rest_on_the_proportions_of_the_folder(sizes: list[int], most: int | None) -> None:
+    found = divide(labels_of(sizes), names(sizes), Requests(None, 0.5), most_tuned=most)
+    shares = [held / size for (_, held), size in zip(found.counts, sizes, strict=True) if held]
+    rounding = [1 / size for (_, held), size in zip(found.counts, sizes, strict=True) if held]
+    if shares:
+        pairs = list(zip(shares, rounding, strict=True))
+        assert max(share - edge for share, edge in pairs) <= min(share + edge for share, edge in pairs)
 
 
 @given(counts, st.integers(0, 3))
@@ -59,13 +58,49 @@ def test_folds_are_even_in_every_class(sizes: list[int], seed: int) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=20, max_size=60), st.integers(0, 3))
-def test_groups_stay_together(groups: list[int], seed: int) -> None:
+def test_groups_stay_together_and_are_promised_on_once(groups: list[int], seed: int) -> None:
     labels = [index % 2 for index in range(len(groups))]
+    if len(set(groups)) < 2:
+        return
     found = divide(labels, ["a", "b"], Requests(None, 0.8), groups=groups, seed=seed, held_out=0.4)
-    assert not {groups[index] for index in found.tune} & {groups[index] for index in found.held_out}
+    tuned, promised, unused = ({groups[i] for i in side} for side in (found.tune, found.promise, found.unused))
+    assert not tuned & (promised | unused)
+    assert len(promised) == len(found.promise), "one image of each group"
+    assert {labels[index] for index in found.tune} == {0, 1}
+    assert set(found.folds) == set(range(found.n_folds))
     place: dict[int, int] = {}
     for index, fold in zip(found.tune, found.folds, strict=True):
         assert place.setdefault(groups[index], fold) == fold
+
+
+def test_groups_are_drawn_whatever_their_size() -> None:
+    """Six large groups and forty single images: as many of the ones as of the others are held out."""
+    groups = [number // 10 for number in range(60)] + list(range(100, 140))
+    large = 0
+    for seed in range(200):
+        found = divide([0, 1] * 50, ["a", "b"], Requests(None, 0.8), groups=groups, seed=seed, held_out=0.3)
+        large += len({groups[index] for index in found.promise} & set(range(6)))
+    assert large / (200 * 6) == pytest.approx(0.3, abs=0.06)
+
+
+def test_the_promise_is_kept_with_groups() -> None:
+    """Images of a group are right or wrong together, and 15 % of the groups are wrong: 10 % must not be promised."""
+    rng = np.random.default_rng(0)
+    trials, broken = 400, 0
+    for trial in range(trials):
+        groups = np.repeat(np.arange(120), 5)
+        labels = (np.arange(600) // 5) % 2
+        wrong = (rng.random(120) < 0.15)[groups]
+        predicted = np.where(wrong, 1 - labels, labels)
+        logits = np.zeros((600, 2))
+        logits[np.arange(600), predicted] = 3.0
+        found = divide(labels.tolist(), ["a", "b"], Requests(0.1), groups=groups.tolist(), seed=trial)
+        held = np.array(found.promise, dtype=int)
+        rows = np.array(found.tune, dtype=int)
+        pilot, kept = (Evidence.of(logits[r], softmax(logits[r]), labels[r]) for r in (rows, held))
+        _, (promise,) = make_promises(Requests(0.1), pilot, kept, refusals=found.refusals)
+        broken += promise.status == "made"
+    assert broken / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 def test_two_hundred_photos_in_ten_folders() -> None:
@@ -78,22 +113,33 @@ def test_two_hundred_photos_in_ten_folders() -> None:
 
 def test_a_promise_that_takes_more_images_is_refused_with_their_number() -> None:
     found = divide(labels_of([4] * 3), names([4] * 3), Requests(0.05, 0.9))
-    assert [refusal.needed for refusal in found.refusals] == [118, 18]
-    assert not found.held_out, "images that no promise can be made from are better learned from"
-    assert "it takes 59 held-out images at least, and of 12 images 6 can be held out" in found.refusals[0].reason
+    assert [refusal.kind for refusal in found.refusals] == ["error", "sets"]
+    for refusal in found.refusals:
+        assert refusal.needed is not None
+        each = -(-refusal.needed // 3)
+        enough = divide(labels_of([each] * 3), names([each] * 3), Requests(0.05, 0.9))
+        assert refusal.kind not in {other.kind for other in enough.refusals}, "so many images do"
+        few = divide(labels_of([each - 2] * 3), names([each - 2] * 3), Requests(0.05, 0.9))
+        assert refusal.kind in {other.kind for other in few.refusals}, "and not many fewer"
+    assert not found.promise, "images that no promise can be made from are better learned from"
+    assert "it takes 59 held-out images at least, and of 12 images 6 can be used" in found.refusals[0].reason
     text = " ".join(plan_sentences(found))
-    assert "It cannot be promised that at most 5 % wrong among what it answers" in text
-    assert "about 118 images in all would do" in text
+    assert "It cannot be promised that at most 5 % of its answers are wrong" in text
+    assert f"it takes about {found.refusals[0].needed} images in all" in text
     some = divide(labels_of([8] * 3), names([8] * 3), Requests(0.05, 0.9))
-    assert [refusal.needed for refusal in some.refusals] == [118]
-    assert len(some.held_out) >= 9, "the other promise can be made"
+    assert [refusal.kind for refusal in some.refusals] == ["error"]
+    assert len(some.promise) >= 9, "the other promise can be made"
+    never = divide(labels_of([8] * 3), names([8] * 3), Requests(0.05, 0.9), held_out=0.0)
+    assert [refusal.needed for refusal in never.refusals] == [None, None]
 
 
 def test_per_class_says_which_classes_have_too_few() -> None:
-    found = divide(labels_of([30, 6]), names([30, 6]), Requests(None, 0.9, per_class=True))
-    (refusal,) = found.refusals
-    assert "class 1 has fewer" in refusal.reason
-    assert refusal.needed == 36
+    found = divide(labels_of([30, 30, 6]), names([30, 30, 6]), Requests(None, 0.9, per_class=True))
+    assert not found.refusals
+    assert any("class 2 is in every set per class" in note for note in found.notes)
+    none = divide(labels_of([10, 10]), names([10, 10]), Requests(None, 0.9, per_class=True))
+    assert [refusal.kind for refusal in none.refusals] == ["sets per class"]
+    assert "17 images of each class would do" in none.refusals[0].detail
 
 
 def test_single_images_and_unequal_classes_are_told() -> None:
@@ -101,12 +147,15 @@ def test_single_images_and_unequal_classes_are_told() -> None:
     assert found.counts[1] == (1, 0)
     assert any("with one image (class 1)" in note for note in found.notes)
     assert any("1 to 40 images" in note for note in found.notes)
-    assert found.unpromised[0] == 1
+    assert found.counts[1][1] == 0
 
 
 def test_more_than_shots_are_held_out() -> None:
     found = divide(labels_of([100, 100]), names([100, 100]), Requests(0.1, 0.9), most_tuned=64)
     assert found.counts == ((64, 36),) * 2
+    unequal = divide(labels_of([1000, 100]), names([1000, 100]), Requests(0.1, 0.9), most_tuned=64)
+    assert unequal.counts == ((64, 360), (64, 36)), "in the proportions of the folder"
+    assert "576 more images are not used" in " ".join(plan_sentences(unequal))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +164,7 @@ def test_more_than_shots_are_held_out() -> None:
         ([0, 0, 0], ["cat"], {}, "all images are of one class, 'cat'"),
         ([0, 0, 0], ["cat", "dog"], {}, "there is no image of 'dog'"),
         ([0, 1], ["cat", "dog"], {"held_out": 1.0}, "held_out must be a share"),
+        ([0, 1], ["cat", "dog"], {"groups": ["x", "x"]}, "all images are one group"),
     ],
 )
 def test_what_cannot_be_divided(labels: list[int], class_names: list[str], options: dict, problem: str) -> None:

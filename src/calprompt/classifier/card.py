@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from calprompt.classifier.checks import Check
-from calprompt.classifier.fitting import FittedModel, calibrated
+from calprompt.classifier.fitting import PROMISED, FittedModel, calibrated
 from calprompt.classifier.summary import division_sentence, none_of_these_sentence, summary
 from calprompt.text import shorten
 
@@ -16,13 +17,19 @@ LICENCES = (
     ("pocket", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
 )
 LISTED = 50  # classes in a table
+FRONT_MATTER = """\
+---
+library_name: calprompt
+pipeline_tag: image-classification
+tags: [calprompt, clip, prompt-tuning, calibration]
+---"""
 
 
 def model_card(model: FittedModel) -> str:
     """README.md, with the metadata that the hub reads at its top."""
     check = model.checks[0]
     sections = [
-        _front_matter(model),
+        FRONT_MATTER,
         f"# {model.data}: a classifier of {len(model.labels)} classes\n\n"
         "A CLIP model with tuned prompts and calibrated confidences, made with calprompt.",
         _section("What it does, and how sure it is", [f"- {line}" for line in summary(model)]),
@@ -35,12 +42,32 @@ def model_card(model: FittedModel) -> str:
     return "\n\n".join(sections) + "\n"
 
 
+def export_card(model: FittedModel, labels: Sequence[object]) -> str:
+    """card.md of an exported model: what it promises as it is exported, and what was measured before.
+
+    Args:
+        model: With the rule and the promises that are exported.
+        labels: Of the exported classes.
+    """
+    added = [str(label) for label in labels if label not in model.labels]
+    lines = [f"- {line}" for line in summary(model)]
+    if added:
+        lines.append(f"- Classes added by name, of which no image was seen: {shorten(added, LISTED)}.")
+    sections = [
+        f"# {model.data}: a classifier of {len(labels)} classes",
+        _section("What it does, and how sure it was before it was exported", lines),
+        _section("Promises and their limits", _promises(model)),
+        _section("How it was made", _making(model)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
 def draw_reliability(model: FittedModel, path: Path) -> None:
     """The reliability diagram before and after calibration."""
     from calprompt.report.reliability import logits_panel, reliability_figure, save_figure
 
     source = model.checks[0].source
-    rows = model.predicted.fold < 0 if source == "held out" else model.predicted.fold >= 0
+    rows = model.predicted.fold == PROMISED if source == "held out" else model.predicted.fold >= 0
     part = model.predicted.take(rows)
     after = np.log(np.clip(calibrated(model.calibrator, part, model.text, model.logit_scale), 1e-300, None))
     bins = 10 if len(part) >= 100 else 5
@@ -57,18 +84,6 @@ def licence_of(backbone: str) -> str:
     """The licence of a backbone's weights, as far as it is known."""
     known = (licence for part, licence in LICENCES if backbone == part or backbone.endswith(part))
     return next(known, "not known to calprompt; look where the weights came from")
-
-
-def _front_matter(model: FittedModel) -> str:
-    return "\n".join(
-        [
-            "---",
-            "library_name: calprompt",
-            "pipeline_tag: image-classification",
-            "tags: [calprompt, clip, prompt-tuning, calibration]",
-            "---",
-        ]
-    )
 
 
 def _section(title: str, lines: list[str]) -> str:
@@ -127,8 +142,8 @@ def _making(model: FittedModel) -> list[str]:
         f"in this folder. Licence: {licence_of(config.backbone)}.",
         f"- Tuner {config.tuner}{options}; loss {config.loss}; {training.epochs} epochs, batches of "
         f"{training.batch_size}, learning rate {training.lr}, seed {training.seed}; template {model.template!r}.",
-        f"- Data: {model.data}, {sum(map(sum, model.counts))} images; images.csv says how each was used and what was "
-        "predicted by prompts that had not seen it.",
+        f"- Data: {model.data}, {sum(model.totals)} images; images.csv of the fitted model says how each was "
+        "used, and what was predicted by prompts that had not seen it.",
         f"- Time: {model.seconds:.0f} s.",
     ]
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt import metrics
-from calprompt.promises.division import percent
-from calprompt.promises.promise import Evidence
+from calprompt.metrics import equal_width_table
+from calprompt.promises.division import SETS, SETS_PER_CLASS, percent
+from calprompt.promises.promise import MADE, Evidence, Promise
 from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule
 from calprompt.text import plural, shorten
 
@@ -60,6 +61,7 @@ class Check:
         majority_class: Which one that is.
         zero_shot: Accuracy of the untuned model; None if it is not known.
         metrics: All metrics with the calibrator.
+        chance_ece: The ECE that a perfectly calibrated model with these confidences would show on so many images.
         uncalibrated: All metrics without it.
         per_class: For each class, images and right predictions.
         confusion: How often a true class (row) was taken for another (column).
@@ -75,6 +77,7 @@ class Check:
     majority_class: str
     zero_shot: float | None
     metrics: dict[str, Any]
+    chance_ece: float
     uncalibrated: dict[str, Any]
     per_class: dict[str, tuple[int, int]]
     confusion: list[list[int]]
@@ -98,6 +101,12 @@ class Check:
         return sorted(pairs, key=lambda pair: -pair[2])
 
     @property
+    def balanced(self) -> float:
+        """The mean accuracy of the classes that have images."""
+        shares = [right / n for n, right in self.per_class.values() if n]
+        return sum(shares) / len(shares)
+
+    @property
     def weak_classes(self) -> list[str]:
         """Classes of which fewer than half were right, where enough images tell."""
         return [name for name, (n, right) in self.per_class.items() if n >= FEW and right < n / 2]
@@ -106,16 +115,24 @@ class Check:
         """What to think of it, in sentences."""
         low, _ = self.interval
         lines = []
-        if low <= self.majority:
+        if self.accuracy <= self.majority:
+            more = f", though it is right on {percent(round(self.balanced, 3))} of an average class"
             lines.append(
-                f"It is of no use as it is: always answering {self.majority_class!r} would be right on "
-                f"{percent(round(self.majority, 3))}, and this model cannot be told from that."
+                f"Counted over all images it is of no use as it is: always answering {self.majority_class!r} would be "
+                f"right on {percent(round(self.majority, 3))}{more if self.balanced > self.accuracy else ''}."
+            )
+        elif low <= self.majority:
+            lines.append(
+                f"It may be of no use: on so few images it cannot be told from always answering "
+                f"{self.majority_class!r}, which would be right on {percent(round(self.majority, 3))}."
             )
         elif self.zero_shot is not None and self.accuracy < self.zero_shot:
             lines.append(
                 f"Tuning did not help here: the untuned model is right on {percent(round(self.zero_shot, 3))}. More "
                 "images, or another tuner, may."
             )
+        if self.metrics["nll"] > self.uncalibrated["nll"]:
+            lines.append("Calibration made the confidences worse on these images; more images to tune on would help.")
         if self.weak_classes:
             lines.append(f"It is wrong on most images of {shorten(self.weak_classes)}: look at these before using it.")
         if lines and backbone == "pocket":
@@ -161,6 +178,7 @@ def check(
         majority_class=class_names[majority],
         zero_shot=untuned,
         metrics=metrics.evaluate(images.probabilities, labels),
+        chance_ece=chance_ece(images.confidence),
         uncalibrated=metrics.evaluate(images.logits, labels, from_logits=True),
         per_class=per_class,
         confusion=confusion.tolist(),
@@ -168,13 +186,30 @@ def check(
     )
 
 
-def outcomes(rule: DecisionRule, images: Evidence) -> dict[str, Any]:
+def chance_ece(confidence: NDArray[np.float64], draws: int = 200) -> float:
+    """The mean ECE of a model that is right exactly as often as it says, on as many images: ECE is never 0.
+
+    Args:
+        confidence: Of the predictions, [n].
+        draws: How often right and wrong are drawn.
+    """
+    rng = np.random.default_rng(0)
+    found = [
+        equal_width_table(confidence, rng.random(len(confidence)) < confidence, n_bins=10).expected_gap
+        for _ in range(draws)
+    ]
+    return float(np.mean(found))
+
+
+def outcomes(rule: DecisionRule, promises: Sequence[Promise], images: Evidence) -> dict[str, Any]:
     """What a rule does with labelled images that it was not made on.
 
     Args:
         rule: Decides what is answered, and makes prediction sets.
+        promises: What goes with it.
         images: Logits, calibrated probabilities and labels.
     """
+    made = {promise.kind for promise in promises if promise.status == MADE}
     decisions = rule.decide(images.logits, images.probabilities)
     answered = np.array([decision == ANSWER for decision in decisions])
     sets = {}
@@ -182,7 +217,12 @@ def outcomes(rule: DecisionRule, images: Evidence) -> dict[str, Any]:
         inside = each.sets(images.logits)
         covered = int(inside[np.arange(len(images)), images.labels].sum())
         name = f"{each.coverage}{' per class' if each.per_class else ''}"
-        sets[name] = {"covered": covered, "images": len(images), "mean_size": float(inside.sum(axis=1).mean())}
+        sets[name] = {
+            "covered": covered,
+            "images": len(images),
+            "mean_size": float(inside.sum(axis=1).mean()),
+            "promised": each.coverage if (SETS_PER_CLASS if each.per_class else SETS) in made else None,
+        }
     return {
         **{decision: decisions.count(decision) for decision in DECISIONS},
         "wrong": int((answered & ~images.correct).sum()),
@@ -219,13 +259,13 @@ def band_sentence(band: Band) -> str:
     """A band in words.
 
     >>> band_sentence(Band(0.9, 1.0, 40, 0.95, 0.925, (0.80, 0.97)))
-    'Of 40 answers above 90 % sure (95 % on average), 92 % were right (80 to 97 %)'
+    'Of 40 predictions above 90 % sure (95 % on average), 92 % were right (80 to 97 %)'
     """
     low, high = band.interval
     where = (
         f"above {percent(band.low)} sure" if band.high == 1 else f"{100 * band.low:.0f} to {percent(band.high)} sure"
     )
     return (
-        f"Of {plural(band.images, 'answer')} {where} ({100 * band.confidence:.0f} % on average), "
+        f"Of {plural(band.images, 'prediction')} {where} ({100 * band.confidence:.0f} % on average), "
         f"{100 * band.accuracy:.0f} % were right ({100 * low:.0f} to {100 * high:.0f} %)"
     )

@@ -29,7 +29,10 @@ from calprompt.classifier.fitting import FittedModel, fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
 from calprompt.classifier.summary import summary
-from calprompt.data.labelled import labelled_images
+from calprompt.data.labelled import LabelledImages, labelled_images
+from calprompt.data.load import locate
+from calprompt.data.overview import warn_left_out
+from calprompt.data.unreadable import find_unreadable
 from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.features import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
@@ -122,7 +125,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             CalpromptError: for whatever is wrong with the settings or the images.
         """
         start = time.perf_counter()
-        self.checked_requests()
+        settings = self.plain()
+        settings.checked_requests()
         data = labelled_images(
             X,
             y,
@@ -131,9 +135,11 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             classes=self.classes,
             upright=not self.ignore_exif,
         )
+        if y is None and isinstance(X, str | Path):
+            warn_left_out(data, locate(X, self.root))
         with _shown(progress, self.verbose) as report, _resources(resources) as shared:
             announce = announce or (_say if self.verbose else None)
-            model = fit_model(self, data, resources=shared, groups=groups, progress=report, announce=announce)
+            model = fit_model(settings, data, resources=shared, groups=groups, progress=report, announce=announce)
             model = replace(model, seconds=round(time.perf_counter() - start, 1))
             self._take(model, shared)
         if self.verbose:
@@ -214,14 +220,16 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         rows = list(predictor.stream(split.images, progress=progress))
         logits = np.concatenate([batch.logits.numpy() for batch in rows])
         probabilities = np.concatenate([batch.probabilities for batch in rows])
-        tuned = [counts[0] for counts in self.model_.counts]
         names = [str(label) for label in self.classes_.tolist()]
         evidence = Evidence.of(logits, probabilities, labels)
         zero_shot = None
         if not predictor.tuner.needs_pixels:
             zero_shot = predictor.zero_shot_logits(torch.cat([batch.features for batch in rows])).numpy()
-        found = check(name, evidence, names, majority=int(np.argmax(tuned)), zero_shot_logits=zero_shot)
-        return replace(found, outcomes=outcomes(self.rule_, evidence))
+        totals = {str(label): total for label, total in zip(self.model_.labels, self.model_.totals, strict=True)}
+        known = [totals.get(name, 0) for name in names]
+        majority = int(np.argmax(known if any(known) else np.bincount(labels, minlength=len(names))))
+        found = check(name, evidence, names, majority=majority, zero_shot_logits=zero_shot)
+        return replace(found, outcomes=outcomes(self.rule_, self.promises_, evidence))
 
     def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
         """How prediction sets are made.
@@ -261,7 +269,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """
         predictor = self._fitted()
         names = check_class_names(class_names)
-        known = {normalized_name(name) for name in self.class_names_}
+        known = {normalized_name(name) for name in (*self.class_names_, *map(str, self.classes_.tolist()))}
         again = [name for name in names if keep and normalized_name(name) in known]
         if again:
             raise SettingError(f"the model has {shorten(map(repr, again))} already; give classes that it does not have")
@@ -279,9 +287,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         labels = (*self.classes_.tolist(), *names) if keep else names
         other.classes_ = np.array(labels, dtype=object if len({type(each) for each in labels}) > 1 else None)
         other.class_names_ = everything
-        other.rule_ = replace(self.rule_, sets=_for_more_classes(self.rule_.sets, len(everything))).without_promises(
-            ADDED
-        )
+        other.rule_ = replace(
+            self.rule_, sets=_for_more_classes(self.rule_.sets, len(everything), keep)
+        ).without_promises(ADDED)
         other.promises_ = tuple(promise.withdrawn(ADDED) for promise in self.promises_)
         other._predictor = Predictor(
             tuner,
@@ -334,6 +342,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
 
         predictor = self._fitted()
         if not int8:
+            if data is not None:
+                raise SettingError("data is for int8=True; without it, nothing is measured at export")
             labels = self.classes_.tolist()
             export_model(
                 self.model_, predictor, out, rule=self.rule_, promises=self.promises_, labels=labels, progress=progress
@@ -343,15 +353,11 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             raise SettingError(f"{ADDED}, so nothing can be measured for int8; export the model as it was fitted")
         if data is None:
             raise SettingError("int8 is measured on the images that the model was fitted on; give data=DATA")
-        X, y = data if isinstance(data, tuple) else (data, None)
-        images = labelled_images(
-            X, y, class_names=self.class_names, root=self.root, classes=self.classes, upright=not self.ignore_exif
-        )
         return export_int8(
             self.model_,
             predictor,
             out,
-            images,
+            self._labelled(*(data if isinstance(data, tuple) else (data,))),
             max_accuracy_drop=max_accuracy_drop,
             max_ece_rise=max_ece_rise,
             progress=progress,
@@ -417,13 +423,14 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         return tags
 
     def _take(self, model: FittedModel, resources: Resources) -> None:
+        predictor = model.predictor(resources)  # before anything is changed
         self.model_ = model
         self.classes_ = np.array(model.labels)
         self.class_names_ = model.class_names
         self.promises_: tuple[Promise, ...] = model.promises
         self.checks_ = model.checks
         self.rule_: DecisionRule = model.rule
-        self._predictor = model.predictor(resources)
+        self._predictor = predictor
 
     def _fitted(self) -> Predictor:
         if not hasattr(self, "_predictor"):
@@ -435,12 +442,23 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         logits = batch.logits.numpy()
         return make_answers(batch.names, logits, batch.probabilities, labels, self.rule_, set_rule=rule)
 
+    def _labelled(self, X: Any, y: Any = None) -> LabelledImages:
+        """Images as `fit` takes them; of their labels only the values matter, not what the model reads for them."""
+        names = None
+        if y is not None:
+            y = list(y.tolist() if hasattr(y, "tolist") else y)
+            names = {value: f"label {value}" for value in y}
+        return labelled_images(
+            X, y, class_names=names, root=self.root, classes=self.classes, upright=not self.ignore_exif
+        )
+
     def _test_images(self, X: Any, y: Any) -> tuple[Any, NDArray[np.int64], str]:
         """Images with labels as numbers of this model's classes."""
-        data = labelled_images(
-            X, y, class_names=self.class_names, root=self.root, classes=self.classes, upright=not self.ignore_exif
-        )
+        data = self._labelled(X, y)
         split = data.test if data.test is not None else data.train
+        if self.skip_bad:
+            bad = find_unreadable([split])
+            split = split.take([index for index in range(len(split)) if split.images.name(index) not in bad])
         place = {str(label): number for number, label in enumerate(self.classes_.tolist())}
         used = [str(data.labels[label]) for label in split.labels]
         strange = [name for name in dict.fromkeys(used) if name not in place]
@@ -455,7 +473,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
                 f"{plural(again, 'image')} of {data.name} {'was' if again == 1 else 'were'} used to fit the model, so "
                 "nothing could be learned from measuring on them; what it says of them is in images.csv of its folder"
             )
-        return split, np.array([place[name] for name in used]), data.name
+        return split, np.array([place[name] for name in used], dtype=np.int64), data.name
 
 
 @contextmanager
@@ -491,18 +509,18 @@ def _adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator |
     return Chain([*(calibrator.steps if isinstance(calibrator, Chain) else [calibrator]), DistanceAware()])
 
 
-def _for_more_classes(rules: Sequence[SetRule], classes: int) -> tuple[SetRule, ...]:
-    """Quantiles per class mean nothing for added classes: these are in every set."""
-    return tuple(
-        replace(
+def _for_more_classes(rules: Sequence[SetRule], classes: int, keep: bool) -> tuple[SetRule, ...]:
+    """Quantiles per class mean nothing for classes that it was not fitted on: these are in every set."""
+
+    def extended(rule: SetRule) -> SetRule:
+        kept = len(rule.quantiles) if keep else 0
+        return replace(
             rule,
-            quantiles=(*rule.quantiles, *[np.inf] * (classes - len(rule.quantiles)))[:classes],
-            images=(*rule.images, *[0] * (classes - len(rule.images)))[:classes],
+            quantiles=(*rule.quantiles[:kept], *[np.inf] * (classes - kept)),
+            images=(*rule.images[:kept], *[0] * (classes - kept)),
         )
-        if rule.per_class
-        else rule
-        for rule in rules
-    )
+
+    return tuple(extended(rule) if rule.per_class else rule for rule in rules)
 
 
 def _parameters(model: FittedModel, record: dict[str, Any]) -> dict[str, Any]:
@@ -510,8 +528,10 @@ def _parameters(model: FittedModel, record: dict[str, Any]) -> dict[str, Any]:
     config, training = model.config, model.config.training
     names = {field.name for field in fields(FitSettings)}
     given = {name: value for name, value in record.get("requests", {}).items() if name in names}
+    renamed = dict(zip(model.labels, model.class_names, strict=True)) if model.labels != model.class_names else None
     return {
         **given,
+        "class_names": renamed,
         "backbone": config.backbone,
         "tuner": config.tuner,
         "loss": config.loss,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.classifier.card import model_card
-from calprompt.classifier.fitting import FittedModel, calibrated, temperature_of
+from calprompt.classifier.card import export_card
+from calprompt.classifier.fitting import PROMISED, FittedModel, Predicted, calibrated, temperature_of
+from calprompt.data.images import FileContent, Images, PillowPicture
 from calprompt.data.labelled import LabelledImages
-from calprompt.errors import SettingError
+from calprompt.errors import ImageError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule, Evidence, Promise, Requests, make_promises
 from calprompt.text import plural
@@ -46,10 +48,16 @@ def export_model(
     """
     from calprompt.export import export_predictor
 
+    shown = replace(model, rule=rule, promises=tuple(promises))
     sentences = [promise.sentence for promise in promises]
-    card = model_card(model).replace("![Reliability diagram before and after calibration](reliability.png)\n\n", "")
     return export_predictor(
-        predictor, out, rule=rule, labels=list(labels), promises=sentences, card=card, progress=progress
+        predictor,
+        out,
+        rule=rule,
+        labels=list(labels),
+        promises=sentences,
+        card=export_card(shown, labels),
+        progress=progress,
     )
 
 
@@ -65,8 +73,9 @@ def export_int8(
 ) -> dict[str, Any]:
     """The same with an image tower in int8, measured on the held-out images, on which its promises are made again.
 
-    The calibrator stays: it was fitted on other images. Thresholds and quantiles are found anew on the int8 model's
-    logits of the held-out images, which had no part in anything else, so that its promises are worth as much.
+    The calibrator stays: it was fitted on other images, and so were the ranges of activations. Thresholds and quantiles
+    are found anew on the int8 model's logits of the held-out images, so that its promises are worth as much. These
+    images also decide whether int8 is good enough to be written at all.
 
     Args:
         model: What was fitted.
@@ -83,12 +92,12 @@ def export_int8(
     Raises:
         CalpromptError: if accuracy or calibration suffers more than that; nothing is written then.
     """
-    from calprompt.export import quantize_folder
+    from calprompt.export import export_predictor, quantize_folder
     from calprompt.export.exporter import calibrator_steps
 
-    images, rows = held_out_images(model, data)
-    held = model.predicted.take(rows)
+    held = model.predicted.take(model.predicted.fold == PROMISED)
     crossed = model.predicted.take(model.predicted.fold >= 0)
+    images = images_of(held, data)
     pilot = Evidence.of(
         crossed.logits, calibrated(model.calibrator, crossed, model.text, model.logit_scale), crossed.labels
     )
@@ -100,13 +109,15 @@ def export_int8(
         model.requests["level"],
     )
 
-    def refit(logits: NDArray[np.float32]) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
-        part = replace(held, logits=logits)
-        evidence = Evidence.of(logits, calibrated(model.calibrator, part, model.text, model.logit_scale), held.labels)
+    def refit(
+        logits: NDArray[np.float32], zero_shot: NDArray[np.float32] | None
+    ) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
+        part = replace(held, logits=logits, zero_shot_logits=held.zero_shot_logits if zero_shot is None else zero_shot)
+        probabilities = calibrated(model.calibrator, part, model.text, model.logit_scale)
         rule, promises = make_promises(
             wanted,
             pilot,
-            evidence,
+            Evidence.of(logits, probabilities, held.labels),
             open_set=model.rule.open_set,
             temperature=temperature_of(model.calibrator),
             total=len(model.predicted),
@@ -114,8 +125,8 @@ def export_int8(
         return steps, rule, [promise.sentence for promise in promises]
 
     with tempfile.TemporaryDirectory(prefix="calprompt-export-") as place:
-        whole = export_model(
-            model, predictor, Path(place) / "float", rule=model.rule, promises=model.promises, labels=model.labels
+        whole = export_predictor(
+            predictor, Path(place) / "float", rule=model.rule, labels=list(model.labels), progress=progress
         )
         return quantize_folder(
             whole,
@@ -125,31 +136,37 @@ def export_int8(
             refit=refit,
             max_accuracy_drop=max_accuracy_drop,
             max_ece_rise=max_ece_rise,
+            range_images=images_of(crossed, data),
             progress=progress,
         )
 
 
-def held_out_images(model: FittedModel, data: LabelledImages) -> tuple[list[Any], NDArray[np.bool_]]:
-    """The images that the model kept for promises, found among its data by their content, and which of all they are."""
-    rows = model.predicted.fold < 0
-    wanted = [digest for digest, own in zip(model.predicted.digests, rows.tolist(), strict=True) if own]
-    if not wanted:
+def images_of(predicted: Predicted, data: LabelledImages) -> list[Any]:
+    """Images of a model, found among its data by their content."""
+    if not len(predicted):
         raise SettingError(
             "int8 is measured on images that were held out for promises, and this model has none; fit it on more "
             "images, or export it without int8=True"
         )
     images = data.train.images
-    found = {images.digest(index): index for index in range(len(images))}
-    missing = sum(digest not in found for digest in wanted)
+    found: dict[str, int] = {}
+    for index in range(len(images)):
+        with suppress(ImageError):  # one that cannot be read had no part in the fit
+            found[images.digest(index)] = index
+    missing = sum(digest not in found for digest in predicted.digests)
     if missing:
         raise SettingError(
-            f"of the {plural(len(wanted), 'image')} that the model kept for promises, {missing} cannot be found in "
+            f"of the {plural(len(predicted), 'image')} that the model needs for that, {missing} cannot be found in "
             f"{data.name}; give the data that it was fitted on"
         )
-    return [_as_input(images, found[digest]) for digest in wanted], rows
+    return [_as_input(images, found[digest]) for digest in predicted.digests]
 
 
-def _as_input(images: Any, index: int) -> Any:
+def _as_input(images: Images, index: int) -> Any:
     """An image as a list of images has it."""
     picture = images.read(index)
-    return picture.data if hasattr(picture, "data") else picture.image
+    if isinstance(picture, FileContent):
+        return picture.data
+    if isinstance(picture, PillowPicture):
+        return picture.image
+    raise SettingError("int8 needs image files, and these data hold tensors")

@@ -11,10 +11,10 @@ Every training is a run in a folder of its own, so that a fit that was stopped g
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from torch import Tensor
 from calprompt import tuners
 from calprompt.cache import cache_folder
 from calprompt.calibrators import Calibrator, StoredLogits
-from calprompt.classifier.checks import Check, check
+from calprompt.classifier.checks import Check, check, share_interval
 from calprompt.classifier.settings import FitSettings
 from calprompt.data import ImageFiles, LabelledImages, Part, Split, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.files import canonical_json, locked
 from calprompt.predictor import Predictor
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, OpenSetRule, Promise, Requests, divide, make_promises
@@ -43,11 +44,16 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
 from calprompt.runs.planning import TEMPLATE, data_digest
 from calprompt.runs.preparation import create_tuner, run_backbone
-from calprompt.text import shorten
+from calprompt.text import bullets, plural, shorten, slug
 
 OPEN_SET_SCORE = "max_logit"
 FITS = "fits"
-REQUESTS = ("target_error", "coverage", "per_class", "level", "none_of_these", "shots", "held_out", "folds", "group_by")
+PROMISED, UNUSED = -1, -2  # in place of a fold, of images that are held out
+UNEVEN = 1.5  # times as large a share of one class tunes as of another: calibrate in the proportions of the folder
+REQUESTS = (
+    *("target_error", "coverage", "per_class", "level", "none_of_these", "shots", "held_out", "folds", "group_by"),
+    *("classes", "root", "skip_bad"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +66,7 @@ class Predicted:
         labels: True classes.
         logits: [n, C].
         zero_shot_logits: [n, C] of the untuned model.
-        fold: Which fold each was in; -1: held out.
+        fold: Which fold each was in; -1: held out for promises; -2: held out and not used.
     """
 
     names: list[str]
@@ -103,7 +109,8 @@ class FittedModel:
         rule: From logits and probabilities to answers.
         promises: What is promised, refused or withdrawn.
         checks: What was measured on images that it did not learn from, the one to quote first.
-        counts: Images of each class: tuned on, held out.
+        counts: Images of each class: tuned on, promised on.
+        totals: Images of each class in all.
         folds: Of the cross-fitting.
         predicted: All images, predicted by prompts that did not learn from them.
         notes: What else the user should know.
@@ -127,6 +134,7 @@ class FittedModel:
     promises: tuple[Promise, ...]
     checks: tuple[Check, ...]
     counts: tuple[tuple[int, int], ...]
+    totals: tuple[int, ...]
     folds: int
     predicted: Predicted
     notes: tuple[str, ...] = ()
@@ -175,7 +183,8 @@ def fit_model(
         CalpromptError: for whatever is wrong with the settings or the images.
     """
     requests = settings.checked_requests()
-    create_calibrator(normalized_spec(settings.calibrator)) if settings.calibrator != NONE else None
+    if settings.calibrator != NONE:
+        create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
     config = settings.run_config(data.name, len(data.labels))
     _warn_of_names(data.class_names)
     if groups is not None and len(groups) != len(data.train):
@@ -194,13 +203,36 @@ def fit_model(
         seed=settings.seed,
     )
     if announce is not None:
-        announce(plan_sentences(division))
-    work = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
-    fit = _Fit(settings, data, config, division, digests, resources, work, progress)
-    predicted, final = fit.run_all()
-    model = _finish(settings, requests, data, config, division, predicted, final, skipped)
-    fit.clean()
+        announce([*plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
+    place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
+    work = place / f"{slug(data.name)}-{fit_digest(settings, config, data, digests, division)[:12]}"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CalpromptError(
+            f"cannot write to {work}: {error.strerror or error}; choose another place with work_dir=FOLDER"
+        ) from error
+    with locked(work):
+        fit = _Fit(settings, data, config, division, digests, resources, work, progress)
+        predicted, final = fit.run_all()
+        model = _finish(settings, requests, data, config, division, predicted, final, skipped)
+    shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def fit_digest(
+    settings: FitSettings, config: RunConfig, data: LabelledImages, digests: Sequence[str], division: Division
+) -> str:
+    """sha256 of all that a fit depends on, so that only the same fit goes on where it was stopped."""
+    payload = {
+        "config": {name: value for name, value in config.record().items() if name not in ("data", "root", "classes")},
+        "requests": {name: getattr(settings, name) for name in REQUESTS if name not in ("root", "classes")},
+        "calibrator": settings.calibrator,
+        "classes": data.class_names,
+        "images": list(zip(data.train.labels, digests, strict=True)),
+        "division": [division.tune, division.folds, division.promise],
+    }
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
 
 
 @dataclass(eq=False)
@@ -215,7 +247,6 @@ class _Fit:
     resources: Resources
     work: Path
     progress: Progress
-    done: list[Path] = field(default_factory=list)
 
     def run_all(self) -> tuple[Predicted, Run]:
         """Images predicted by prompts that did not learn from them, and the run on all images that tune."""
@@ -225,11 +256,12 @@ class _Fit:
         for fold in range(self.division.n_folds):
             inside = tune[folds == fold]
             made = self.run(tune[folds != fold], inside, f"fold {fold + 1} of {total - 1}")
-            parts.append(self.predicted(made, inside, fold))
-        held = np.array(self.division.held_out, dtype=np.int64)
+            parts.append(self.predicted(made, inside, np.full(len(inside), fold)))
+        held = np.array([*self.division.promise, *self.division.unused], dtype=np.int64)
         final = self.run(tune, held if len(held) else tune, "all images")
         if len(held):
-            parts.append(self.predicted(final, held, -1))
+            use = np.repeat([PROMISED, UNUSED], [len(self.division.promise), len(self.division.unused)])
+            parts.append(self.predicted(final, held, use))
         return _joined(parts), final
 
     def run(self, train: NDArray[np.int64], test: NDArray[np.int64], which: str) -> Run:
@@ -252,11 +284,9 @@ class _Fit:
             dataset=self.data.name,
             data_digest=data_digest(part, None, {}),
         )
-        made = run(plan, self.work, resources=self.resources, progress=report)
-        self.done.append(made.folder)
-        return made
+        return run(plan, self.work, resources=self.resources, progress=report)
 
-    def predicted(self, made: Run, rows: NDArray[np.int64], fold: int) -> Predicted:
+    def predicted(self, made: Run, rows: NDArray[np.int64], fold: NDArray[np.int64]) -> Predicted:
         """What a run says of images it was not tuned on."""
         tensors, metadata = read_run_tensors(made.folder, LOGITS, made.record)
         return Predicted(
@@ -265,13 +295,8 @@ class _Fit:
             tensors["all/labels"].numpy(),
             tensors["all/logits"].numpy(),
             tensors["all/zero_shot_logits"].numpy(),
-            np.full(len(rows), fold),
+            fold,
         )
-
-    def clean(self) -> None:
-        """Remove the folders of the runs, which the fitted model does not need."""
-        for folder in self.done:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _joined(parts: Sequence[Predicted]) -> Predicted:
@@ -300,8 +325,28 @@ def _readable(
     kept = [index for index in range(len(data.train)) if data.train.images.name(index) not in skipped]
     if not kept:
         raise DataError(f"no image of {data.name} can be read")
-    groups = None if groups is None else [groups[index] for index in kept]
+    groups = None if groups is None else [list(groups)[index] for index in kept]
     return replace(data, train=data.train.take(kept)), groups, skipped
+
+
+def _other_images(
+    data: LabelledImages, skipped: Mapping[str, str], group_by: str | None, division: Division
+) -> list[str]:
+    """What becomes of images that are not divided, and how many groups there are."""
+    lines = []
+    if data.test is not None:
+        lines.append(
+            f"The {plural(len(data.test), 'image')} that {data.name} keeps for testing play no part; 'calprompt "
+            "evaluate' takes them."
+        )
+    if skipped:
+        names = [f"{name} ({reason})" for name, reason in skipped.items()]
+        lines.append(f"Left out, because they cannot be read:{bullets(names)}")
+    if group_by is not None:
+        lines.append(
+            f"The images are in {plural(division.n_groups, 'group')}, by what {group_by!r} finds in their names."
+        )
+    return lines
 
 
 def _warn_of_names(class_names: Sequence[str]) -> None:
@@ -330,31 +375,31 @@ def _finish(
     prompts, prompt_record = read_run_tensors(final.folder, PROMPTS, final.record)
     text = {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}
     scale = float(metadata["logit_scale"])
-    crossed, held = predicted.take(predicted.fold >= 0), predicted.take(predicted.fold < 0)
+    crossed, held = predicted.take(predicted.fold >= 0), predicted.take(predicted.fold == PROMISED)
+    totals = tuple(data.train.labels.count(label) for label in range(len(data.labels)))
+    crossed = in_proportion(crossed, totals)
     calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
     notes = [*division.notes, *([note] if note else [])]
-    evidence = {
-        name: Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels)
-        for name, part in (("cross-fitted", crossed), ("held out", held))
-    }
+    pilot, promised = (
+        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels) for part in (crossed, held)
+    )
     open_set = fit_open_set(settings.none_of_these, crossed, held) if settings.none_of_these else None
     rule, promises = make_promises(
         requests,
-        evidence["cross-fitted"],
-        evidence["held out"],
+        pilot,
+        promised,
         open_set=open_set,
         temperature=temperature_of(calibrator),
         refusals=division.refusals,
         total=len(data.train),
     )
-    counted = Counter(data.train.labels[index] for index in division.tune)
-    majority = max(counted, key=lambda label: counted[label])
     names = [str(label) for label in data.labels]
-    checks = [
-        check(name, evidence[name], names, majority=majority, zero_shot_logits=part.zero_shot_logits)
-        for name, part in (("held out", held), ("cross-fitted", crossed))
-        if len(part)
-    ]
+    largest = int(np.argmax(totals))
+    checks = []
+    if len(held):
+        checks.append(check("held out", promised, names, majority=largest, zero_shot_logits=held.zero_shot_logits))
+    alone = Evidence.of(crossed.logits, fold_by_fold(settings.calibrator, crossed, text, scale), crossed.labels)
+    checks.append(check("cross-fitted", alone, names, majority=largest, zero_shot_logits=crossed.zero_shot_logits))
     return FittedModel(
         config=config,
         labels=data.labels,
@@ -369,6 +414,7 @@ def _finish(
         promises=promises,
         checks=tuple(checks),
         counts=division.counts,
+        totals=totals,
         folds=division.n_folds,
         predicted=predicted,
         notes=tuple(notes),
@@ -388,10 +434,34 @@ def fit_calibrator(
     calibrator = create_calibrator(normalized_spec(spec))
     try:
         return calibrator.fit(_record(crossed, text, scale, labelled=True)), None
-    except CalpromptError as error:
-        if isinstance(error, SettingError) and "fit" in str(error):
-            return None, f"{spec} could not be fitted, so the confidences are the model's own: {error}"
-        raise
+    except SettingError as error:
+        return None, f"{spec} could not be fitted, so the confidences are the model's own: {error}"
+
+
+def in_proportion(crossed: Predicted, totals: Sequence[int]) -> Predicted:
+    """As many images of each class as keeps the proportions of the folder, where a limit on tuning has changed them."""
+    counts = np.bincount(crossed.labels, minlength=len(totals))
+    shares = counts / np.maximum(totals, 1)
+    least = float(shares[counts > 0].min())
+    if float(shares.max()) <= UNEVEN * least:
+        return crossed
+    keep = np.zeros(len(crossed), dtype=bool)
+    for label, total in enumerate(totals):
+        own = np.flatnonzero(crossed.labels == label)
+        own = own[np.argsort([crossed.digests[row] for row in own], kind="stable")]
+        keep[own[: max(1, int(least * total + 0.5))]] = True
+    return crossed.take(keep)
+
+
+def fold_by_fold(spec: str, crossed: Predicted, text: dict[str, Tensor], scale: float) -> NDArray[np.float64]:
+    """Probabilities of each fold under a calibrator that was fitted on the other folds."""
+    found = np.empty(crossed.logits.shape)
+    for fold in np.unique(crossed.fold):
+        rows = crossed.fold == fold
+        others = crossed.take(~rows)
+        calibrator = fit_calibrator(spec, others, text, scale)[0] if len(others) else None
+        found[rows] = calibrated(calibrator, crossed.take(rows), text, scale)
+    return found
 
 
 @torch.no_grad()
@@ -426,23 +496,28 @@ def temperature_of(calibrator: Calibrator | None) -> float:
 
 def fit_open_set(rejects: float, crossed: Predicted, held: Predicted) -> OpenSetRule | None:
     """The threshold for none of these, and how often it errs; None if there are too few images for one."""
-    from calprompt.classifier.checks import share_interval
-
-    threshold = rejection_threshold(open_set_scores(crossed.logits, OPEN_SET_SCORE), rejects)
+    scores = open_set_scores(crossed.logits, OPEN_SET_SCORE)
+    threshold = rejection_threshold(scores, rejects)
     if not np.isfinite(threshold):
         return None
-    measured = held if len(held) else crossed
-    below = int((open_set_scores(measured.logits, OPEN_SET_SCORE) < threshold).sum())
-    low, high = share_interval(below, len(measured))
+    if len(held):
+        below = open_set_scores(held.logits, OPEN_SET_SCORE) < threshold
+    else:  # each fold against the threshold of the others
+        below = np.zeros(len(crossed), dtype=bool)
+        for fold in np.unique(crossed.fold):
+            rows = crossed.fold == fold
+            below[rows] = scores[rows] < rejection_threshold(scores[~rows], rejects)
+    rejected = int(below.sum())
+    low, high = share_interval(rejected, len(below))
     both = _joined([crossed, held]) if len(held) else crossed
     rates = left_out_rates(both, threshold)
     return OpenSetRule(
         OPEN_SET_SCORE,
         1.0,
         threshold,
-        (below / len(measured), low, high),
+        (rejected / len(below), low, high),
         class_rate_interval(rates) if len(rates) > 1 else None,
-        images=len(measured),
+        images=len(below),
         classes=len(rates),
     )
 

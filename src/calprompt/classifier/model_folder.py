@@ -30,10 +30,10 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
-from calprompt.classifier.fitting import FittedModel, Predicted
+from calprompt.classifier.fitting import PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import file_digest, write_bytes, write_json
+from calprompt.files import file_digest, read_json, write_bytes, write_json
 from calprompt.promises import DecisionRule, Promise
 from calprompt.runs.restoring import config_of_record
 from calprompt.sealed_files import read_sealed, require, sealed
@@ -41,6 +41,7 @@ from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.text import os_problem
 
 FORMAT = 1
+LIBRARY = "calprompt"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PREDICTIONS = "predictions.safetensors"
@@ -50,8 +51,9 @@ DIAGRAM = "reliability.png"
 FILES = (WEIGHTS, PREDICTIONS)  # verified when a model is read; the others are for people, who may edit them
 KEYS = {
     *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "logit_scale", "notes"),
-    *("promises", "requests", "rule", "seconds", "settings", "skipped", "template"),
+    *("promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
 }
+USES = {PROMISED: "promises", UNUSED: "nothing"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
 
 
@@ -59,6 +61,20 @@ def is_model(folder: str | Path) -> bool:
     """Whether a folder looks like that of a classifier, whole or damaged."""
     folder = Path(folder).expanduser()
     return (folder / CONFIG).is_file() and not (folder / "run.json").is_file()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether everything in a folder was written by `write_model`, so that nothing else is lost with it."""
+    try:
+        record = read_json(folder / CONFIG)
+    except CalpromptError:
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return (
+        isinstance(record, dict)
+        and record.get("library_name") == LIBRARY
+        and names <= {CONFIG, WEIGHTS, PREDICTIONS, IMAGES, CARD, DIAGRAM}
+    )
 
 
 def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -72,7 +88,7 @@ def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
     if folder.exists() and not folder.is_dir():
         raise CalpromptError(f"{folder} is a file; give a folder for the model that does not exist yet")
     if folder.is_dir() and any(folder.iterdir()):
-        if not is_model(folder):
+        if not _is_ours(folder):
             raise CalpromptError(f"{folder} has other files in it; give a folder for the model that does not exist yet")
         if not overwrite:
             raise CalpromptError(f"{folder} has a model in it; replace it with overwrite=True, or give another folder")
@@ -110,7 +126,11 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
         if folder.is_dir():
             old = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.old"
             folder.rename(old)
-            building.rename(folder)
+            try:
+                building.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             building.rename(folder)
@@ -165,7 +185,8 @@ def read_model(folder: str | Path) -> tuple[FittedModel, dict[str, Any]]:
         rule=DecisionRule.from_dict(record["rule"]),
         promises=tuple(Promise(**each) for each in record["promises"]),
         checks=tuple(_check(each) for each in record["checks"]),
-        counts=tuple((int(tuned), int(held)) for tuned, held in record["counts"]),
+        counts=tuple((int(tuned), int(promised)) for tuned, promised in record["counts"]),
+        totals=tuple(record["totals"]),
         folds=record["folds"],
         predicted=_read_predictions(folder / PREDICTIONS),
         notes=tuple(record["notes"]),
@@ -183,7 +204,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
     state = None if model.calibrator is None else model.calibrator.state()
     return {
         "model_type": "calprompt",
-        "library_name": "calprompt",
+        "library_name": LIBRARY,
         "classes": {"labels": list(model.labels), "names": list(model.class_names)},
         "template": model.template,
         "requests": model.requests,
@@ -194,6 +215,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "promises": [promise.to_dict() for promise in model.promises],
         "checks": [asdict(each) for each in model.checks],
         "counts": [list(pair) for pair in model.counts],
+        "totals": list(model.totals),
         "folds": model.folds,
         "notes": list(model.notes),
         "data": model.data,
@@ -224,7 +246,7 @@ def images_table(model: FittedModel) -> str:
         found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, strict=True
     ):
         top = int(row.argmax())
-        used = "promises" if fold < 0 else f"tuning (fold {fold + 1})"
+        used = USES.get(fold) or f"tuning (fold {fold + 1})"
         table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", str(top == label).lower(), digest])
     return rows.getvalue()
 

@@ -106,6 +106,11 @@ class FitSettings:
         self.groups_of([])
         return Requests(self.target_error or None, self.coverage or None, self.per_class, self.level)
 
+    def plain(self) -> FitSettings:
+        """The same with numbers as Python has them, where a search over parameters gave numpy's."""
+        values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
+        return FitSettings(**{name: v.item() if hasattr(v, "item") else v for name, v in values.items()})
+
     def groups_of(self, names: Sequence[str]) -> list[str] | None:
         """What `group_by` finds in each name, or the name where it finds nothing; None without `group_by`."""
         if self.group_by is None:

@@ -54,8 +54,9 @@ def check_sentences(check: Check, backbone: str) -> list[str]:
         f"On {plural(check.images, 'image')} {which}, it is right on {percent(round(check.accuracy, 3))} "
         f"({100 * low:.0f} to {100 * high:.0f} %); always answering {check.majority_class!r} "
         f"{percent(round(check.majority, 3))}{zero_shot}.",
-        f"Its confidence is off by {100 * ece:.1f} points on average (ECE; {100 * check.uncalibrated['ece']:.1f} "
-        "before calibration).",
+        f"Its confidence is off by {100 * ece:.1f} points on average (ECE); before calibration "
+        f"{100 * check.uncalibrated['ece']:.1f}. A perfectly calibrated model would show about "
+        f"{100 * check.chance_ece:.1f} on so many images.",
     ]
     return [*lines, *check.verdict(backbone)]
 

@@ -72,7 +72,7 @@ class _Table:
         columns = [("image", "left"), ("answer", "left"), ("most probable", "left")] if decided else []
         columns = columns or [("image", "left"), ("class", "left")]
         columns += [("probability", "right"), ("runner-up", "left"), ("", "right")]
-        table = create_table([*columns, *([("may be", "left")] if sets else [])])
+        table = create_table([*columns, *([("may be", "left")] if sets else [])], vertical="top")
         for row in self.rows:
             second = "" if row.runner_up_probability is None else f"{100 * row.runner_up_probability:.1f} %"
             cells = [row.name, *([_shown_decision(row)] if decided else []), row.class_name]
@@ -102,7 +102,7 @@ class Mover:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
-        self.count = 0
+        self.moved: set[str] = set()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             new = not (self.folder / self.LOG).exists()
@@ -118,6 +118,9 @@ class Mover:
         if answer is None:
             self.log.close()
             return
+        if answer.name in self.moved:  # listed twice
+            return
+        self.moved.add(answer.name)
         kind = answer.class_name if answer.decision == ANSWER else answer.decision
         place = self.folder / (slug(kind) or "class")
         source = Path(answer.name).expanduser()
@@ -127,10 +130,9 @@ class Mover:
             shutil.move(os.fspath(source), target)
         except OSError as error:
             raise CalpromptError(
-                f"cannot move {source}: {os_problem(error)}; {self.count} images were moved before, which "
+                f"cannot move {source}: {os_problem(error)}; {len(self.moved) - 1} images were moved before, which "
                 f"{self.folder / self.LOG} lists"
             ) from error
-        self.count += 1
         self.table.writerow([source, target, answer.decision, answer.class_name, f"{answer.probability:.6f}"])
         self.log.flush()
 

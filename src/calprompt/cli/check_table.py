@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.markup import escape
 
 from calprompt.classifier.checks import Check
 from calprompt.cli.tables import create_table
+from calprompt.metrics.binomial import log_binomial_tail
+from calprompt.metrics.selective import UNLIKELY
 from calprompt.promises.division import percent
 from calprompt.text import shorten, visible
 
@@ -52,18 +56,33 @@ def outcome_sentences(check: Check) -> list[str]:
     ]
     target = found["target_error"]
     if target is not None and answered:
-        kept = wrong / answered <= target
-        lines.append(
-            f"The promise of at most {percent(target)} wrong {'holds' if kept else 'does NOT hold'} on these images."
-        )
+        lines.append(_verdict(wrong, answered, target))
     for name, each in found["sets"].items():
-        coverage = float(name.split()[0])
-        share = each["covered"] / each["images"]
+        share = percent(round(each["covered"] / each["images"], 3))
+        which = " per class" if name.endswith("per class") else ""
+        promised = "nothing was promised" if each["promised"] is None else f"promised: {percent(each['promised'])}"
         lines.append(
-            f"The set contains the truth for {percent(round(share, 3))} of them (promised: {percent(coverage)}), with "
-            f"{each['mean_size']:.1f} classes on average."
+            f"The set{which} contains the truth for {share} of them ({promised}), with {each['mean_size']:.1f} "
+            "classes on average."
         )
     return lines
+
+
+def _verdict(wrong: int, answered: int, target: float) -> str:
+    """Whether a promise on errors holds on images that it was not made on.
+
+    >>> _verdict(5, 100, 0.1), _verdict(11, 100, 0.1), _verdict(30, 100, 0.1)  # doctest: +NORMALIZE_WHITESPACE
+    ('These images agree with the promise of at most 10 % wrong.',
+     'These images do not speak against the promise of at most 10 % wrong: so many errors may be chance.',
+     'The promise of at most 10 % wrong does NOT hold for these images.')
+    """
+    promise = f"the promise of at most {percent(target)} wrong"
+    if wrong <= target * answered:
+        return f"These images agree with {promise}."
+    at_least = log_binomial_tail(answered - wrong, answered, 1 - target)  # P(Bin(n, target) ≥ wrong)
+    if at_least > math.log(UNLIKELY):
+        return f"These images do not speak against {promise}: so many errors may be chance."
+    return f"{promise[0].upper()}{promise[1:]} does NOT hold for these images."
 
 
 def _accuracy(counts: tuple[int, int]) -> float:

@@ -31,7 +31,7 @@ def add_command(commands: Any) -> None:
     parser = create_command(
         commands,
         "evaluate",
-        help="all metrics of runs under calibrators, with intervals, from their stored logits",
+        help="measure a fitted model on new images, or runs under calibrators from their stored logits",
         description="Measure runs again from their stored logits, without the model: every metric with a bootstrap\n"
         "interval, as it is and under calibrators fitted on the validation images. Or measure a fitted model on\n"
         "labelled images that it did not learn from, and see whether its promises hold there.",
@@ -51,8 +51,10 @@ def add_command(commands: Any) -> None:
 def evaluate(args: argparse.Namespace) -> None:
     """Evaluate runs from their logits, print a table of each and write the numbers down."""
     from calprompt.classifier.model_folder import is_model
+    from calprompt.runs.folder import RECORD
 
-    if is_model(args.runs[0]):
+    any_run = any((Path(place).expanduser() / RECORD).is_file() for place in args.runs)
+    if is_model(args.runs[0]) or (len(args.runs) == 2 and not any_run):
         _evaluate_model(args)
         return
     from calprompt.cli.evaluation_table import print_evaluation

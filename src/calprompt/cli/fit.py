@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.classifier.settings import FitSettings
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, create_command, flags_of, settings_of, with_flags
 from calprompt.cli.train import option_value
 
 if TYPE_CHECKING:
@@ -53,19 +53,21 @@ def fit(args: argparse.Namespace) -> None:
     labelled_images(args.data, root=plain.root, classes=plain.classes)
     check_place(args.out, overwrite=args.overwrite)
     from calprompt.classifier import Classifier
+    from calprompt.cli.app import create_parser
     from calprompt.cli.check_table import print_check
 
     console = output()
+    flags = flags_of(create_parser())
 
     def say(lines: Sequence[str]) -> None:
         for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(with_flags(line, flags), markup=False, soft_wrap=True)
 
     model = Classifier(**settings, options=options or None, verbose=False)
     with show_progress(args.quiet) as progress:
         model.fit(args.data, progress=progress, announce=say)
+    place = model.save(args.out, overwrite=args.overwrite)  # before anything is printed that nobody may read
     say(["", *model.summary(), ""])
     print_check(model.checks_[0], console)
-    place = model.save(args.out, overwrite=args.overwrite)
     say(["", f"{place}: the model; README.md in it says all this again, images.csv which images were wrong"])
     say([f"next: calprompt predict {place} IMAGES"])

@@ -19,6 +19,7 @@ from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
     from calprompt.classifier import Classifier
+    from calprompt.promises import SetRule
     from calprompt.runs import Run
 
 EXAMPLES = """\
@@ -94,10 +95,15 @@ def add_command(commands: Any) -> None:
 
 def predict(args: argparse.Namespace) -> None:
     """Predict images and print the answers as they come."""
-    from calprompt.classifier.model_folder import CONFIG
+    from calprompt.classifier.model_folder import is_model
+    from calprompt.runs.folder import RECORD
 
     folder = Path(args.model).expanduser()
-    if (folder / CONFIG).is_file():
+    if not is_model(folder) and not (folder / RECORD).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}")) if folder.is_dir() else []
+        hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
+        raise NotFoundError(f"{folder} is not the folder of a model or of a run, it has no config.json{hint}")
+    if is_model(folder):
         _refuse(args, OF_RUNS, "a run, and this is the folder of a model")
         _predict_with_model(args, folder)
     else:
@@ -134,7 +140,7 @@ def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
     with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
         stream = model.stream(images, set_rule=sets, skip_unreadable=True, progress=progress)
         batches.write(((answers, batch.unreadable) for answers, batch in stream), Answer, mover)
-    _finish(args, batches, _model_notes(model, batches))
+    _finish(args, batches, _model_notes(model, batches, sets))
 
 
 def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
@@ -174,8 +180,6 @@ class _Batches:
         write = create_writer(kind, as_json=self.args.json, as_csv=self.args.csv)
         for answers, unreadable in batches:
             self.skipped |= unreadable
-            if unreadable and not self.args.skip_bad:
-                continue
             for answer in answers:
                 write(answer)
                 self.answered += 1
@@ -199,7 +203,10 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
         count = "one image" if len(lines) == 1 else f"{len(lines)} images"
         if args.skip_bad:
             raise DataError(f"no image can be read:{bullets(lines)}")
-        raise DataError(f"{count} cannot be read; replace or remove, or leave out with skip_bad=True:{bullets(lines)}")
+        raise DataError(
+            f"{count} cannot be read, and the others are answered; replace or remove, or leave out with skip_bad=True:"
+            f"{bullets(lines)}"
+        )
     if args.json or args.csv:
         for name, reason in batches.skipped.items():
             warnings.warn(f"skipped {name}: {reason}", stacklevel=2)
@@ -255,7 +262,7 @@ def default_calibrator(run: Run) -> str:
     return "temperature"
 
 
-def _model_notes(model: Classifier, batches: _Batches) -> list[str]:
+def _model_notes(model: Classifier, batches: _Batches, sets: SetRule | None) -> list[str]:
     from calprompt.promises.rule import DECISIONS
 
     counts = ", ".join(f"{batches.decisions[kind]} {kind}" for kind in DECISIONS if kind in batches.decisions)
@@ -265,7 +272,9 @@ def _model_notes(model: Classifier, batches: _Batches) -> list[str]:
     if model.rule_.withdrawn is not None:
         lines.append(f"nothing is promised for these answers: {model.rule_.withdrawn}")
         return lines
-    lines += [promise.sentence for promise in model.promises_ if promise.kind != "error" or model.rule_.promised]
+    shown = {"error": model.rule_.promised, "sets": sets is not None and not sets.per_class}
+    shown["sets per class"] = sets is not None and sets.per_class
+    lines += [promise.sentence for promise in model.promises_ if shown[promise.kind]]
     if not model.rule_.promised:
         lines.append("No promise on errors stands behind these answers.")
     return lines

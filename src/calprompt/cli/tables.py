@@ -17,12 +17,13 @@ def create_table(columns: Iterable[tuple[str, str]], *, title: str | None = None
     Args:
         columns: Heading and alignment (left or right) of each.
         title: Above it, escaped already.
-        **style: What is different, as `rich.table.Table` takes it.
+        **style: What is different, as `rich.table.Table` takes it; `vertical="top"` for cells of several lines.
     """
+    vertical = style.pop("vertical", "bottom")
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     table = Table(title=title, title_justify="left", **look | style)
     for heading, side in columns:
-        table.add_column(heading, justify=side, overflow="fold", vertical="bottom")  # type: ignore[arg-type]
+        table.add_column(heading, justify=side, overflow="fold", vertical=vertical)  # type: ignore[arg-type]
     return table
 
 

@@ -69,7 +69,7 @@ def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
     Raises:
         SettingError: if it is none of these, or an array that may be read in two ways.
     """
-    if isinstance(images, str | bytes | Path) or _is_pillow(images):
+    if isinstance(images, str | bytes | bytearray | memoryview | Path) or _is_pillow(images):
         return [images], 1
     if _is_array(images):
         single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in CHANNELS)

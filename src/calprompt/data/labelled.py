@@ -49,6 +49,11 @@ class LabelledImages:
     template: str | None = None
     templates: Templates | None = None
 
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The images by what they are for."""
+        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
     def template_of(self, table: str) -> str | None:
         """The sentence in one of the published tables, or the one for all."""
         return self.template if self.templates is None else self.templates.table(table)
@@ -104,7 +109,7 @@ def _from_listing(listing: Listing, upright: bool) -> LabelledImages:
         check_class_names(listing.class_names)
     return LabelledImages(
         listing.name,
-        listing.class_names,
+        _distinct(listing.class_names),
         listing.class_names,
         split("train", "val"),
         test if len(test) else None,
@@ -113,11 +118,24 @@ def _from_listing(listing: Listing, upright: bool) -> LabelledImages:
     )
 
 
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Labels for classes of which two may share a name, as two pairs of ImageNet's do.
+
+    >>> _distinct(["crane", "cardigan", "crane"])
+    ('crane', 'cardigan', 'crane (2)')
+    """
+    found: list[str] = []
+    for number, name in enumerate(names):
+        before = list(names[:number]).count(name)
+        found.append(f"{name} ({before + 1})" if before else name)
+    return tuple(found)
+
+
 def _from_dataset(dataset: Dataset) -> LabelledImages:
     train, val = dataset.train, dataset.val
     return LabelledImages(
         dataset.name,
-        dataset.class_names,
+        _distinct(dataset.class_names),
         dataset.class_names,
         Split(_joined(train.images, val.images), train.labels + val.labels),
         dataset.test,
@@ -160,16 +178,16 @@ def _from_lists(X: Any, y: Any, class_names: ClassNames | None, upright: bool) -
 
 def _encoded(values: list[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """The sorted labels, and the number of each image's."""
+    values[:] = [value.item() if isinstance(value, np.generic) else value for value in values]
     for value in values:
         if value is None or (isinstance(value, float) and not np.isfinite(value)):
             raise SettingError(f"y must have a label for every image, got {value!r}; leave out images without one")
+        if not isinstance(value, str | int | float):
+            raise SettingError(f"y must have labels that are text or numbers, got {value!r} of {type(value).__name__}")
     kinds = {isinstance(value, str) for value in values}
     if len(kinds) > 1:
         raise SettingError("y must have labels of one kind, text or numbers; got both")
-    try:
-        labels = sorted(set(values))
-    except TypeError as error:
-        raise SettingError(f"y must have one label per image, text or numbers: {error}") from error
+    labels = sorted(set(values))
     place = {label: number for number, label in enumerate(labels)}
     return tuple(labels), tuple(place[value] for value in values)
 

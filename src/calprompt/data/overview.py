@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from calprompt.data.dataset import Dataset
 from calprompt.data.decoding import SUFFIXES
@@ -14,6 +15,9 @@ from calprompt.data.images import ImageFiles
 from calprompt.data.load import is_class_folders
 from calprompt.errors import CalpromptError
 from calprompt.text import shorten
+
+if TYPE_CHECKING:
+    from calprompt.data.labelled import LabelledImages
 
 SHOTS = 16  # of the published protocol
 NESTED, LOOSE, OTHER = "a folder within that of a class", "in no folder of a class", "by its suffix no image"
@@ -34,7 +38,7 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     return facts, notes
 
 
-def warn_left_out(dataset: Dataset, path: Path) -> None:
+def warn_left_out(dataset: Dataset | LabelledImages, path: Path) -> None:
     """Warn of pictures in a folder of class folders that lie where no class has them, which is rarely meant."""
     if not is_class_folders(path):
         return
@@ -43,7 +47,7 @@ def warn_left_out(dataset: Dataset, path: Path) -> None:
             warnings.warn(f"{path}: left out, {why}: {shorten(left)}", stacklevel=2)
 
 
-def left_out(dataset: Dataset, path: Path) -> dict[str, list[str]]:
+def left_out(dataset: Dataset | LabelledImages, path: Path) -> dict[str, list[str]]:
     """What is visible in a folder dataset and not used, by the reason."""
     images = dataset.train.images
     if not path.is_dir() or not isinstance(images, ImageFiles):

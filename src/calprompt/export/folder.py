@@ -58,7 +58,7 @@ def new_folder(out: str | Path) -> Iterator[Path]:
 def check_free(out: Path) -> None:
     """Raise unless `out` is not there, or an empty folder."""
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
-        raise SettingError(f"out={str(out)!r} exists already; choose another folder, or remove it first")
+        raise SettingError(f"{out} exists already; choose another folder, or remove it first")
 
 
 def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = None) -> None:

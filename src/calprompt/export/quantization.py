@@ -31,7 +31,9 @@ from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule
 
-Refit = Callable[[NDArray[np.float32]], tuple[list[dict[str, Any]], DecisionRule, Sequence[str]]]
+Refit = Callable[
+    [NDArray[np.float32], NDArray[np.float32] | None], tuple[list[dict[str, Any]], DecisionRule, Sequence[str]]
+]
 METHOD = "static int8 (QDQ), one scale per channel of the weights"
 RANGE_IMAGES = 256  # whose activations the ranges are taken from
 ROUNDING = 1e-12  # of shares, such as 0.625 - 0.615
@@ -48,6 +50,7 @@ def quantize_folder(
     refit: Refit,
     max_accuracy_drop: float = 0.01,
     max_ece_rise: float = 0.01,
+    range_images: Sequence[Any] | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write an exported model again with its image tower in int8, if it is still good enough.
@@ -57,10 +60,13 @@ def quantize_folder(
         out: The new folder, which must not exist or be empty.
         images: Labelled images that the prompts were not tuned on: paths, bytes, PIL images or uint8 arrays.
         labels: The number of each image's class.
-        refit: Given the int8 model's logits [n, C] of the images, fits the calibrator and the rule again; returns the
-            calibrator's steps, as `Calibrator.export` gives them, the rule, and what is promised with it, in sentences.
+        refit: Given the int8 model's logits [n, C] of the images, and the zero-shot ones if its calibrator needs them,
+            fits the calibrator and the rule again; returns the calibrator's steps, as `Calibrator.export` gives them,
+            the rule, and what is promised with it, in sentences.
         max_accuracy_drop: How much lower the accuracy on the images may be, as a fraction.
         max_ece_rise: How much higher the calibration error on the images may be, as a fraction.
+        range_images: Images that the ranges of activations are taken from; `images`, unless given. Promises that
+            `refit` makes are sound only if these are others.
         progress: Shows how far it is.
 
     Returns:
@@ -81,7 +87,8 @@ def quantize_folder(
         y = checked_labels(labels, len(images), len(model.class_names))
         check_float(model, folder)
         progress("quantising", 0, len(STAGES), STAGES[0])
-        operators = write_int8(model, images, folder / runtime.TOWER, new / runtime.TOWER)
+        ranges = images if range_images is None else list(range_images)
+        operators = write_int8(model, ranges, folder / runtime.TOWER, new / runtime.TOWER)
         for name in model.record["files"]:
             if name != runtime.TOWER:
                 shutil.copyfile(folder / name, new / name)
@@ -89,7 +96,7 @@ def quantize_folder(
         int8 = runtime.Graphs(new, model.record, threads=1)
         before = np.concatenate([batch.probabilities for batch in model.stream(images)])
         logits, zero_shot = computed(model, int8, images)
-        steps, rule, promises = refit(logits)
+        steps, rule, promises = refit(logits, zero_shot)
         check_steps(steps, "refit")
         check_rule(rule, len(model.class_names))
         after = runtime.softmax(runtime.calibrated_logits(steps, logits, zero_shot))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -182,6 +182,7 @@ class GuaranteedThreshold(AcceptanceRates):
         wrong: How many of the accepted ones are wrong.
         reason: Why there is no threshold.
         needed: How many accepted images it would take, at the error rate of the best start; None if no number would do.
+        tested: If there is no threshold, the start that came nearest: threshold, accepted and wrong images.
     """
 
     threshold: float | None
@@ -192,6 +193,16 @@ class GuaranteedThreshold(AcceptanceRates):
     wrong: int = 0
     reason: str | None = None
     needed: int | None = None
+    tested: tuple[float, int, int] | None = None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many of the accepted images are wrong that more images would hardly help."""
+        if self.tested is None:
+            return False
+        _, n, k = self.tested
+        at_least = log_binomial_tail(n - k, n, 1 - self.target_error)  # P(Bin(n, α) ≥ k)
+        return k >= self.target_error * n > 0 and at_least <= math.log(UNLIKELY)
 
 
 def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float, images: int) -> float:
@@ -278,8 +289,8 @@ def guaranteed_threshold(
     best = min(first_tests, key=lambda test: (log_p(test), -above[test], THRESHOLDS[test]))
     n, k = int(above[best]), int(wrong_above[best])
     needed = _needed(k / n if n else 0.0, target_error, level)
-    reason = _reason(THRESHOLDS[best], n, k, target_error, needed)
-    return GuaranteedThreshold(None, *goal, reason=reason, needed=needed)
+    found = GuaranteedThreshold(None, *goal, needed=needed, tested=(THRESHOLDS[best], n, k))
+    return replace(found, reason=_reason(found))
 
 
 def _counts_above(confidence: Floats, right: Floats) -> tuple[Ints, Ints]:
@@ -307,15 +318,19 @@ def _needed(rate: float, target_error: float, level: float) -> int | None:
     return high
 
 
-def _reason(threshold: float, n: int, k: int, target_error: float, needed: int | None) -> str:
+def _reason(found: GuaranteedThreshold) -> str:
+    assert found.tested is not None
+    threshold, n, k = found.tested
     if n == 0:
-        return f"no validation image has a confidence of {threshold} or more; it would take {needed}, all of them right"
+        return (
+            f"no validation image has a confidence of {threshold} or more; it would take {found.needed}, all of them "
+            "right"
+        )
     errors = f"{k} of the {n} validation images with a confidence of {threshold} or more are wrong"
-    if k >= target_error * n:
-        at_least = log_binomial_tail(n - k, n, 1 - target_error)  # P(Bin(n, α) ≥ k)
-        if at_least > math.log(UNLIKELY):
-            return f"{errors}, which are too few images to tell whether the error rate is below the target"
+    if found.is_hopeless:
         return f"{errors}, which is not below the target: more images alone would not help"
-    if needed is None:
+    if k >= found.target_error * n:
+        return f"{errors}, which are too few images to tell whether the error rate is below the target"
+    if found.needed is None:
         return f"{errors}, which is too near the target for any reasonable number of images"
-    return f"{errors}; at this error rate it would take about {needed} such images"
+    return f"{errors}; at this error rate it would take about {found.needed} such images"

@@ -5,26 +5,31 @@
              │                fold 2  predicted by prompts that were tuned on folds 1, 3, …
              └── held out   seen by nothing above: promises are made, and the model is checked, on these
 
-A promise needs a number of held-out images that follows from its arithmetic, whatever the model is. If there are too
-few, holding out any would only cost images to learn from: the promise is refused, with how many more it would take.
+What is divided are groups of images: copies of one picture, or pictures of one object, are one group, and an image of
+which there is no other is a group by itself. Images of one group say the same thing again, so a promise rests on one
+image of each group that is held out; and on as many of each class as keeps the proportions of the folder.
+
+A promise needs a number of such images that follows from its arithmetic, whatever the model is. If there are too few,
+holding out any would only cost images to learn from: the promise is refused, with how many more it would take.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.promises.conformal import as_fraction, images_needed
 from calprompt.text import plural, shorten
 
-USUAL, MOST = 0.3, 0.5  # of the images of a class that are held out; more only if a promise needs it
-LEFT = 2  # images of a class that tune, if it has them, before any is held out
+USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out; more only if a promise needs it
+LEFT = 2  # groups of a class that tune, if it has them, before any is held out
 ROOM = 2.0  # times the fewest images that would do: a model that errs now and then needs more than the fewest
+LARGEST = 1_000_000  # more images than this are not worth suggesting
+ERROR, SETS, SETS_PER_CLASS = "error", "sets", "sets per class"
 
 
 @dataclass(frozen=True)
@@ -66,20 +71,40 @@ class Requests:
         """Held-out images with which a set can leave out a class."""
         return 0 if self.coverage is None else images_needed(self.coverage)
 
+    def words(self, kind: str) -> str:
+        """A promise in words.
+
+        >>> Requests(target_error=0.05).words("error"), Requests(coverage=0.9).words("sets")
+        ('at most 5 % of its answers are wrong', 'the set contains the truth 90 % of the time')
+        """
+        if kind == ERROR:
+            return f"at most {percent(self.target_error or 0)} of its answers are wrong"
+        sets = f"the set contains the truth {percent(self.coverage or 0)} of the time"
+        return f"{sets}, for each class by itself" if kind == SETS_PER_CLASS else sets
+
 
 @dataclass(frozen=True)
 class Refusal:
     """A promise that is not made, before anything is learned.
 
     Attributes:
-        promise: Which one, in words.
+        kind: Which one: "error", "sets" or "sets per class".
+        promise: The same in words.
         reason: Why.
+        advice: What would help; empty if nothing would.
         needed: How many images in all would do; None if that cannot be said.
     """
 
+    kind: str
     promise: str
     reason: str
+    advice: str = ""
     needed: int | None = None
+
+    @property
+    def detail(self) -> str:
+        """The reason and the advice."""
+        return f"{self.reason}; {self.advice}" if self.advice else self.reason
 
 
 @dataclass(frozen=True)
@@ -88,50 +113,63 @@ class Division:
 
     Attributes:
         tune: Indices of the images that prompts are learned on.
-        held_out: Indices of the images that nothing is learned on.
         folds: For each image of `tune`, which fold it is in.
-        counts: Images of each class: (tuned on, held out).
+        promise: Indices of the images that promises and checks rest on, one of each group that is held out.
+        unused: Indices of the other images that are held out.
+        counts: Images of each class: (tuned on, promised on).
         refusals: Promises that cannot be made with so few images.
         notes: What else the user should know of the division.
+        n_groups: How many groups the images are in.
     """
 
     tune: tuple[int, ...]
-    held_out: tuple[int, ...]
     folds: tuple[int, ...]
+    promise: tuple[int, ...]
+    unused: tuple[int, ...]
     counts: tuple[tuple[int, int], ...]
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+    n_groups: int = 0
 
     @property
     def n_folds(self) -> int:
         """How many folds there are."""
         return max(self.folds, default=-1) + 1
 
-    @property
-    def unpromised(self) -> tuple[int, ...]:
-        """Classes without a held-out image, for which nothing is promised; none if nothing is held out at all."""
-        return tuple(label for label, (_, held) in enumerate(self.counts) if not held) if self.held_out else ()
 
+@dataclass(frozen=True)
+class Shares:
+    """How many groups of each class are held out, and how many of these are promised on.
 
-@dataclass
-class _Share:
-    """How many images of each class are held out, for a share of them."""
+    Attributes:
+        held: Groups of each class that are held out.
+        promised: Of these, as many as keeps the proportions of the classes.
+    """
 
-    counts: Sequence[int]
-    most_tuned: int | None
-    share: float
-    held: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for count in self.counts:
-            held = min(math.floor(count * self.share + 0.5), max(0, count - LEFT))
-            if self.most_tuned is not None:
-                held = max(held, count - self.most_tuned)
-            self.held.append(held)
+    held: tuple[int, ...]
+    promised: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        return sum(self.held)
+        """Groups that are promised on."""
+        return sum(self.promised)
+
+    @classmethod
+    def of(cls, counts: Sequence[int], share: float, most_tuned: int | None) -> Shares:
+        """Hold out a share of every class, and what is more than may be tuned on.
+
+        >>> Shares.of([20, 20, 1], 0.3, None).promised, Shares.of([1000, 100], 0.3, 64)
+        ((6, 6, 0), Shares(held=(936, 36), promised=(360, 36)))
+        """
+        held = [min(math.floor(count * share + 0.5), max(0, count - LEFT)) for count in counts]
+        if most_tuned is not None and share:
+            held = [max(own, count - most_tuned) for own, count in zip(held, counts, strict=True)]
+        least = min((own / count for own, count in zip(held, counts, strict=True) if own), default=0.0)
+        promised = [
+            min(own, max(1, math.floor(least * count + 0.5))) if own else 0
+            for own, count in zip(held, counts, strict=True)
+        ]
+        return cls(tuple(held), tuple(promised))
 
 
 def divide(
@@ -139,7 +177,7 @@ def divide(
     class_names: Sequence[str],
     requests: Requests,
     *,
-    folds: int = 5,
+    folds: int = 4,
     most_tuned: int | None = None,
     held_out: float | None = None,
     groups: Sequence[Any] | None = None,
@@ -151,8 +189,8 @@ def divide(
         labels: Of the images.
         class_names: Of the labels.
         requests: What is to be promised.
-        folds: Of the cross-fitting; fewer if there are fewer images.
-        most_tuned: Images of a class that tune at most; the others are held out.
+        folds: Of the cross-fitting; fewer if there are fewer groups.
+        most_tuned: Groups of a class that tune at most; the others are held out.
         held_out: Share of each class to hold out, instead of what the promises need; 0: none.
         groups: Images of one group stay together, such as copies of one picture; None: each is its own group.
         seed: Of the draw.
@@ -160,10 +198,43 @@ def divide(
     Raises:
         SettingError: if there are too few images to do anything with.
     """
-    counts = [0] * len(class_names)
-    for label in labels:
-        counts[label] += 1
-    empty = [name for name, count in zip(class_names, counts, strict=True) if not count]
+    _check(labels, class_names, held_out)
+    members: dict[Any, list[int]] = {}
+    for index, group in enumerate(range(len(labels)) if groups is None else groups):
+        members.setdefault(group, []).append(index)
+    if len(members) < 2:
+        raise SettingError("all images are one group, so none can be held out; give groups of fewer images")
+    units = list(members.values())
+    unit_labels = [_main_label([labels[index] for index in unit]) for unit in units]
+    counts = [unit_labels.count(label) for label in range(len(class_names))]
+    shares, refusals = _shares(counts, class_names, requests, most_tuned, held_out)
+    every_set = _in_every_set(class_names, requests, shares)
+    rng = random.Random(f"{seed}/division")
+    tuned, held, promised = _draw(units, unit_labels, labels, shares, rng)
+    fold_of = _deal(tuned, unit_labels, folds, rng)
+    pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])
+    promise = sorted(rng.choice(units[number]) for number in promised)
+    rest = {index for number in held for index in units[number]} - set(promise)
+    tune = [index for index, _ in pairs]
+    division = tuple(
+        (sum(labels[i] == label for i in tune), sum(labels[i] == label for i in promise))
+        for label in range(len(counts))
+    )
+    return Division(
+        tuple(tune),
+        tuple(fold for _, fold in pairs),
+        tuple(promise),
+        tuple(sorted(rest)),
+        division,
+        refusals,
+        (*_notes(class_names, division, [list(labels).count(label) for label in range(len(counts))]), *every_set),
+        len(units),
+    )
+
+
+def _check(labels: Sequence[int], class_names: Sequence[str], held_out: float | None) -> None:
+    present = set(labels)
+    empty = [name for label, name in enumerate(class_names) if label not in present]
     if empty:
         raise SettingError(f"there is no image of {shorten(map(repr, empty))}; every class needs at least one")
     if len(class_names) < 2:
@@ -172,20 +243,10 @@ def divide(
         )
     if held_out is not None and not 0 <= held_out < 1:
         raise SettingError(f"held_out must be a share of the images, at least 0 and below 1; got {held_out}")
-    share, refusals = _share(counts, class_names, requests, most_tuned, held_out)
-    keys = list(range(len(labels))) if groups is None else list(groups)
-    rng = random.Random(f"{seed}/division")
-    tune, held = _draw(labels, keys, share.held if share is not None else [0] * len(counts), rng)
-    own = Counter(labels[index] for index in tune), Counter(labels[index] for index in held)
-    division = tuple((own[0][label], own[1][label]) for label in range(len(counts)))
-    return Division(
-        tuple(tune),
-        tuple(held),
-        _folds(labels, keys, tune, folds, rng),
-        division,
-        refusals,
-        _notes(class_names, division, counts),
-    )
+
+
+def _main_label(labels: list[int]) -> int:
+    return max(sorted(set(labels)), key=labels.count)
 
 
 def join_groups(*keys: Sequence[Any] | None) -> list[int]:
@@ -197,7 +258,7 @@ def join_groups(*keys: Sequence[Any] | None) -> list[int]:
     >>> join_groups(["a", "b", "a", "c"], [1, 2, 3, 2])
     [0, 1, 0, 1]
     """
-    given = [each for each in keys if each is not None]
+    given = [list(each) for each in keys if each is not None]
     parent = list(range(len(given[0])))
 
     def root(index: int) -> int:
@@ -212,96 +273,114 @@ def join_groups(*keys: Sequence[Any] | None) -> list[int]:
     return [root(index) for index in range(len(parent))]
 
 
-def _share(
+def _shares(
     counts: Sequence[int],
     class_names: Sequence[str],
     requests: Requests,
     most_tuned: int | None,
     fixed: float | None,
-) -> tuple[_Share | None, tuple[Refusal, ...]]:
-    """How many images to hold out, and the promises that even that is too little for; None: hold out nothing."""
-    usual = _Share(counts, most_tuned, USUAL if fixed is None else fixed)
-    limit = _Share(counts, most_tuned, MOST) if fixed is None else usual
+) -> tuple[Shares, tuple[Refusal, ...]]:
+    """How many groups to hold out, and the promises that even that is too little for."""
+    nothing = Shares((0,) * len(counts), (0,) * len(counts))
+    limit = Shares.of(counts, MOST if fixed is None else fixed, most_tuned)
     refusals, wanted = [], []
-    total = sum(counts)
-    for promise, fewest in (
-        (error_words(requests), requests.fewest_for_error),
-        (sets_words(requests), requests.fewest_for_sets),
-    ):
+    for kind, fewest in ((ERROR, requests.fewest_for_error), (SETS, requests.fewest_for_sets)):
         if not fewest:
             continue
         if limit.total >= fewest:
             wanted.append(fewest)
             continue
-        needed = math.ceil(fewest / (MOST if fixed is None else max(fixed, 1e-9)))
-        refusals.append(
-            Refusal(
-                promise,
-                f"it takes {fewest} held-out images at least, and of {total} images {limit.total} can be held out",
-                needed,
-            )
-        )
+        needed = _enough(counts, fewest, most_tuned, fixed)
+        reason = f"it takes {fewest} held-out images at least, and of {sum(counts)} images {limit.total} can be used"
+        advice = "" if needed is None else f"it takes about {needed} images in all, or more"
+        refusals.append(Refusal(kind, requests.words(kind), reason, advice, needed))
     if requests.per_class:
-        short = [name for name, held in zip(class_names, limit.held, strict=True) if held < requests.fewest_for_sets]
-        if short:
-            each = math.ceil(requests.fewest_for_sets / MOST)
-            refusals.append(
-                Refusal(
-                    f"{sets_words(requests)}, for each class by itself",
-                    f"it takes {requests.fewest_for_sets} held-out images of a class, and {shorten(short)} "
-                    f"{'has' if len(short) == 1 else 'have'} fewer; their sets are all classes",
-                    each * len(counts),
-                )
-            )
+        refusals += _per_class_refusal(requests, limit, fixed)
     if fixed is not None:
-        return usual if usual.total else None, tuple(refusals)
-    if not wanted:
-        return None, tuple(refusals)
-    if requests.per_class and requests.fewest_for_sets:
         return limit, tuple(refusals)
-    for percent in range(round(100 * USUAL), round(100 * MOST) + 1, 5):
-        share = _Share(counts, most_tuned, percent / 100)
-        if share.total >= ROOM * max(wanted):
-            return share, tuple(refusals)
+    if not wanted:
+        return nothing, tuple(refusals)
+    if requests.per_class:
+        return limit, tuple(refusals)
+    for hundredths in range(round(100 * USUAL), round(100 * MOST) + 1, 5):
+        shares = Shares.of(counts, hundredths / 100, most_tuned)
+        if shares.total >= ROOM * max(wanted):
+            return shares, tuple(refusals)
     return limit, tuple(refusals)
 
 
+def _per_class_refusal(requests: Requests, limit: Shares, fixed: float | None) -> list[Refusal]:
+    """Refuse the promise for each class by itself if no class has enough images."""
+    fewest = requests.fewest_for_sets
+    if any(promised >= fewest for promised in limit.promised):
+        return []
+    share = MOST if fixed is None else fixed
+    advice = "" if not share else f"{math.ceil((fewest - 0.5) / share)} images of each class would do"
+    reason = f"it takes {fewest} held-out images of a class, and no class has so many"
+    return [Refusal(SETS_PER_CLASS, requests.words(SETS_PER_CLASS), reason, advice)]
+
+
+def _in_every_set(class_names: Sequence[str], requests: Requests, shares: Shares) -> list[str]:
+    """A note on classes that have too few images for a promise of their own, where others have enough."""
+    fewest = requests.fewest_for_sets
+    short = [name for name, promised in zip(class_names, shares.promised, strict=True) if promised < fewest]
+    if not requests.per_class or not short or len(short) == len(class_names):
+        return []
+    few, are = ("it has", "is") if len(short) == 1 else ("they have", "are")
+    return [f"{shorten(short)} {are} in every set per class, because {few} fewer than {fewest} held-out images"]
+
+
+def _enough(counts: Sequence[int], fewest: int, most_tuned: int | None, fixed: float | None) -> int | None:
+    """About how many images in the same proportions would be enough to promise on; None if no number would."""
+    share = MOST if fixed is None else fixed
+    total = sum(counts)
+    size = total
+    while share and size <= LARGEST:
+        size = max(size + 1, math.ceil(size * 1.02))
+        scaled = [max(count, round(count * size / total)) for count in counts]
+        if Shares.of(scaled, share, most_tuned).total >= fewest:
+            return sum(scaled)
+    return None
+
+
 def _draw(
-    labels: Sequence[int], groups: Sequence[Any], held: Sequence[int], rng: random.Random
-) -> tuple[list[int], list[int]]:
-    """Indices that tune and that are held out; a group goes to one side as a whole."""
-    members: dict[Any, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    order = list(members)
-    rng.shuffle(order)
-    left, out = list(held), []
-    for group in order:
-        own = Counter(labels[index] for index in members[group])
-        if all(left[label] >= count for label, count in own.items()):
-            for label, count in own.items():
-                left[label] -= count
-            out += members[group]
-    chosen = set(out)
-    return [index for index in range(len(labels)) if index not in chosen], sorted(out)
-
-
-def _folds(
-    labels: Sequence[int], groups: Sequence[Any], tune: Sequence[int], folds: int, rng: random.Random
-) -> tuple[int, ...]:
-    """A fold for each image that tunes, the images of a class dealt out evenly, groups together."""
-    folds = min(folds, len({groups[index] for index in tune}))
-    if folds < 2:
-        return (0,) * len(tune)
-    place: dict[Any, int] = {}
-    start = 0
-    for label in sorted({labels[index] for index in tune}):
-        own = list(dict.fromkeys(groups[index] for index in tune if labels[index] == label))
+    units: Sequence[Sequence[int]],
+    unit_labels: Sequence[int],
+    labels: Sequence[int],
+    shares: Shares,
+    rng: random.Random,
+) -> tuple[list[int], list[int], list[int]]:
+    """Numbers of the groups that tune, that are held out, and of the latter those that are promised on."""
+    held: list[int] = []
+    promised: list[int] = []
+    for label, (out, used) in enumerate(zip(shares.held, shares.promised, strict=True)):
+        own = [number for number, unit_label in enumerate(unit_labels) if unit_label == label]
         rng.shuffle(own)
-        for number, group in enumerate(own):
-            place.setdefault(group, (start + number) % folds)
+        held += own[:out]
+        promised += own[:used]
+    chosen = set(held)
+    tuned_labels = {labels[i] for number, unit in enumerate(units) if number not in chosen for i in unit}
+    for number in held:  # groups of several classes could take away all that a class has to learn from
+        back = {labels[index] for index in units[number]} - tuned_labels
+        if back:
+            chosen.discard(number)
+            tuned_labels |= back
+    tuned = [number for number in range(len(units)) if number not in chosen]
+    return tuned, [number for number in held if number in chosen], [number for number in promised if number in chosen]
+
+
+def _deal(tuned: Sequence[int], unit_labels: Sequence[int], folds: int, rng: random.Random) -> dict[int, int]:
+    """A fold for each group that tunes, those of a class dealt out evenly; no fold is empty."""
+    folds = min(folds, len(tuned))
+    place: dict[int, int] = {}
+    start = 0
+    for label in sorted({unit_labels[number] for number in tuned}):
+        own = [number for number in tuned if unit_labels[number] == label]
+        rng.shuffle(own)
+        for turn, number in enumerate(own):
+            place[number] = (start + turn) % folds
         start += len(own)
-    return tuple(place[groups[index]] for index in tune)
+    return place
 
 
 def _notes(class_names: Sequence[str], division: Sequence[tuple[int, int]], counts: Sequence[int]) -> tuple[str, ...]:
@@ -310,19 +389,23 @@ def _notes(class_names: Sequence[str], division: Sequence[tuple[int, int]], coun
     if single:
         notes.append(
             f"{plural(len(single), 'class')} with one image ({shorten(single)}): prompts learn from it, but nothing "
-            "can be checked or promised for it"
+            "can be checked or promised for images of it"
         )
-    unheld = [
-        name
-        for name, (_, held), count in zip(class_names, division, counts, strict=True)
-        if not held and count > 1 and any(own for _, own in division)
-    ]
-    if unheld:
-        notes.append(f"no image of {shorten(unheld)} could be held out, so nothing is promised for it")
+    if any(promised for _, promised in division):
+        left_out = [
+            name
+            for name, (_, promised), count in zip(class_names, division, counts, strict=True)
+            if not promised and count > 1
+        ]
+        if left_out:
+            notes.append(
+                f"no image of {shorten(left_out)} could be held out, so promises do not cover images of "
+                f"{'it' if len(left_out) == 1 else 'them'}"
+            )
     largest, smallest = max(counts), min(counts)
     if largest >= 10 * smallest:
         notes.append(
-            f"the classes are very unequal, {smallest} to {largest} images; what is promised holds for images in these "
+            f"the classes are very unequal, {smallest} to {largest} images; promises hold for images in these "
             "proportions, so look at the classes one by one too"
         )
     return tuple(notes)
@@ -330,44 +413,29 @@ def _notes(class_names: Sequence[str], division: Sequence[tuple[int, int]], coun
 
 def plan_sentences(division: Division) -> list[str]:
     """What will be done with the images, before anything is learned."""
-    tuned, held = len(division.tune), len(division.held_out)
-    counts = [tuned + held for tuned, held in division.counts]
+    tuned, promised, unused = len(division.tune), len(division.promise), len(division.unused)
+    counts = [0] * len(division.counts)
+    for label, (own, held) in enumerate(division.counts):
+        counts[label] = own + held
     each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
     lines = [
-        f"{plural(tuned + held, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} tune the prompts and, by "
-        f"{division.n_folds}-fold cross-fitting, calibrate; {held or 'none'} {'is' if held == 1 else 'are'} held out "
-        "to check it and to make promises."
+        f"{plural(tuned + promised, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} tune the prompts "
+        f"and, by {division.n_folds}-fold cross-fitting, calibrate; {promised or 'none'} "
+        f"{'is' if promised == 1 else 'are'} held out to check it and to make promises."
     ]
-    for refusal in division.refusals:
-        more = "" if refusal.needed is None else f"; about {refusal.needed} images in all would do"
-        lines.append(f"It cannot be promised that {refusal.promise}: {refusal.reason}{more}.")
+    if unused:
+        lines.append(
+            f"{plural(unused, 'more image')} {'is' if unused == 1 else 'are'} not used: further images of groups that "
+            "are held out, or more of a class than its share."
+        )
+    lines += [f"It cannot be promised that {refusal.promise}: {refusal.detail}." for refusal in division.refusals]
     return [*lines, *(f"Note: {note}." for note in division.notes)]
-
-
-def error_words(requests: Requests) -> str:
-    """The promise on errors, in words.
-
-    >>> error_words(Requests(target_error=0.05))
-    'at most 5 % wrong among what it answers'
-    """
-    return (
-        "" if requests.target_error is None else f"at most {percent(requests.target_error)} wrong among what it answers"
-    )
-
-
-def sets_words(requests: Requests) -> str:
-    """The promise on prediction sets, in words.
-
-    >>> sets_words(Requests(coverage=0.9))
-    'the set contains the truth 90 % of the time'
-    """
-    return "" if requests.coverage is None else f"the set contains the truth {percent(requests.coverage)} of the time"
 
 
 def percent(share: float) -> str:
     """A share as people write it.
 
-    >>> percent(0.05), percent(0.999), percent(0.125)
-    ('5 %', '99.9 %', '12.5 %')
+    >>> percent(0.05), percent(0.999), percent(0.125), percent(0.999999)
+    ('5 %', '99.9 %', '12.5 %', '99.9999 %')
     """
-    return f"{100 * share:.4g} %"
+    return f"{100 * share:.6g} %"

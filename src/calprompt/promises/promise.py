@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from calprompt.metrics.inputs import ArrayLike
-from calprompt.metrics.selective import choose_start, guaranteed_threshold
+from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guaranteed_threshold
 from calprompt.promises.conformal import SetRule, choose_temperature, fit_sets, set_sizes
-from calprompt.promises.division import MOST, Refusal, Requests, error_words, percent, sets_words
+from calprompt.promises.division import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, percent
 from calprompt.promises.open_set import OpenSetRule
 from calprompt.promises.rule import DecisionRule
 from calprompt.text import plural
@@ -121,69 +121,80 @@ def make_promises(
         refusals: Promises that were refused before.
         total: How many images the user gave, to say how many it would take.
     """
-    refused = {refusal.promise: refusal for refusal in refusals}
+    refused = {refusal.kind: refusal for refusal in refusals}
     rule, promises = DecisionRule(open_set=open_set), []
-    text = error_words(requests)
     if requests.target_error is not None:
-        if text in refused:
-            promise = _refused("error", refused[text])
-            threshold = None
+        threshold = None
+        if ERROR in refused:
+            promises.append(_refused(refused[ERROR]))
         else:
             threshold, promise = _error_promise(requests, pilot, held_out, open_set, total)
-        promises.append(promise)
+            promises.append(promise)
         if threshold is None:  # calibrated probabilities err as often as they say; nothing vouches for that
             rule = replace(rule, min_confidence=1 - requests.target_error)
         else:
             rule = replace(rule, min_confidence=threshold, target_error=requests.target_error)
     if requests.coverage is not None:
         around = choose_temperature(pilot.logits, pilot.labels, requests.coverage, around=temperature)
-        for per_class in (False, True) if requests.per_class else (False,):
+        for kind in (SETS, SETS_PER_CLASS) if requests.per_class else (SETS,):
             sets = fit_sets(
-                held_out.logits, held_out.labels, requests.coverage, temperature=around, per_class=per_class
+                held_out.logits,
+                held_out.labels,
+                requests.coverage,
+                temperature=around,
+                per_class=kind == SETS_PER_CLASS,
             )
             rule = replace(rule, sets=(*rule.sets, sets))
-            name = f"{sets_words(requests)}{', for each class by itself' if per_class else ''}"
-            promises.append(_sets_promise(name, sets, held_out, refused.get(name)))
+            promises.append(_refused(refused[kind]) if kind in refused else _sets_promise(requests, sets, held_out))
     return rule, tuple(promises)
 
 
 def _error_promise(
     requests: Requests, pilot: Evidence, held_out: Evidence, open_set: OpenSetRule | None, total: int
 ) -> tuple[float | None, Promise]:
-    target, text = requests.target_error, error_words(requests)
+    target, text = requests.target_error, requests.words(ERROR)
     assert target is not None
-
     known, other = held_out.taken_by(open_set), pilot.taken_by(open_set)
     if not len(known) or not len(other):
-        return None, Promise("error", text, REFUSED, "no image is taken for one of the classes", len(held_out))
+        what = "no image could be held out" if not len(held_out) else "no image is taken for one of the classes"
+        return None, Promise(ERROR, text, REFUSED, what, len(held_out))
     start = choose_start(other.confidence, other.correct, target, len(known))
     found = guaranteed_threshold(known.confidence, known.correct, target, requests.level, starts=[start])
     if found.threshold is None:
         share = float((other.confidence >= start).sum() / len(pilot))
         needed = _images_in_all(found.needed, share, total, len(held_out))
-        advice = "" if needed is None else f"; about {needed} images in all would do, if this goes on"
-        reason = (found.reason or "").replace("validation image", "held-out image")
-        reason = reason.split("; at this")[0].split("; it would")[0]
-        return None, Promise("error", text, REFUSED, f"{reason}{advice}", len(held_out), needed)
+        return None, Promise(ERROR, text, REFUSED, _why_not(found, needed), len(held_out), needed)
     detail = (
         f"{percent(requests.level)} sure; it answers from a confidence of {percent(found.threshold)} up, which is "
         f"{found.accepted} of {plural(len(held_out), 'held-out image')}, {found.wrong} of them wrong"
     )
-    return found.threshold, Promise("error", text, MADE, detail, len(held_out))
+    return found.threshold, Promise(ERROR, text, MADE, detail, len(held_out))
+
+
+def _why_not(found: GuaranteedThreshold, needed: int | None) -> str:
+    assert found.tested is not None
+    threshold, n, k = found.tested
+    if not n:
+        return f"no held-out image has a confidence of {percent(threshold)} or more"
+    errors = f"{k} of the {plural(n, 'held-out image')} with a confidence of {percent(threshold)} or more are wrong"
+    if found.is_hopeless:
+        return f"{errors}, which is not below that: more images alone would not help"
+    if k >= found.target_error * n:
+        return f"{errors}, which are too few images to tell"
+    return errors if needed is None else f"{errors}; at this error rate about {needed} images in all would do"
 
 
 def _images_in_all(needed: int | None, share: float, total: int, held: int) -> int | None:
     """How many images the user would have to give so that enough of the held-out ones, of which a share, are sure."""
-    if needed is None or not total or not share:
+    if needed is None or not total or not share or not held:
         return None
-    images = math.ceil(needed / share / max(held / total, MOST))
+    images = math.ceil(needed / share / (held / total))
     return images if images > total else None
 
 
-def _sets_promise(text: str, sets: SetRule, held_out: Evidence, refusal: Refusal | None) -> Promise:
-    kind = "sets per class" if sets.per_class else "sets"
-    if refusal is not None and (not sets.per_class or not sets.useful):
-        return _refused(kind, refusal)
+def _sets_promise(requests: Requests, sets: SetRule, held_out: Evidence) -> Promise:
+    kind = SETS_PER_CLASS if sets.per_class else SETS
+    text = requests.words(kind)
     if not sets.useful:
         return Promise(kind, text, REFUSED, "there are too few held-out images: the set is all classes", len(held_out))
     sizes = set_sizes(sets.sets(held_out.logits))
@@ -194,6 +205,5 @@ def _sets_promise(text: str, sets: SetRule, held_out: Evidence, refusal: Refusal
     return Promise(kind, text, MADE, detail, len(held_out))
 
 
-def _refused(kind: str, refusal: Refusal) -> Promise:
-    more = "" if refusal.needed is None else f"; about {refusal.needed} images in all would do"
-    return Promise(kind, refusal.promise, REFUSED, f"{refusal.reason}{more}", 0, refusal.needed)
+def _refused(refusal: Refusal) -> Promise:
+    return Promise(refusal.kind, refusal.promise, REFUSED, refusal.detail, 0, refusal.needed)
