@@ -28,7 +28,7 @@ from calprompt.data import Split, UnreadableImages
 from calprompt.features import FeatureStore, frozen_features
 from calprompt.metrics import evaluate
 from calprompt.metrics.selective import choose_start, guaranteed_threshold
-from calprompt.promises.conformal import class_scores, conformal_quantile, softmax
+from calprompt.promises.conformal import class_scores, conformal_quantile, images_needed, softmax
 from calprompt.runs import Resources
 
 HERE = Path(__file__).parent
@@ -227,13 +227,15 @@ def promises(seeds: range, trials: int = 2000) -> None:
 
 
 def simulate(logits: np.ndarray, labels: np.ndarray, kind: str, n: int, trials: int) -> dict[str, float]:
-    """Divide the images again and again: those to promise on, and the rest, on which the promise has to hold.
+    """Divide the images again and again: those to promise on, and the rest, which the sets have to cover.
 
-    A fifth of the images is set aside first, for the temperature and for where the test of thresholds starts.
+    A fifth of each class is set aside first, for the temperature and for where the test of thresholds starts. The
+    promise on errors is about the long run, so it is held against all images that those to promise on are drawn from.
     """
     rng = np.random.default_rng(n + (1000 if kind == "in all" else 0))
-    order = rng.permutation(len(labels))
-    aside, used = order[: len(order) // 5], order[len(order) // 5 :]
+    shuffled = [rng.permutation(np.flatnonzero(labels == label)) for label in range(logits.shape[1])]
+    aside = np.concatenate([own[: len(own) // 5] for own in shuffled])
+    used = np.concatenate([own[len(own) // 5 :] for own in shuffled])
     temperature = Temperature().fit(torch.from_numpy(logits[aside]), torch.from_numpy(labels[aside])).temperature
     p = softmax(logits / float(temperature or 1.0))
     confidence, right = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == labels
@@ -252,17 +254,16 @@ def simulate(logits: np.ndarray, labels: np.ndarray, kind: str, n: int, trials: 
         covered.append(float(inside[rest].mean()))
         sizes.append(np.searchsorted(everything, quantile, side="right") / len(used))
         trivial += not np.isfinite(quantile)
-        if kind == "per class":
+        if kind == "per class" and n >= images_needed(coverage) and len(by_class) < 500:
             by_class.append(class_coverage(own, right, labels, held, rest, coverage, logits.shape[1]))
         if not starts:  # as many images are promised on every time
             starts = [choose_start(confidence[aside], right[aside], TARGET, len(held))]
         found = guaranteed_threshold(confidence[held], right[held], TARGET, LEVEL, starts=starts)
         if found.threshold is not None:
             made += 1
-            answered = confidence[rest] >= found.threshold
-            error = float((~right[rest][answered]).mean()) if answered.any() else 0.0
-            errors.append(error)
-            broken += error > TARGET
+            answered = confidence[used] >= found.threshold  # the long run: all images that these were drawn from
+            errors.append(float((~right[used][answered]).mean()) if answered.any() else 0.0)
+            broken += errors[-1] > TARGET
     return {
         "coverage_wanted": coverage,
         "coverage": float(np.mean(covered)),

@@ -131,7 +131,7 @@ class Check:
                 f"Tuning did not help here: the untuned model is right on {percent(round(self.zero_shot, 3))}. More "
                 "images, or another tuner, may."
             )
-        if self.metrics["nll"] > self.uncalibrated["nll"]:
+        if all(self.metrics[name] > self.uncalibrated[name] for name in ("ece", "nll")):
             lines.append("Calibration made the confidences worse on these images; more images to tune on would help.")
         if self.weak_classes:
             lines.append(f"It is wrong on most images of {shorten(self.weak_classes)}: look at these before using it.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.each_run import each_run
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, create_command, flags_of, settings_of, with_flags
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.files import write_json
@@ -90,6 +90,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from calprompt.classifier import Classifier
     from calprompt.classifier.checks import band_sentence
     from calprompt.classifier.summary import check_sentences
+    from calprompt.cli.app import create_parser
     from calprompt.cli.check_table import outcome_sentences, print_check
 
     model = Classifier.load(args.runs[0])
@@ -102,6 +103,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         return
     console = output()
     lines = [*check_sentences(check, model.backbone), *(f"{band_sentence(band)}." for band in reversed(check.bands))]
+    flags = flags_of(create_parser())
     for line in [*lines, *outcome_sentences(check), ""]:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(with_flags(line, flags), markup=False, soft_wrap=True)
     print_check(check, console)

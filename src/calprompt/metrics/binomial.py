@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ def log_binomial_tail(k: int, n: int, p: float) -> float:
     return min(0.0, float(largest + np.log(np.exp(terms - largest).sum())))
 
 
+@lru_cache(maxsize=64)
 def log_factorials(n: int) -> Floats:
-    """log 0!, log 1!, …, log n!"""
+    """log 0!, log 1!, …, log n!; not to be changed, because the next call gets the same array."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
