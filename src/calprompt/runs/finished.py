@@ -51,7 +51,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         base=settings.get("base"),
         upright=bool(settings.get("exif", False)),
     )
-    wanted = _record(settings)
+    wanted = settings_record(settings)
     if wanted is None:
         return None
     name = readable_id(wanted["tuner"], dataset.name, wanted["shots"], wanted["training"]["seed"])
@@ -61,7 +61,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             record = read_record(place.parent)
         except CalpromptError:
             continue  # most likely another run; `run` looks at the folder of this one
-        if not _is_same(record, wanted):
+        if not is_same_run(record, wanted):
             continue
         if wanted["template"] is None and record["template"] not in templates:
             continue
@@ -82,7 +82,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
     return None
 
 
-def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def is_same_run(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
     current = record.get("results") == RESULTS
     first = RESULTS == 1 and "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
@@ -97,8 +97,12 @@ def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return sorted(map(extension_digest, wanted["imports"])) == record.get("imports", [])
 
 
-def _record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings as a run's record has them; None if they are not even of the right names and types."""
+def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings as a run's record has them; None if they are not even of the right names and types.
+
+    Args:
+        settings: Of `RunConfig` and, among them, of `TrainingConfig`; what is not given has its default.
+    """
     training = {field.name: settings[field.name] for field in fields(TrainingConfig) if field.name in settings}
     record: dict[str, Any] = {}
     for field in fields(RunConfig):
