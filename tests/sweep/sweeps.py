@@ -47,3 +47,12 @@ def table(out: Path) -> bytes:
     from calprompt.sweep import results
 
     return results(out).to_csv(times=False)
+
+
+class Here:
+    """An executor that does everything in this process, one after another."""
+
+    def map(self, groups: Any, work: Any) -> Any:
+        for group in groups:
+            for task in group:
+                yield work(task)

@@ -9,8 +9,9 @@ from calprompt.lazy import lazy_exports
 if TYPE_CHECKING:
     from calprompt.sweep.collecting import results
     from calprompt.sweep.driver import SweepState, run_sweep
-    from calprompt.sweep.executors import Executor, LocalExecutor, Outcome, Task
+    from calprompt.sweep.executors import Executor, Outcome, Task
     from calprompt.sweep.expansion import Cell
+    from calprompt.sweep.local import LocalExecutor
     from calprompt.sweep.merging import merge_tables
     from calprompt.sweep.result_table import Table, read_table
     from calprompt.sweep.sweep_file import Sweep, read_sweep
@@ -40,8 +41,9 @@ __getattr__, __dir__ = lazy_exports(
     {
         "collecting": ("results",),
         "driver": ("SweepState", "run_sweep"),
-        "executors": ("Executor", "LocalExecutor", "Outcome", "Task"),
+        "executors": ("Executor", "Outcome", "Task"),
         "expansion": ("Cell",),
+        "local": ("LocalExecutor",),
         "merging": ("merge_tables",),
         "result_table": ("Table", "read_table"),
         "sweep_file": ("Sweep", "read_sweep"),

@@ -101,7 +101,7 @@ def expand(grid: Grid) -> tuple[Cell, ...]:
     checked: set[tuple[str, str]] = set()
     for combination in itertools.product(*factors):
         varied = {name: value for part in combination for name, value in part.items()}
-        settings = _resolve({**fixed, **varied}, grid.source)
+        settings = _resolve(fixed, varied, grid.source)
         hits = [_matches(partial, {**fixed, **varied}, settings) for partial in grid.exclude]
         excluded = [before or hit for before, hit in zip(excluded, hits, strict=True)]
         if any(hits):
@@ -128,9 +128,8 @@ def _factors(grid: Grid) -> list[list[dict[str, Any]]]:
 
     def claim(name: Any, where: str) -> str:
         _check_name(name, source, where)
-        whole = "options" if str(name).startswith(OPTION) and "options" in places else name
-        if whole in places:
-            raise SettingError(f"{source}: {name} stands under {places[whole]} and under {where}; leave one out")
+        if name in places:
+            raise SettingError(f"{source}: {name} stands under {places[name]} and under {where}; leave one out")
         places[name] = where
         return str(name)
 
@@ -188,15 +187,22 @@ def _values(values: Any, source: str, where: str, repeated: bool = False) -> lis
     return values
 
 
-def _resolve(given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Settings of a run: those of its recipe, and over them those of the file; options are merged one by one."""
+def _resolve(fixed: Mapping[str, Any], varied: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Settings of a run: its recipe's, over them those of all runs, then its own; options are merged one by one."""
+    given = {**fixed, **varied}
     recipe = dict(_recipe(given["recipe"], source)) if "recipe" in given else {}
     plain = {name: value for name, value in given.items() if name not in ("recipe", "options")}
-    whole = given.get("options") or {}
-    if not isinstance(whole, Mapping):
-        raise SettingError(f"{source}: options must be names with values, such as {{context: 4}}; got {whole!r}")
-    options = {**recipe.get("options", {}), **whole}
-    options |= {name.removeprefix(OPTION): plain.pop(name) for name in list(plain) if name.startswith(OPTION)}
+    options = dict(recipe.get("options", {}))
+    for part in (fixed, varied):
+        whole = part.get("options") or {}
+        if not isinstance(whole, Mapping):
+            raise SettingError(f"{source}: options must be names with values, such as {{context: 4}}; got {whole!r}")
+        single = {name.removeprefix(OPTION): value for name, value in part.items() if name.startswith(OPTION)}
+        twice = sorted(set(whole) & set(single))
+        if twice:
+            raise SettingError(f"{source}: {OPTION}{twice[0]} stands by itself and in options; leave one out")
+        options |= {**whole, **single}
+    plain = {name: value for name, value in plain.items() if not name.startswith(OPTION)}
     if "tuner" in plain and plain["tuner"] != recipe.get("tuner", plain["tuner"]):
         raise SettingError(
             f"{source}: recipe {given['recipe']} is for tuner {recipe['tuner']}, not for {plain['tuner']}"

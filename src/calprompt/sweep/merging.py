@@ -63,9 +63,10 @@ def _settings(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(cell(row.get(name)) for name in SETTINGS if name not in PLACES)
 
 
-def _progress(row: Mapping[str, Any]) -> int:
+def _progress(row: Mapping[str, Any]) -> tuple[int, bool]:
+    """How little a row says: the smaller, the more a run got done; one that has a folder says more than one without."""
     status = row.get("status")
-    return PROGRESS.index(status) if status in PROGRESS else len(PROGRESS)
+    return (PROGRESS.index(status) if status in PROGRESS else len(PROGRESS), row.get("run") is None)
 
 
 def _differences(

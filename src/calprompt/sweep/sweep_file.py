@@ -1,19 +1,19 @@
 """Sweep files: a grid of runs in a few lines of YAML.
 
-    settings: {backbone: pocket, shots: 16}        the same in all runs
-    recipe: coop-pocket                            so are the settings of a recipe; others go over it
-    axes:                                          every combination
-      data: [pocket_photos, pocket_signs]
+    settings: {backbone: pocket, shots: 16}     # the same in all runs
+    axes:                                       # every combination
+      data: [pocket_photos, pocket_animals]
       loss: [ce, tcpt]
-    zip:                                           what belongs together, one place after the other
-      - {tuner: [coop, kgcoop], lr: [0.0006, 0.006]}
-    exclude: [{tuner: kgcoop, data: pocket_signs}]
+    zip:                                        # what belongs together, one row after another
+      - recipe: [coop-tcpt, maple-tcpt]         # settings of recipes; others go over them
+        lr: [0.0006, 0.0035]
+    exclude: [{tuner: maple, data: pocket_photos}]
     seeds: [1, 2, 3]
-    calibrators: [temperature, dac]                what finished runs are measured with
-    transfer: [pocket_animals_line]                what finished runs are evaluated on besides
+    calibrators: [temperature, dac]             # what finished runs are measured with
+    transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
     device: cpu
-    threads: 1                                     of a run
-    workers: 2                                     runs at a time
+    threads: 1                                  # of a run
+    workers: 2                                  # runs at a time
 
 Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading a file needs
 neither torch nor data nor weights.
