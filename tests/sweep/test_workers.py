@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -16,10 +15,8 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.sweep import LocalExecutor, Outcome, Task, plan_sweep, read_sweep, run_sweep
-from calprompt.sweep.expansion import Cell
-from calprompt.sweep.local import begin_worker
-from sweep import sweeps
+from calprompt.sweep import LocalExecutor, Task, plan_sweep, read_sweep, run_sweep
+from sweep import deadly, sweeps
 
 SETTINGS = {"epochs": 40, "lr": 0.002}
 
@@ -55,8 +52,7 @@ def started(*words: object) -> subprocess.Popen[str]:
 
 
 def finished(out: Path) -> int:
-    records = [path for path in out.glob("*/run.json")]
-    return sum('"status": "finished"' in path.read_text("utf-8") for path in records)
+    return sum('"status": "finished"' in path.read_text("utf-8") for path in out.glob("*/run.json"))
 
 
 def is_gone(process: int) -> bool:
@@ -68,80 +64,53 @@ def is_gone(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks for processes in /proc")
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    """A worker is killed, the command is interrupted, its successor is killed, and then two finish it together."""
+    """A worker is killed, the command interrupted; two at once go on, of which one is killed and the other finishes."""
     axes = {"data": [str(samples.feature_file()), str(samples.pictures())], "loss": ["ce", "tcpt"]}
-    file = sweeps.write(tmp_path / "tiny.yaml", axes=axes, seeds=[1, 2], settings=SETTINGS, workers=2)
+    file = sweeps.write(tmp_path / "tiny.yaml", axes=axes, seeds=[1, 2], settings=SETTINGS, workers=1)
     calm, out = tmp_path / "calm", tmp_path / "out"
     run_sweep(plan_sweep(read_sweep(file), calm), executor=sweeps.Here())
     expected = sweeps.table(calm)
-    pause = random.Random(7)
 
     first = started("sweep", file, "--out", out)
     wait_until(lambda: list(out.glob("*/checkpoint.safetensors")), first)
-    victims = children(first.pid)
-    assert len(victims) == 2
-    os.kill(victims[0], signal.SIGKILL)
-    wait_until(lambda: len(children(first.pid)) == 2 and is_gone(victims[0]), first)
-    time.sleep(pause.uniform(0, 0.2))
-    workers = children(first.pid)
+    (victim,) = children(first.pid)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: is_gone(victim) and children(first.pid), first)
+    (worker,) = children(first.pid)
+    before = finished(out)
+    wait_until(lambda: finished(out) > before, first)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to all of its processes
-    said, complaints = first.communicate(timeout=60)
+    _, complaints = first.communicate(timeout=60)
     assert first.returncode == 130, complaints
     assert "interrupted; the same command continues" in complaints
     assert "Traceback" not in complaints
-    assert all(map(is_gone, workers))
-    note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))
-    assert note["passes"][0]["left"] == 8 - note["passes"][0]["computed"] > 0
+    assert is_gone(worker)
+    note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))["passes"][0]
+    assert note["left"] == 8 - note["computed"] > 0
 
-    second = started("sweep", file, "--out", out, "--workers", 1)
-    wait_until(lambda: children(second.pid), second)
-    workers, before = children(second.pid), finished(out)
-    wait_until(lambda: finished(out) > before or second.poll() is not None, second)
+    second, third = (started("sweep", file, "--out", out) for _ in range(2))
+    wait_until(lambda: children(second.pid) and finished(out) > note["computed"] + 1, second)
+    (worker,) = children(second.pid)
     os.kill(second.pid, signal.SIGKILL)
     second.communicate()
+    said, complaints = third.communicate(timeout=240)
+    assert third.returncode == 0, said + complaints
+    assert finished(out) == 8
+    assert sweeps.table(out) == expected
+    assert not [path for path in out.rglob("*") if path.name.startswith(".") or "checkpoint" in path.name]
     end = time.monotonic() + 20
-    while not all(map(is_gone, workers)):  # they follow whoever started them
+    while not is_gone(worker):  # it follows whoever started it
         assert time.monotonic() < end
         time.sleep(0.05)
 
-    both = [started("sweep", file, "--out", out, "--workers", 1) for _ in range(2)]
-    for process in both:
-        said, complaints = process.communicate(timeout=240)
-        assert process.returncode == 0, said + complaints
-    assert finished(out) == 8
-    assert sweeps.table(out) == expected
-    leftovers = {path.name for path in out.rglob("*") if path.name.startswith(".") or "checkpoint" in path.name}
-    assert not leftovers
-
-
-def deadly(task: Task) -> Outcome:
-    """Kills its process, unless a file says that it did so before as often as it should."""
-    marks = Path(task.out) / task.cell.key
-    lives = int(task.cell.settings["lives"])
-    count = len(list(Path(task.out).glob(f"{task.cell.key}-*")))
-    marks.with_name(f"{task.cell.key}-{count}").touch()
-    if count < lives:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return Outcome(task, "finished", reason=os.environ["OMP_NUM_THREADS"])
-
-
-class Named(Cell):
-    """A cell that is told apart by its lives."""
-
-    key = property(lambda self: f"lives{self.settings['lives']}")  # type: ignore[assignment]
-
 
 def test_a_run_that_kills_every_worker_fails_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    )
-    from sweep.test_workers import Named as Cells
-    from sweep.test_workers import deadly as work
-
-    tasks = [Task(Cells({"lives": lives}), str(tmp_path)) for lives in (0, 1, 9)]
+    paths = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    tasks = [Task(deadly.Lives({"lives": lives}), str(tmp_path)) for lives in (0, 1, 9)]
     starts: list[str] = []
     executor = LocalExecutor(2, threads=3, kills=1, on_start=lambda task: starts.append(task.cell.key))
-    outcomes = {outcome.task.cell.key: outcome for outcome in executor.map([tasks], work)}
+    outcomes = {outcome.task.cell.key: outcome for outcome in executor.map([tasks], deadly.work)}
     assert {key: outcome.status for key, outcome in outcomes.items()} == {
         "lives0": "finished",
         "lives1": "finished",
@@ -150,4 +119,3 @@ def test_a_run_that_kills_every_worker_fails_and_stops_nothing(tmp_path: Path, m
     assert outcomes["lives9"].reason == "its worker was killed 2 times; is there enough memory?"
     assert outcomes["lives0"].reason == "3"  # threads
     assert sorted(starts) == ["lives0", "lives1", "lives1", "lives9", "lives9"]
-    assert begin_worker.__doc__

@@ -26,7 +26,7 @@ from multiprocessing.connection import wait as wait_for_end
 from calprompt.sweep.executors import Outcome, Task, Work
 from calprompt.sweep.folders import FAILED
 
-KILLS = 3  # of its worker that a run survives
+KILLS = 5  # of its worker that a run survives
 PATIENCE = 5.0  # seconds in which a worker has to stop by itself
 
 
@@ -168,16 +168,13 @@ def begin_worker(threads: int) -> None:
     """What a worker does first: pins its threads, leaves interrupts to its parent, and ends when that is gone.
 
     Args:
-        threads: Of torch.
+        threads: Of torch, which is imported with the first task and takes them from the environment.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def _leave(*_: object) -> None:
