@@ -233,6 +233,25 @@ def test_damaged_runs(tmp_path: Path) -> None:
     assert sweeps.table(out) == whole
 
 
+def test_what_a_run_left_when_it_was_killed_at_the_very_end_is_cleared(tmp_path: Path) -> None:
+    file, out = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1]), tmp_path / "out"
+    done(file, out)
+    rest = next(out.glob("*/run.json")).with_name("checkpoint.safetensors")
+    rest.touch()
+    assert planned(file, out).count("interrupted") == 1
+    assert done(file, out).computed == 0
+    assert not rest.exists()
+
+
+def test_runs_of_earlier_versions_are_found(tmp_path: Path) -> None:
+    """Their records have fewer settings."""
+    file, out = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1]), tmp_path / "out"
+    done(file, out)
+    samples.edit_record(next(out.glob("*/run.json")).parent, lambda record: record["config"].pop("val_shots"))
+    assert planned(file, out).count("finished") == 1
+    assert b",missing," not in sweeps.table(out)
+
+
 def test_a_damaged_journal_is_written_again(tmp_path: Path) -> None:
     file, out = sweeps.write(tmp_path / "tiny.yaml", seeds=[1]), tmp_path / "out"
     done(file, out)

@@ -61,7 +61,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             record = read_record(place.parent)
         except CalpromptError:
             continue  # most likely another run; `run` looks at the folder of this one
-        if not is_same_run(record, wanted):
+        if not _is_same(record, wanted):
             continue
         if wanted["template"] is None and record["template"] not in templates:
             continue
@@ -82,7 +82,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
     return None
 
 
-def is_same_run(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
     current = record.get("results") == RESULTS
     first = RESULTS == 1 and "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION

@@ -235,5 +235,16 @@ def _pyarrow() -> tuple[Any, Any]:
 def _kind(arrow: Any, name: str) -> Any:
     if name in TEXTS:
         return arrow.string()
-    whole = ("images", "classes", "shots", "views", "chunk", "epochs", "batch_size", "warmup_epochs", "seed")
+    whole = (
+        "images",
+        "classes",
+        "shots",
+        "val_shots",
+        "views",
+        "chunk",
+        "epochs",
+        "batch_size",
+        "warmup_epochs",
+        "seed",
+    )
     return arrow.int64() if name in (*whole, "diagnose_every", "peak_memory") else arrow.float64()

@@ -10,8 +10,9 @@ from typing import Any
 
 from calprompt.hardware import processor_name
 from calprompt.parallel import available_cores
+from calprompt.runs.folder import CHECKPOINT
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.folders import FAILED, FINISHED, MISSING, Found, RunFolders, missing_transfers
+from calprompt.sweep.folders import FAILED, FINISHED, INTERRUPTED, MISSING, Found, RunFolders, missing_transfers
 from calprompt.sweep.journal import Journal
 from calprompt.sweep.sweep_file import Sweep
 
@@ -107,6 +108,8 @@ def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> 
         if status == FINISHED and missing_transfers(found.run.folder, sweep.transfer):
             reason = journal.failures.get(cell.key)
             status, seconds = FAILED if reason else "transfer", None
+        elif status == FINISHED and (found.run.folder / CHECKPOINT).is_file():
+            status = INTERRUPTED  # killed between its last two steps: one look is left to do
         planned.append(PlannedCell(cell, status, found.run.folder, reason, seconds))
     usual = max(1, available_cores() // sweep.threads)
     if any(str(cell.settings.get("device", "cpu")) != "cpu" for cell in sweep.cells):
