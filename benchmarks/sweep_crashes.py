@@ -43,6 +43,18 @@ def started(file: Path, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
+def wait_for_work(process: subprocess.Popen[bytes], out: Path, since: float) -> None:
+    """Until some run has written something; processes that only import their libraries have little to lose."""
+    while process.poll() is None:
+        for path in out.glob("*/*"):
+            try:
+                if path.stat().st_mtime > since:
+                    return
+            except OSError:
+                continue
+        time.sleep(0.02)
+
+
 def finished(out: Path) -> dict[str, str]:
     """Finished runs, and when each was begun for the last time."""
     records = [json.loads(path.read_text("utf-8")) for path in sorted(out.glob("*/run.json"))]
@@ -53,7 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest", type=float, default=30.0, help="seconds between two kills, at most")
+    parser.add_argument("--longest", type=float, default=2.0, help="seconds from a sign of work to a kill, at most")
+    parser.add_argument("--working", type=float, default=0.8, help="share of kills that wait for a sign of work")
     args = parser.parse_args()
     draw = random.Random(args.seed)
     content = {
@@ -72,6 +85,8 @@ def main() -> None:
         kills, twice, process = 0, 0, started(file, out)
         known: dict[str, str] = {}
         while kills < args.kills:
+            if draw.random() < args.working:
+                wait_for_work(process, out, time.time())
             time.sleep(draw.uniform(0.0, args.longest))
             if process.poll() is not None:  # it was faster: begin in a new folder
                 out = Path(place, f"out{kills}")

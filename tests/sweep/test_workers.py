@@ -77,8 +77,6 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: is_gone(victim) and children(first.pid), first)
     (worker,) = children(first.pid)
-    before = finished(out)
-    wait_until(lambda: finished(out) > before, first)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to all of its processes
     _, complaints = first.communicate(timeout=60)
     assert first.returncode == 130, complaints
@@ -87,9 +85,10 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     assert is_gone(worker)
     note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))["passes"][0]
     assert note["left"] == 8 - note["computed"] > 0
+    before = finished(out)
 
     second, third = (started("sweep", file, "--out", out) for _ in range(2))
-    wait_until(lambda: children(second.pid) and finished(out) > note["computed"] + 1, second)
+    wait_until(lambda: children(second.pid) and finished(out) > before + 1, second)
     (worker,) = children(second.pid)
     os.kill(second.pid, signal.SIGKILL)
     second.communicate()

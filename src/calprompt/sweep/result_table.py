@@ -30,6 +30,10 @@ TEXTS = {
     *("backbone", "data", "tuner", "options", "loss", "protocol", "template", "device", "dtype", "backbone_config"),
     *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "processor"),
 }
+WHOLE = {
+    *("images", "classes", "shots", "val_shots", "views", "chunk"),
+    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every", "peak_memory"),
+}
 MODELS = ("tuned", "zero-shot")
 PARTS = ("base", "novel", "all")
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
@@ -235,16 +239,4 @@ def _pyarrow() -> tuple[Any, Any]:
 def _kind(arrow: Any, name: str) -> Any:
     if name in TEXTS:
         return arrow.string()
-    whole = (
-        "images",
-        "classes",
-        "shots",
-        "val_shots",
-        "views",
-        "chunk",
-        "epochs",
-        "batch_size",
-        "warmup_epochs",
-        "seed",
-    )
-    return arrow.int64() if name in (*whole, "diagnose_every", "peak_memory") else arrow.float64()
+    return arrow.int64() if name in WHOLE else arrow.float64()
