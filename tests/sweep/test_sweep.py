@@ -13,11 +13,12 @@ import pytest
 import samples
 from calprompt import files
 from calprompt.cli import main
+from calprompt.cli.sweep_display import show_sweep
 from calprompt.errors import CalpromptError
 from calprompt.files import locked
 from calprompt.runs import Resources
 from calprompt.runs.folder import load_run
-from calprompt.sweep import Outcome, SweepPlan, SweepState, plan_sweep, read_sweep, run_sweep
+from calprompt.sweep import Outcome, SweepPlan, SweepState, Task, plan_sweep, read_sweep, run_sweep
 from calprompt.sweep import driver as driver_module
 from calprompt.sweep import work as work_module
 from sweep import sweeps
@@ -259,3 +260,33 @@ def test_a_damaged_journal_is_written_again(tmp_path: Path) -> None:
     assert planned(file, out).count("finished") == 2
     done(file, out, verify=True)
     assert len(journal(out)["passes"]) == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_picture_on_a_terminal_and_lines_elsewhere(
+    tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1") if terminal else monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "150")
+    file = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": [GOOD, BAD]}, seeds=[1])
+    cells = read_sweep(file).cells
+    state = SweepState(2, estimate=60.0, running=[cells[1].title])
+    finished = Outcome(Task(cells[0], "out"), "finished", seconds=1.5, warnings=("look at this",))
+    failed = Outcome(Task(cells[1], "out"), "failed", reason="the loss is not finite", seconds=0.5)
+    with show_sweep() as watch:
+        watch(state, None)
+        state.done.append(finished)
+        watch(state, finished)
+        state.done.append(failed)
+        state.running.clear()
+        watch(state, failed)
+    said = capfd.readouterr().err
+    assert "look at this" in said
+    assert "the loss is not finite" in said
+    if terminal:
+        assert "2/2" in said
+        assert "1 failed" in said
+        assert "runs/h" in said
+    else:
+        assert said.splitlines()[0].startswith("1 of 2  ce, seed 1  finished, 1.5 s (")
+        assert said.splitlines()[-1] == "2 of 2  ce + 1e30*moments, seed 1  failed, 0.5 s: the loss is not finite"
