@@ -13,8 +13,8 @@ HEAD = """\
 # Command line
 
 Every command answers `--help`. The exit status is 0 if the command worked, 2 for a mistake in what it was given, and
-130 if it was interrupted; `calprompt doctor` ends with 1 if it found a problem. Flags of `train` override the recipe,
-which overrides the defaults.
+130 if it was interrupted; `calprompt doctor` ends with 1 if it found a problem, and `calprompt sweep` if a run failed.
+Flags of `train` override the recipe, which overrides the defaults.
 """
 
 

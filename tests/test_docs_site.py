@@ -42,6 +42,7 @@ ROOMS = [
     "calibrators",
     "metrics",
     "runs",
+    "sweep",
     "evaluation",
     "export",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -35,12 +36,17 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
     Traceback (most recent call last):
     calprompt.errors.SettingError: option minutes must be a whole number, got 'ten'
     """
-    hints = get_type_hints(function)
+    hints = _hints(function)
     for name, value in values.items():
         allowed = _alternatives(hints.get(name, Any))
         if not any(_fits(value, hint) for hint in allowed):
             words = " or ".join(_WORDS.get(get_origin(hint) or hint, str(hint)) for hint in allowed)
             raise SettingError(f"{what} {name} must be {words}, got {value!r}")
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -15,13 +15,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import calprompt
-from calprompt.cli import cache, data, demo, doctor, evaluate, export, fit, names, predict, show, train, transfer
+from calprompt.cli import (
+    cache,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    fit,
+    names,
+    predict,
+    results,
+    show,
+    sweep,
+    train,
+    transfer,
+)
 from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
-COMMANDS = (demo, fit, predict, evaluate, export, train, transfer, show, names, data, cache, doctor)
-RESUMABLE = (train.train, demo.demo, fit.fit)
+COMMANDS = (demo, fit, predict, evaluate, export, train, transfer, sweep, results, show, names, data, cache, doctor)
+RESUMABLE = (train.train, demo.demo, fit.fit, sweep.sweep)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Those of the command line, unless given.
 
     Returns:
-        0 if it worked, 1 if `doctor` found a problem, 2 for a mistake of the user's, 130 if it was interrupted, 141 if
-        nobody reads its output.
+        0 if it worked, 1 if `doctor` found a problem or a run of `sweep` failed, 2 for a mistake of the user's, 130 if
+        it was interrupted, 141 if nobody reads its output.
     """
     parser = create_parser()
     args = parser.parse_args(arguments)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +13,7 @@ import torch
 
 from calprompt.doctor.examination import describe
 from calprompt.doctor.finding import NOTE, OK, PROBLEM, Finding
+from calprompt.hardware import processor_name
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural
 
@@ -76,19 +75,6 @@ def check_accelerators() -> Iterator[Finding]:
         else:
             built = "this macOS is too old" if torch.backends.mps.is_built() else "this torch is built without it"
             yield Finding("mps", OK, f"not available: {built}")
-
-
-def processor_name() -> str:
-    """What the processor calls itself."""
-    with suppress(OSError):
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    if sys.platform == "darwin":
-        with suppress(OSError, subprocess.SubprocessError):
-            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    return platform.processor() or platform.machine()
 
 
 def usable_cores() -> int:

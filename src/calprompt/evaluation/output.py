@@ -81,6 +81,7 @@ def _run(name: str, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "run": name,
         "fingerprint": evaluation.run.record.get("fingerprint"),
+        "logits": evaluation.run.logits_digests,
         "splits": {split: {"images": n, "classes": C} for split, (n, C) in evaluation.sizes.items()},
         "val_images": evaluation.val_images,
         "calibrators": [

@@ -84,18 +84,7 @@ class RunConfig:
             load_extension(path)
         if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
             object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
-        for name, least in (("shots", 1), ("val_shots", 0), ("views", 0), ("chunk", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(f"{name} must be at least {least}, got {value}")
-        if not 0 < self.crop <= 1:
-            raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
-        if self.template is not None:
-            fill_template(self.template, "class")
-        if self.protocol not in PROTOCOLS:
-            raise unknown("protocol", self.protocol, PROTOCOLS)
-        if self.dtype not in DTYPES:
-            raise SettingError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
+        check_values(vars(self))
         self._check_methods()
 
     def _check_methods(self) -> None:
@@ -128,3 +117,24 @@ class RunConfig:
     def record(self) -> dict[str, Any]:
         """As plain data."""
         return {**asdict(self), "options": dict(self.options), "imports": list(self.imports)}
+
+
+def check_values(settings: Mapping[str, Any]) -> None:
+    """Raise for values that no run can have, among settings of the right types; needs no torch.
+
+    Args:
+        settings: Some or all of those of `RunConfig`.
+    """
+    for name, least in (("shots", 1), ("val_shots", 0), ("views", 0), ("chunk", 1)):
+        value = settings.get(name)
+        if value is not None and value < least:
+            raise SettingError(f"{name} must be at least {least}, got {value}")
+    crop = settings.get("crop", 1.0)
+    if not 0 < crop <= 1:
+        raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {crop}")
+    if settings.get("template") is not None:
+        fill_template(settings["template"], "class")
+    if settings.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
+        raise unknown("protocol", settings["protocol"], PROTOCOLS)
+    if settings.get("dtype", DTYPES[0]) not in DTYPES:
+        raise SettingError(f"dtype must be one of {', '.join(DTYPES)}; got {settings['dtype']!r}")

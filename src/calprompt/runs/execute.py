@@ -26,6 +26,7 @@ from calprompt.data import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
+from calprompt.hardware import peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
 from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -78,6 +79,7 @@ def run(
         CalpromptError: for whatever is wrong with the settings, the data or the folder.
     """
     timings: dict[str, float] = {}
+    reset_peak_memory()
     resources = resources or Resources(store=store)
     with clock(timings, "load"):
         planned = config if isinstance(config, RunPlan) else plan(config, resources=resources, progress=progress)
@@ -123,7 +125,8 @@ def _run_in(
             with suppress(OSError):  # such as a full disk, which is then what is raised already
                 write_record(folder, record)
             raise
-        record = write_record(folder, record | {"status": "finished", "ended": now()})
+        record |= {"status": "finished", "ended": now(), "peak_memory": peak_memory()}
+        record = write_record(folder, record)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return Run(folder, record, metrics)
 

@@ -51,7 +51,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         base=settings.get("base"),
         upright=bool(settings.get("exif", False)),
     )
-    wanted = _record(settings)
+    wanted = settings_record(settings)
     if wanted is None:
         return None
     name = readable_id(wanted["tuner"], dataset.name, wanted["shots"], wanted["training"]["seed"])
@@ -97,8 +97,12 @@ def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return sorted(map(extension_digest, wanted["imports"])) == record.get("imports", [])
 
 
-def _record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings as a run's record has them; None if they are not even of the right names and types."""
+def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings as a run's record has them; None if they are not even of the right names and types.
+
+    Args:
+        settings: Of `RunConfig` and, among them, of `TrainingConfig`; what is not given has its default.
+    """
     training = {field.name: settings[field.name] for field in fields(TrainingConfig) if field.name in settings}
     record: dict[str, Any] = {}
     for field in fields(RunConfig):

@@ -120,6 +120,12 @@ class Run:
         what = f"{config['tuner']} ({config['loss']}), {self.record['data']['name']}"
         return f"{what}, {shots}, seed {config['training']['seed']}"
 
+    @property
+    def logits_digests(self) -> dict[str, str | None]:
+        """Checksums of all logits that it is evaluated from: its own under an empty name, others by their data."""
+        records = {"": self.record, **{transfer.name: transfer.record for transfer in self.transfers}}
+        return {name: record.get("files", {}).get(LOGITS) for name, record in records.items()}
+
     def history(self) -> list[dict[str, float]]:
         """One record per epoch."""
         return read_history(self.folder, self.record)

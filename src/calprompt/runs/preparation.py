@@ -14,6 +14,7 @@ import calprompt
 from calprompt import tuners
 from calprompt.clip import Backbone
 from calprompt.errors import CalpromptError
+from calprompt.hardware import processor_name
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
 from calprompt.runs.config import RunConfig
@@ -104,6 +105,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
             "open_clip": version("open_clip_torch"),
             "python": platform.python_version(),
         },
+        "hardware": {"processor": processor_name(), "threads": torch.get_num_threads()},
     }
 
 

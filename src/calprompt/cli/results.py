@@ -1,0 +1,91 @@
+"""`calprompt results`: one table of all runs in a folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import create_command
+from calprompt.errors import SettingError
+from calprompt.files import write_bytes
+
+if TYPE_CHECKING:
+    from calprompt.sweep import Table
+
+EXAMPLES = """\
+  calprompt results runs/main
+  calprompt results runs/main --filter tuner=coop --filter split=novel --csv coop.csv
+  calprompt results runs/main --merge other-machine.csv more-runs/ --csv all.csv
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `results` to the commands of a parser."""
+    parser = create_command(
+        commands,
+        "results",
+        help="one table of all runs in a folder, finished and not",
+        description="Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
+        "metrics, settings, versions and times. Runs that failed or are missing are rows with their status.",
+        examples=EXAMPLES,
+    )
+    parser.set_defaults(command=results)
+    add = parser.add_argument
+    add("out", metavar="OUT", help="folder of runs, or a table that was written before")
+    add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")
+    add("--csv", metavar="FILE", help="write the table as CSV; - is standard output")
+    add("--parquet", metavar="FILE", help="write the table as Parquet, which needs pyarrow")
+    add("--no-times", action="store_true", help="without time and memory: the same runs are the same bytes")
+    add("--merge", nargs="+", default=[], metavar="OTHER", help="tables or folders of other machines to add")
+    add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the folder's sweeps)")
+
+
+def results(args: argparse.Namespace) -> None:
+    """Make the table, write it down, and print what is in it."""
+    from calprompt.sweep import merge_tables
+
+    wanted = dict(_pair(text) for text in args.filter)
+    with show_progress() as progress:
+        tables = [_table(place, args.calibrators, progress) for place in (args.out, *args.merge)]
+    table = (merge_tables(tables) if args.merge else tables[0].sorted()).filter(**wanted)
+    times = not args.no_times
+    if args.csv == "-":
+        sys.stdout.write(table.to_csv(times=times).decode())
+    elif args.csv is not None:
+        write_bytes(Path(args.csv).expanduser(), table.to_csv(times=times))
+    if args.parquet is not None:
+        write_bytes(Path(args.parquet).expanduser(), table.to_parquet(times=times))
+    if args.csv != "-":
+        _print(table)
+        for path in filter(None, (args.csv, args.parquet)):
+            output().print(path, markup=False, soft_wrap=True)
+
+
+def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
+    from calprompt.sweep import read_table
+    from calprompt.sweep import results as collect
+
+    if Path(place).expanduser().is_dir():
+        return collect(place, calibrators=calibrators, progress=progress)
+    return read_table(place)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")
+    return name, value
+
+
+def _print(table: Table) -> None:
+    """Means over datasets and seeds, by tuner, loss, calibrator and split; and how many runs are in which state."""
+    from calprompt.cli.results_table import means_table, status_lines
+
+    console = output()
+    if any(row.get("model") for row in table.rows):
+        console.print(means_table(table))
+    for line in status_lines(table):
+        console.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,47 @@
+"""What a process computes on, and how much memory it took at most."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+PROCESS = Path("/proc/self")  # of Linux
+
+
+@cache
+def processor_name() -> str:
+    """What the processor calls itself."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def reset_peak_memory() -> None:
+    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life."""
+    with suppress(OSError):
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory() -> int | None:
+    """Bytes of memory that the process held at most; None if the system does not say."""
+    with suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return 1024 * int(found[1])
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

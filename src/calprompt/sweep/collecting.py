@@ -1,0 +1,144 @@
+"""From a folder of runs to one table: what every run reached, and which runs of the folder's sweeps are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import CalpromptError, NotFoundError
+from calprompt.evaluation.settings import NONE, normalized_spec
+from calprompt.files import canonical_json
+from calprompt.progress import Progress, silent
+from calprompt.runs.folder import load_run
+from calprompt.sweep.expansion import record_key
+from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
+from calprompt.sweep.journal import Journal, read_journals
+from calprompt.sweep.measuring import measure_run
+from calprompt.sweep.result_table import CLASSES_FILE, MODELS, VERSIONS, Table
+from calprompt.sweep.sweep_plan import total_seconds
+from calprompt.text import slug
+
+
+def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progress: Progress = silent) -> Table:
+    """The table of all runs in a folder.
+
+    A run that is not finished has one row, with its status and the reason; so has a run that a sweep of the folder
+    misses. Metrics are empty there.
+
+    Args:
+        out: Folder of runs.
+        calibrators: What to measure with; those of the folder's sweeps, unless given.
+        progress: Shows how far it is.
+
+    Returns:
+        A row per run, model, calibrator and split.
+
+    Raises:
+        NotFoundError: if there is no such folder.
+    """
+    out = Path(out).expanduser()
+    if not out.is_dir():
+        raise NotFoundError(f"there is no folder of runs at {out}")
+    journals = read_journals(out)
+    wanted = [spec for journal in journals for spec in journal.calibrators] if calibrators is None else calibrators
+    specs = list(dict.fromkeys((NONE, *map(normalized_spec, wanted))))
+    transfers: dict[str, list[str]] = {}
+    for journal in journals:
+        for key in journal.cells:
+            transfers[key] = list(dict.fromkeys((*transfers.get(key, []), *journal.transfer)))
+    rows: list[dict[str, Any]] = []
+    there: set[str] = set()
+    folders = list(run_folders(out))
+    for number, found in enumerate(folders):
+        progress("reading runs", number, len(folders), found.run.folder.name)
+        key = record_key(found.run.record["config"]) if found.status != DAMAGED else ""
+        there.add(key)
+        rows += _run_rows(found, specs, transfers.get(key, []))
+    progress("reading runs", len(folders), len(folders), "")
+    return Table((*rows, *_missing_rows(journals, there)), str(out)).sorted()
+
+
+def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a run folder, whatever became of it."""
+    record = found.run.record
+    if found.status == DAMAGED:
+        yield {"run": found.run.folder.name, "status": DAMAGED, "reason": found.reason}
+        return
+    common = {
+        "run": found.run.folder.name,
+        "fingerprint": record["fingerprint"],
+        "status": found.status,
+        "reason": found.reason,
+        "dataset": record["data"]["name"],
+        **setting_columns(record["config"]),
+        **{f"version_{name}": record.get("versions", {}).get(name) for name in VERSIONS},
+        "processor": record.get("hardware", {}).get("processor"),
+    }
+    if found.status != FINISHED:
+        yield common
+        return
+    common |= {
+        "seconds_train": record.get("timings", {}).get("train"),
+        "seconds_total": total_seconds(record),
+        "peak_memory": record.get("peak_memory"),
+    }
+    try:
+        run = load_run(found.run.folder)
+        measured = measure_run(run, specs)
+    except CalpromptError as error:
+        yield common | {"status": DAMAGED, "reason": str(error)}
+        return
+    for row in _measured_rows(measured, specs):
+        yield {**common, **row}
+    evaluated = {slug(transfer.name) for transfer in run.transfers}
+    for name in transfers:
+        if slug(name) not in evaluated:
+            yield common | {"status": MISSING, "split": name}
+
+
+def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One row per model, calibrator and split, of numbers or of the reason why there are none."""
+    run = measured["runs"][0]
+    numbers: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in measured["rows"]:
+        numbers.setdefault((row["model"], row["calibrator"], row["split"]), {})[row["metric"]] = row["value"]
+    for entry in run["calibrators"]:
+        model, calibrator = entry["model"], entry["calibrator"]
+        if model not in MODELS or calibrator not in specs:
+            continue
+        for split in dict.fromkeys((*run["splits"], *entry["not_applicable"])):
+            values = numbers.get((model, calibrator, split), {})
+            kept = {name: value for name, value in values.items() if name not in _THRESHOLDS}
+            yield {
+                "model": model,
+                "calibrator": calibrator,
+                "split": split,
+                "reason": entry["not_applicable"].get(split),
+                **run["splits"].get(split, {}),
+                **kept,
+            }
+
+
+_THRESHOLDS = ("threshold", "coverage_at_threshold", "error_at_threshold")  # which depend on what was asked for
+
+
+def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict[str, Any]]:
+    """One row for every cell of the folder's sweeps that has no run folder."""
+    seen = set(there)
+    for journal in journals:
+        for key, config in journal.cells.items():
+            if key not in seen:
+                seen.add(key)
+                reason = journal.failures.get(key)
+                yield {"status": FAILED if reason else MISSING, "reason": reason, **setting_columns(config)}
+
+
+def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a run as columns; what is no number or text is JSON."""
+    flat = {**{name: value for name, value in config.items() if name != "training"}, **config["training"]}
+    flat[CLASSES_FILE] = flat.pop("classes", None)
+    return {
+        name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value
+        for name, value in flat.items()
+    }

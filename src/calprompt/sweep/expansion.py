@@ -1,0 +1,270 @@
+"""From a grid to its runs: axes multiply, zipped settings go side by side, some combinations are left out.
+
+runs = |axis 1| · … · |axis n| · |zip group 1| · … · |seeds| − excluded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.files import canonical_json
+from calprompt.options import check_types
+from calprompt.registry import unknown
+from calprompt.runs.config import RunConfig, check_values
+from calprompt.runs.finished import ADDED, settings_record
+from calprompt.runs.recipes import RUN, TRAINING, read_recipe
+from calprompt.sweep.names import check_names
+from calprompt.training_config import TrainingConfig
+
+OPTION = "options."
+NAMES = ("recipe", *RUN, *TRAINING)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep, by its settings.
+
+    Attributes:
+        settings: Of `RunConfig` and, among them, of `TrainingConfig`.
+        varied: Those that differ between the runs of the sweep.
+    """
+
+    settings: Mapping[str, Any]
+    varied: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """All settings, as the record of its run has them."""
+        record = settings_record(self.settings)
+        if record is None:
+            raise SettingError(f"settings must be plain values, got {dict(self.settings)}")
+        return record
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of all settings: what the run is called before its images and weights are known."""
+        return record_key(self.record)
+
+    @property
+    def title(self) -> str:
+        """What is particular of it, in a line."""
+        bare = ("tuner", "loss", "data")
+        words = [str(value) if name in bare else f"{name} {value}" for name, value in self.varied.items()]
+        return ", ".join(words) or str(self.settings["data"])
+
+
+def record_key(record: Mapping[str, Any]) -> str:
+    """Digest of the settings in the record of a run, which may be of an earlier version that had fewer."""
+    return hashlib.sha256(canonical_json({**ADDED, **record})).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a sweep file says of its runs.
+
+    Attributes:
+        source: What errors call the file.
+        recipe: Settings that all others go over.
+        settings: The same in all runs.
+        axes: Name -> values, of which every combination is a run.
+        zipped: Groups of names -> values of equal number, taken side by side.
+        exclude: Partial settings of the runs that are left out; a list stands for any of its values.
+        seeds: Of the runs.
+    """
+
+    source: str
+    recipe: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    zipped: Sequence[Mapping[str, Sequence[Any]]] = ()
+    exclude: Sequence[Mapping[str, Any]] = ()
+    seeds: Sequence[int] | None = None
+
+
+def expand(grid: Grid) -> tuple[Cell, ...]:
+    """All runs of a grid, the last axis going fastest and seeds last of all.
+
+    Raises:
+        SettingError: for names, lengths and values that make no sense, with the file and the key.
+    """
+    factors = _factors(grid)
+    fixed = {**({"recipe": grid.recipe} if grid.recipe else {}), **grid.settings}
+    hidden = _hidden(grid.zipped)
+    excluded = [False] * len(grid.exclude)
+    cells: dict[str, Cell] = {}
+    checked: set[tuple[str, str]] = set()
+    for combination in itertools.product(*factors):
+        varied = {name: value for part in combination for name, value in part.items()}
+        settings = _resolve(fixed, varied, grid.source)
+        hits = [_matches(partial, {**fixed, **varied}, settings) for partial in grid.exclude]
+        excluded = [before or hit for before, hit in zip(excluded, hits, strict=True)]
+        if any(hits):
+            continue
+        cell = Cell(settings, _shown({name: varied[name] for name in varied if name not in hidden}, settings))
+        _check(cell, grid.source, checked)
+        if cell.key in cells:
+            raise SettingError(
+                f"{grid.source}: two runs are the same: {cells[cell.key].title}; and {cell.title}. Leave one out"
+            )
+        cells[cell.key] = cell
+    for place, hit in enumerate(excluded):
+        if not hit:
+            raise SettingError(f"{grid.source}: exclude[{place}] leaves out nothing: {dict(grid.exclude[place])}")
+    if not cells:
+        raise SettingError(f"{grid.source}: exclude leaves out all runs")
+    return tuple(cells.values())
+
+
+def _factors(grid: Grid) -> list[list[dict[str, Any]]]:
+    """What is multiplied: each a list of settings that go together."""
+    source = grid.source
+    places: dict[Any, str] = {}
+
+    def claim(name: Any, where: str) -> str:
+        _check_name(name, source, where)
+        if name in places:
+            raise SettingError(f"{source}: {name} stands under {places[name]} and under {where}; leave one out")
+        places[name] = where
+        return str(name)
+
+    if grid.recipe is not None:
+        places["recipe"] = "recipe"
+    for name in grid.settings:
+        _check_name(name, source, "settings")
+        if name != "options" and not str(name).startswith(OPTION):  # options of all runs and of some add up
+            claim(name, "settings")
+    factors = []
+    for name, values in grid.axes.items():
+        claim(name, "axes")
+        factors.append([{name: value} for value in _values(values, source, f"axes.{name}")])
+    for place, group in enumerate(grid.zipped):
+        where = f"zip[{place}]"
+        if not isinstance(group, Mapping) or not group:
+            raise SettingError(f"{source}: {where} must be names with lists of values, got {group!r}")
+        columns = {}
+        for name, values in group.items():
+            claim(name, where)
+            columns[name] = _values(values, source, f"{where}.{name}", repeated=True)
+        lengths = {name: len(values) for name, values in columns.items()}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise SettingError(f"{source}: {where} takes values side by side, and {shown}; give all as many")
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if any(row in rows[:number] for number, row in enumerate(rows)):
+            raise SettingError(f"{source}: {where} has the same values twice")
+        factors.append(rows)
+    for place, partial in enumerate(grid.exclude):
+        if not isinstance(partial, Mapping) or not partial:
+            raise SettingError(f"{source}: exclude[{place}] must be settings such as tuner: coop, got {partial!r}")
+        for name in partial:
+            _check_name(name, source, f"exclude[{place}]")
+    if grid.seeds is not None:
+        claim("seed", "seeds")
+        factors.append([{"seed": seed} for seed in grid.seeds])
+    return factors
+
+
+def _check_name(name: Any, source: str, where: str) -> None:
+    known = name in NAMES or (isinstance(name, str) and name.startswith(OPTION) and name != OPTION)
+    if not known:
+        raise unknown(f"setting in {source}, {where}:", str(name), [*NAMES, f"{OPTION}NAME"])
+
+
+def _values(values: Any, source: str, where: str, repeated: bool = False) -> list[Any]:
+    if not isinstance(values, list):
+        raise SettingError(f"{source}: {where} must be a list of values, got {values!r}")
+    if not values:
+        raise SettingError(f"{source}: {where} is empty; give it a value, or leave it out")
+    twice = [value for place, value in enumerate(values) if value in values[:place]]
+    if twice and not repeated:
+        raise SettingError(f"{source}: {where} has {twice[0]!r} twice")
+    return values
+
+
+def _resolve(fixed: Mapping[str, Any], varied: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Settings of a run: its recipe's, over them those of all runs, then its own; options are merged one by one."""
+    given = {**fixed, **varied}
+    recipe = dict(_recipe(given["recipe"], source)) if "recipe" in given else {}
+    plain = {name: value for name, value in given.items() if name not in ("recipe", "options")}
+    options = dict(recipe.get("options", {}))
+    for part in (fixed, varied):
+        whole = part.get("options") or {}
+        if not isinstance(whole, Mapping):
+            raise SettingError(f"{source}: options must be names with values, such as {{context: 4}}; got {whole!r}")
+        single = {name.removeprefix(OPTION): value for name, value in part.items() if name.startswith(OPTION)}
+        twice = sorted(set(whole) & set(single))
+        if twice:
+            raise SettingError(f"{source}: {OPTION}{twice[0]} stands by itself and in options; leave one out")
+        options |= {**whole, **single}
+    plain = {name: value for name, value in plain.items() if not name.startswith(OPTION)}
+    if "tuner" in plain and plain["tuner"] != recipe.get("tuner", plain["tuner"]):
+        raise SettingError(
+            f"{source}: recipe {given['recipe']} is for tuner {recipe['tuner']}, not for {plain['tuner']}"
+        )
+    settings = {**recipe, **plain, "options": options}
+    if isinstance(settings.get("imports"), list):
+        settings["imports"] = tuple(settings["imports"])
+    return settings
+
+
+@cache
+def _recipe(name: Any, source: str) -> Mapping[str, Any]:
+    try:
+        return read_recipe(str(name))[1]
+    except CalpromptError as error:
+        raise type(error)(f"{source}: recipe: {error}") from error
+
+
+def _matches(partial: Mapping[str, Any], given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether a run has all of some settings, as the file or its recipe says them."""
+
+    def has(name: str, wanted: Any) -> bool:
+        if name == "options":
+            return all(has(f"{OPTION}{option}", value) for option, value in wanted.items())
+        option = settings["options"].get(name.removeprefix(OPTION)) if name.startswith(OPTION) else None
+        value = option if name.startswith(OPTION) else settings.get(name, given.get(name))
+        return bool(value == wanted or (isinstance(wanted, list) and value in wanted))
+
+    return all(has(name, wanted) for name, wanted in partial.items())
+
+
+def _shown(varied: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's line says: tuner, loss and data first, if they are varied, then the rest."""
+    named = {"tuner": settings["tuner"]} if "recipe" in varied and "tuner" in settings else {}
+    first = {name: varied[name] for name in ("tuner", "loss", "data") if name in varied}
+    rest = {name: value for name, value in varied.items() if name != "recipe" and name not in first}
+    return {**named, **first, **rest}
+
+
+def _hidden(zipped: Sequence[Mapping[str, Sequence[Any]]]) -> set[str]:
+    """Names that a run's line need not say: of zipped settings, the first that tells all rows apart is enough."""
+    hidden: set[str] = set()
+    for group in zipped:
+        distinct = [name for name, values in group.items() if len({repr(value) for value in values}) == len(values)]
+        hidden |= set(group) - set(distinct[:1]) if distinct else set()
+    return hidden
+
+
+def _check(cell: Cell, source: str, checked: set[tuple[str, str]]) -> None:
+    """Raise for settings that no run can have; values in `checked` are known to be right, and new ones join them."""
+    settings = cell.settings
+    lacking = [name for name in ("backbone", "data") if name not in settings]
+    if lacking:
+        raise SettingError(f"{source}: {lacking[0]} is missing; put it under settings or axes")
+    new = {name: value for name, value in settings.items() if (name, repr(value)) not in checked}
+    try:
+        for kind in (RunConfig, TrainingConfig):
+            check_types("setting", kind.__init__, new)
+        check_values(new)
+        check_names(settings)
+        _ = cell.key  # which looks at the settings of training
+    except CalpromptError as error:
+        which = f"{cell.title}: " if cell.varied else ""
+        raise type(error)(f"{source}: {which}{error}") from error
+    checked |= {(name, repr(value)) for name, value in new.items()}

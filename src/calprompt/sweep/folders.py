@@ -1,0 +1,126 @@
+"""What is in a folder of runs: which runs of a sweep are there, and how far each of them is. Needs no weights.
+
+A run is found by its settings: a folder whose record has all of them, and whose backbone and imported files are what
+they were as far as that is known without loading them. Its images are not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calprompt.clip.identity import identify_backbone
+from calprompt.errors import CalpromptError
+from calprompt.extensions import extension_digest
+from calprompt.runs.folder import RECORD, RESULTS, TRANSFER, TRANSFERS, Run, read_record
+from calprompt.runs.planning import FIRST_VERSION
+from calprompt.runs.planning import RESULTS as EDITION
+from calprompt.runs.target import Target
+from calprompt.sweep.expansion import Cell, record_key
+from calprompt.text import slug
+
+FINISHED, FAILED, RUNNING, INTERRUPTED, MISSING, DAMAGED = (
+    "finished",
+    "failed",
+    "running",
+    "interrupted",
+    "missing",
+    "damaged",
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run folder.
+
+    Attributes:
+        run: As far as its record says; without metrics and transfers.
+        status: finished, failed, running, interrupted or damaged.
+        reason: Why it failed, or cannot be read.
+    """
+
+    run: Run
+    status: str
+    reason: str | None = None
+
+
+@dataclass
+class RunFolders:
+    """All runs in a folder, by their settings.
+
+    Attributes:
+        out: The folder.
+        by_key: Digest of all settings -> the runs that have them; more than one if images or weights have changed.
+        damaged: Run folders whose record cannot be read.
+    """
+
+    out: Path
+    by_key: dict[str, list[Found]] = field(default_factory=dict)
+    damaged: list[Found] = field(default_factory=list)
+    _weights: dict[tuple[Any, ...], str | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, out: str | Path) -> RunFolders:
+        """Look at all run folders in a folder; none, if there is no such folder."""
+        folders = cls(Path(out).expanduser())
+        for found in run_folders(folders.out):
+            if found.status == DAMAGED:
+                folders.damaged.append(found)
+            else:
+                folders.by_key.setdefault(record_key(found.run.record["config"]), []).append(found)
+        return folders
+
+    def find(self, cell: Cell) -> Found | None:
+        """The run of a sweep's cell: the finished one, if there is one; None if there is nothing of it."""
+        known = [found for found in self.by_key.get(cell.key, []) if self._is_current(found.run.record)]
+        finished = [found for found in known if found.status == FINISHED]
+        return next(iter(finished or known), None)
+
+    def _is_current(self, record: dict[str, Any]) -> bool:
+        """Whether a run is what its settings would give today, as far as is known without weights and images."""
+        versions = record.get("versions", {})
+        first = EDITION == 1 and "results" not in record and versions.get("calprompt") == FIRST_VERSION
+        config = record["config"]
+        if record.get("results") != EDITION and not first:
+            return False
+        if self._fingerprint(config) not in (None, record["backbone"]["fingerprint"]):
+            return False
+        try:
+            return sorted(map(extension_digest, config["imports"])) == record.get("imports", [])
+        except CalpromptError:
+            return False
+
+    def _fingerprint(self, config: dict[str, Any]) -> str | None:
+        """Of a backbone, if it was loaded on this machine before and its files are what they were."""
+        key = (config["backbone"], config.get("backbone_config"), config["dtype"])
+        if key not in self._weights:
+            identity = identify_backbone(key[0], config=key[1], dtype=key[2])
+            self._weights[key] = None if identity is None else identity.fingerprint
+        return self._weights[key]
+
+
+def run_folders(out: Path) -> Iterator[Found]:
+    """Every run folder in a folder, in the order of their names."""
+    for path in sorted(out.glob(f"*/{RECORD}")):
+        folder = path.parent
+        try:
+            run = Run(folder, read_record(folder))
+        except CalpromptError as error:
+            yield Found(Run(folder, {}), DAMAGED, str(error))
+            continue
+        status = run.status
+        if status == FINISHED and not all((folder / name).is_file() for name in RESULTS):
+            status = INTERRUPTED
+        yield Found(run, status, run.record.get("reason"))
+
+
+def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:
+    """What a finished run was not evaluated on yet.
+
+    Args:
+        folder: Of the run.
+        targets: What it is to be evaluated on, each with a name.
+    """
+    return [target for target in targets if not (folder / TRANSFERS / slug(str(target.name)) / TRANSFER).is_file()]

@@ -1,0 +1,242 @@
+"""The table of results: a row per run, model, calibrator and split, with every metric, every setting and what it took.
+
+Rows are in an order of their own, whoever made them in whatever order, and are written as the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import DamagedFileError, NotFoundError, SettingError
+from calprompt.evaluation.tables import csv_bytes
+from calprompt.registry import unknown
+from calprompt.runs.recipes import RUN, TRAINING
+
+IDENTITY = ("run", "fingerprint", "status", "reason", "dataset", "model", "calibrator", "split")
+COUNTS = ("images", "classes")
+SETTINGS = (*RUN, *TRAINING)
+VERSIONS = ("calprompt", "torch", "open_clip", "python")
+TIMES = ("seconds_train", "seconds_total", "peak_memory")
+TEXTS = {
+    *IDENTITY,
+    *(f"version_{name}" for name in VERSIONS),
+    *("backbone", "data", "tuner", "options", "loss", "protocol", "template", "device", "dtype", "backbone_config"),
+    *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "processor"),
+}
+WHOLE = {
+    *("images", "classes", "shots", "val_shots", "views", "chunk"),
+    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every", "peak_memory"),
+}
+MODELS = ("tuned", "zero-shot")
+PARTS = ("base", "novel", "all")
+CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
+
+
+@dataclass(frozen=True)
+class Table:
+    """Results as rows.
+
+    Attributes:
+        rows: Column -> value; what is not known is None, and never 0.
+        source: What errors call it.
+        decimals: Column -> digits behind the point that a file rounded its numbers to.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    source: str = "results"
+    decimals: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """Identity, counts, metrics, settings, versions, hardware, times."""
+        found = {column for row in self.rows for column in row}
+        after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
+        after += [*(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
+        return [*IDENTITY, *COUNTS, *sorted(found - {*IDENTITY, *COUNTS, *after}), *after]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The columns that are metrics."""
+        return [name for name in self.columns[len(IDENTITY) + len(COUNTS) :] if name not in _FIXED]
+
+    def sorted(self) -> Table:
+        """The same rows in the order of all tables."""
+        return Table(tuple(sorted(self.rows, key=_place)), self.source, self.decimals)
+
+    def filter(self, **wanted: str) -> Table:
+        """The rows that have some values, given as text.
+
+        Args:
+            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`.
+
+        Raises:
+            UnknownNameError: if there is no such column.
+        """
+        for name in wanted:
+            if name not in self.columns and not name.startswith("options."):
+                raise unknown("column", name, self.columns)
+
+        def value(row: Mapping[str, Any], name: str) -> str:
+            if name.startswith("options."):
+                options = json.loads(row.get("options") or "{}")
+                return cell(options.get(name.removeprefix("options.")))
+            return cell(row.get(name))
+
+        rows = tuple(row for row in self.rows if all(value(row, name) == text for name, text in wanted.items()))
+        return Table(rows, self.source, self.decimals)
+
+    def to_csv(self, *, times: bool = True) -> bytes:
+        """The table as CSV in UTF-8; the same rows are the same bytes.
+
+        Args:
+            times: With the columns of time and memory, which differ from one time to the next.
+        """
+        columns = [name for name in self.columns if times or name not in TIMES]
+        return csv_bytes(columns, ({name: cell(row.get(name)) for name in columns} for row in self.rows))
+
+    def to_parquet(self, *, times: bool = True) -> bytes:
+        """The table as a Parquet file, with numbers as numbers.
+
+        Args:
+            times: With the columns of time and memory.
+
+        Raises:
+            SettingError: if pyarrow is not installed.
+        """
+        arrow, parquet = _pyarrow()
+        columns = [name for name in self.columns if times or name not in TIMES]
+        data = {name: arrow.array([row.get(name) for row in self.rows], type=_kind(arrow, name)) for name in columns}
+        stream = io.BytesIO()
+        parquet.write_table(arrow.table(data), stream)
+        return stream.getvalue()
+
+
+_FIXED = {
+    *TIMES,
+    "processor",
+    CLASSES_FILE,
+    *(name for name in SETTINGS if name != "classes"),
+    *(f"version_{name}" for name in VERSIONS),
+}
+
+
+def read_table(path: str | Path) -> Table:
+    """A table from a CSV or Parquet file that `calprompt results` wrote.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        CalpromptError: if it is not there, or is no such table.
+    """
+    path = Path(path).expanduser()
+    if path.suffix == ".parquet":
+        _, parquet = _pyarrow()
+        try:
+            rows = tuple(parquet.read_table(path).to_pylist())
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
+        return _checked(Table(rows, str(path)), set(rows[0]) if rows else set(IDENTITY))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            texts = list(csv.DictReader(file))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no table or folder of runs at {path}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DamagedFileError(f"cannot read the table {path}: {error}") from error
+    table = _checked(Table((), str(path)), set(texts[0]) if texts else set(IDENTITY))
+    try:
+        rows = tuple({name: _value(name, text) for name, text in row.items()} for row in texts)
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is not a table of results: {error}") from error
+    return Table(rows, table.source, _decimals(texts))
+
+
+def _checked(table: Table, columns: set[str]) -> Table:
+    lacking = [name for name in IDENTITY if name not in columns]
+    if lacking:
+        raise DamagedFileError(f"{table.source} is not a table of results, it has no column {lacking[0]}")
+    return table
+
+
+def cell(value: Any) -> str:
+    """A value as text; numbers with all of their digits.
+
+    >>> cell(0.1), cell(None), cell(16), cell(True), cell({"context": 4}), cell("tcpt")
+    ('0.1', '', '16', 'true', '{"context":4}', 'tcpt')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return repr(value) if isinstance(value, float) else json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None or text == "":
+        return None
+    if name in TEXTS:
+        return text
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+def _decimals(rows: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    """How many digits behind the point the numbers of each column have at most."""
+    found: dict[str, int] = {}
+    for row in rows:
+        for name, text in row.items():
+            if text and name not in TEXTS:
+                exponent = Decimal(text).as_tuple().exponent
+                found[name] = max(found.get(name, 0), -exponent if isinstance(exponent, int) else 0)
+    return found
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where a row stands: by data, tuner, loss, shots and seed, then by everything else that tells rows apart."""
+    first = [row.get(name) for name in ("dataset", "data", "tuner", "loss", "shots", "seed")]
+    rest = [row.get(name) for name in (*SETTINGS, "fingerprint", "run")]
+    model, split = row.get("model"), str(row.get("split") or "")
+    where, _, part = split.rpartition("/")
+    inside = [
+        _rank(MODELS, model),
+        row.get("calibrator") not in (None, "none"),
+        row.get("calibrator"),
+        where,
+        _rank(PARTS, part),
+        split,
+    ]
+    return tuple(_comparable(value) for value in (*first, *rest, *inside))
+
+
+def _rank(known: Sequence[str], name: Any) -> int:
+    return known.index(name) if name in known else len(known)
+
+
+def _comparable(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return (1, float(value), "")
+    return (0, 0.0, "") if value is None else (2, 0.0, cell(value))
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SettingError(
+            "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write a table with csv=FILE"
+        ) from error
+    return pyarrow, parquet
+
+
+def _kind(arrow: Any, name: str) -> Any:
+    if name in TEXTS:
+        return arrow.string()
+    return arrow.int64() if name in WHOLE else arrow.float64()

@@ -1,0 +1,223 @@
+"""Sweep files: a grid of runs in a few lines of YAML.
+
+    settings: {backbone: pocket, shots: 16}     # the same in all runs
+    axes:                                       # every combination
+      data: [pocket_photos, pocket_animals]
+      loss: [ce, tcpt]
+    zip:                                        # what belongs together, one row after another
+      - recipe: [coop-tcpt, maple-tcpt]         # settings of recipes; others go over them
+        lr: [0.0006, 0.0035]
+    exclude: [{tuner: maple, data: pocket_photos}]
+    seeds: [1, 2, 3]
+    calibrators: [temperature, dac]             # what finished runs are measured with
+    transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
+    device: cpu
+    threads: 1                                  # of a run
+    workers: 2                                  # runs at a time
+
+Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading a file needs
+neither torch nor data nor weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.options import check_types
+from calprompt.registry import unknown
+from calprompt.runs.target import Target
+from calprompt.runs.yaml_reader import Reader
+from calprompt.sweep.expansion import Cell, Grid, expand
+from calprompt.sweep.names import check_calibrator
+from calprompt.text import parse_problem, slug
+
+KEYS = {
+    "recipe": str,
+    "settings": dict,
+    "axes": dict,
+    "zip": list,
+    "exclude": list,
+    "seeds": list,
+    "calibrators": list,
+    "transfer": list,
+    "device": str,
+    "threads": int,
+    "workers": int,
+}
+WORDS = {str: "text", dict: "names with values", list: "a list", int: "a whole number of at least 1"}
+PACKAGE = "paper"  # the folder of sweeps that the package has, and the beginning of their names
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs, and what is done with each of them.
+
+    Attributes:
+        name: Of the file, without its folder and ending.
+        cells: The runs, in the order of the file.
+        calibrators: What finished runs are measured with, besides nothing at all.
+        transfer: What finished runs are evaluated on besides their own test images.
+        threads: That a run computes with.
+        workers: Runs at a time; as many as there are cores for, if None.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    calibrators: tuple[str, ...] = ()
+    transfer: tuple[Target, ...] = ()
+    threads: int = 1
+    workers: int | None = None
+
+
+class _UniqueKeys(Reader):
+    """YAML in which a name that stands twice in one place is an error, instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise SettingError(f"{key.value!r} stands twice in one place, the second time in line {key_line(key)}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def key_line(node: yaml.Node) -> int:
+    """The line of a file that something stands in, counted from 1."""
+    return int(node.start_mark.line) + 1
+
+
+def available() -> list[str]:
+    """Names of the package's sweep files, such as paper/main."""
+    folder = files("calprompt") / "recipes" / PACKAGE
+    return sorted(f"{PACKAGE}/{file.name.removesuffix('.yaml')}" for file in folder.iterdir())
+
+
+def read_sweep(source: str | Path, *, root: str | None = None, device: str | None = None) -> Sweep:
+    """Read a sweep file.
+
+    Args:
+        source: Path of a YAML file, or the name of one of the package's, such as paper/main.
+        root: Folder that has the datasets, instead of what the file says.
+        device: Where to compute, instead of what the file says.
+
+    Returns:
+        The runs that the file stands for, each with all of its settings.
+
+    Raises:
+        SettingError: if the file cannot be read, or says something that makes no sense; with the file and the key.
+
+    >>> sweep = read_sweep("paper/main")
+    >>> len(sweep.cells), sweep.cells[0].settings["tuner"], sweep.calibrators
+    (1155, 'coop', ('temperature', 'dac'))
+    """
+    name, text = _text(str(source))
+    try:
+        content = yaml.load(text, _UniqueKeys)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SettingError(f"{source} is not YAML: {parse_problem(error)}") from error
+    except ValueError as error:
+        raise SettingError(f"{source}: {error}") from error
+    return parse_sweep(content, name, str(source), root=root, device=device)
+
+
+def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None, device: str | None = None) -> Sweep:
+    """A sweep from what its file contains.
+
+    Args:
+        content: Of the YAML file.
+        name: Of the sweep.
+        source: What errors call the file.
+        root: Instead of the setting of the file.
+        device: Instead of the setting of the file.
+    """
+    if not isinstance(content, dict):
+        raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
+    _check_keys(content, source)
+    settings = dict(content.get("settings") or {})
+    if "device" in content:
+        if "device" in settings:
+            raise SettingError(f"{source}: device stands under settings and beside it; leave one of them out")
+        settings["device"] = content["device"]
+    settings |= {key: value for key, value in (("root", root), ("device", device)) if value is not None}
+    grid = Grid(
+        source=source,
+        recipe=content.get("recipe"),
+        settings=settings,
+        axes=content.get("axes") or {},
+        zipped=content.get("zip") or [],
+        exclude=content.get("exclude") or [],
+        seeds=content.get("seeds"),
+    )
+    calibrators = tuple(content.get("calibrators") or ())
+    for place, spec in enumerate(calibrators):
+        _located(f"{source}: calibrators[{place}]", check_calibrator, spec, bool(settings.get("imports")))
+    transfer = _targets(content.get("transfer") or [], source, settings.get("root"))
+    return Sweep(name, expand(grid), calibrators, transfer, content.get("threads", 1), content.get("workers"))
+
+
+def _text(source: str) -> tuple[str, str]:
+    """Name and text of a sweep file."""
+    if source in available():
+        path = files("calprompt") / "recipes" / f"{source}.yaml"
+        return source.partition("/")[2], path.read_text(encoding="utf-8")
+    if Path(source).suffix not in (".yaml", ".yml"):
+        raise unknown("sweep", source, [*available(), "or a path that ends in .yaml"])
+    try:
+        return slug(Path(source).stem), Path(source).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot read sweep {source}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingError(f"sweep {source} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _check_keys(content: Mapping[str, Any], source: str) -> None:
+    for key, value in content.items():
+        if key not in KEYS:
+            raise unknown(f"key in {source}:", str(key), KEYS)
+        kind = KEYS[key]
+        wrong = not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1)
+        if wrong and not (value is None and kind in (dict, list)):
+            raise SettingError(f"{source}: {key} must be {WORDS[kind]}, got {value!r}")
+        if value is not None and key in ("seeds", "calibrators", "transfer") and not value:
+            raise SettingError(f"{source}: {key} is empty; leave it out, or say at least one")
+        if key in ("seeds", "calibrators") and value:
+            twice = [each for place, each in enumerate(value) if each in value[:place]]
+            if twice:
+                raise SettingError(f"{source}: {key} has {twice[0]!r} twice")
+
+
+def _targets(entries: list[Any], source: str, root: str | None) -> tuple[Target, ...]:
+    """What runs are evaluated on, each under a name that is known before its data are."""
+    found: dict[str, Target] = {}
+    known = list(Target.__dataclass_fields__)
+    for place, entry in enumerate(entries):
+        where = f"{source}: transfer[{place}]"
+        given = {"data": entry} if isinstance(entry, str) else entry
+        if not isinstance(given, dict) or "data" not in given:
+            raise SettingError(f"{where} must be data, or settings with data among them; got {entry!r}")
+        for key in given:
+            if key not in known:
+                raise unknown(f"setting in {where}:", str(key), known)
+        _located(where, check_types, "setting", Target.__init__, given)
+        path = Path(str(given["data"]))
+        usual = slug(path.stem if path.suffix else path.name)
+        target = _located(where, lambda given=given, usual=usual: Target(**{"root": root, "name": usual, **given}))
+        if slug(str(target.name)) in found:
+            raise SettingError(f"{where} has the name {target.name} of another; give it one of its own with name")
+        found[slug(str(target.name))] = target
+    return tuple(found.values())
+
+
+def _located(where: str, check: Any, *args: Any) -> Any:
+    """What a check returns; its error says where in the file."""
+    try:
+        return check(*args)
+    except CalpromptError as error:
+        raise type(error)(f"{where}: {error}") from error

@@ -1,0 +1,149 @@
+"""A sweep before it works: what is there, what is to be done, and how long that may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from calprompt.hardware import processor_name
+from calprompt.parallel import available_cores
+from calprompt.runs.folder import CHECKPOINT
+from calprompt.sweep.expansion import Cell
+from calprompt.sweep.folders import FAILED, FINISHED, INTERRUPTED, MISSING, Found, RunFolders, missing_transfers
+from calprompt.sweep.journal import Journal
+from calprompt.sweep.sweep_file import Sweep
+
+KINDS: tuple[tuple[str, ...], ...] = (  # of runs that take as long as each other, the nearest first
+    ("backbone", "data", "tuner", "loss", "options", "shots", "views", "crop", "protocol", "dtype"),
+    ("backbone", "data", "tuner", "shots", "protocol", "dtype"),
+    ("backbone", "data", "tuner"),
+)
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell of a sweep, and what there is of it.
+
+    Attributes:
+        cell: Its settings.
+        status: finished, failed, interrupted, running, missing, or transfer: finished but for other data.
+        folder: Of its run, if there is one.
+        reason: Why it failed.
+        seconds: That it may take; None if nothing like it was measured on this machine.
+    """
+
+    cell: Cell
+    status: str
+    folder: Path | None = None
+    reason: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep will do.
+
+    Attributes:
+        sweep: The sweep.
+        out: Folder of its runs.
+        planned: All cells and what there is of them.
+        workers: Runs at a time.
+        damaged: Run folders in `out` whose record cannot be read.
+    """
+
+    sweep: Sweep
+    out: Path
+    planned: tuple[PlannedCell, ...]
+    workers: int
+    damaged: tuple[Found, ...] = ()
+
+    def to_do(self, *, retry_failed: bool = False, verify: bool = False) -> list[PlannedCell]:
+        """The cells that have to be worked on.
+
+        Args:
+            retry_failed: Those that failed before as well.
+            verify: Finished ones as well, to see that their images and files are what they were.
+        """
+        skipped = {FAILED: not retry_failed, FINISHED: not verify}
+        return [each for each in self.planned if not skipped.get(each.status, False)]
+
+    def count(self, status: str) -> int:
+        """How many cells have a status."""
+        return sum(each.status == status for each in self.planned)
+
+    def estimate(self, cells: Iterable[PlannedCell]) -> float | None:
+        """Seconds by the clock that some cells may take; None if there is one of a kind that was never measured."""
+        seconds = [each.seconds for each in cells]
+        known = [each for each in seconds if each is not None]
+        if len(known) < len(seconds):
+            return None
+        return max(sum(known) / self.workers, max(known, default=0.0))
+
+
+def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> SweepPlan:
+    """Look at what there is of a sweep, without data or weights.
+
+    Args:
+        sweep: What `read_sweep` returned.
+        out: Folder of its runs.
+        workers: Runs at a time, instead of what the sweep says.
+
+    Returns:
+        What is there and what is to be done.
+    """
+    out = Path(out).expanduser()
+    folders, journal = RunFolders.read(out), Journal.of(sweep, out)
+    pace = Pace(found for same in folders.by_key.values() for found in same)
+    planned = []
+    for cell in sweep.cells:
+        found, seconds = folders.find(cell), pace.seconds(cell.record)
+        if found is None:
+            reason = journal.failures.get(cell.key)
+            planned.append(PlannedCell(cell, FAILED if reason else MISSING, None, reason, seconds))
+            continue
+        status, reason = found.status, found.reason
+        if status == FINISHED and missing_transfers(found.run.folder, sweep.transfer):
+            reason = journal.failures.get(cell.key)
+            status, seconds = FAILED if reason else "transfer", None
+        elif status == FINISHED and (found.run.folder / CHECKPOINT).is_file():
+            status = INTERRUPTED  # killed between its last two steps: one look is left to do
+        planned.append(PlannedCell(cell, status, found.run.folder, reason, seconds))
+    usual = max(1, available_cores() // sweep.threads)
+    if any(str(cell.settings.get("device", "cpu")) != "cpu" for cell in sweep.cells):
+        usual = 1  # an accelerator is shared only on demand
+    return SweepPlan(sweep, out, tuple(planned), workers or sweep.workers or usual, tuple(folders.damaged))
+
+
+class Pace:
+    """Seconds of runs, from those that were measured on this machine.
+
+    Args:
+        measured: Run folders, of which the finished ones count that were never interrupted.
+    """
+
+    def __init__(self, measured: Iterable[Found]) -> None:
+        self.rates: dict[str, list[float]] = {}
+        for found in measured:
+            record = found.run.record
+            here = record.get("hardware", {}).get("processor") == processor_name()
+            if found.status != FINISHED or not here or record.get("resumed_after_epoch"):
+                continue
+            for kind in _kinds(record["config"]):
+                self.rates.setdefault(kind, []).append(total_seconds(record))
+
+    def seconds(self, config: dict[str, Any]) -> float | None:
+        """That a run of these settings may take; None if nothing like it was measured."""
+        return next((mean(self.rates[kind]) for kind in _kinds(config) if kind in self.rates), None)
+
+
+def _kinds(config: dict[str, Any]) -> list[str]:
+    training = {name: config["training"].get(name) for name in ("epochs", "batch_size", "autocast")}
+    return [repr(([config.get(name) for name in names], config.get("device"), training)) for names in KINDS]
+
+
+def total_seconds(record: dict[str, Any]) -> float:
+    """Of a run from its record: loading, features, training and evaluation together."""
+    return round(sum(record.get("timings", {}).values()), 3)

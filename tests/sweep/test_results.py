@@ -1,0 +1,226 @@
+"""The table of results: every run has its rows, what is missing says so, and tables of machines fit together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import samples
+from calprompt.cli import main
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluations
+from calprompt.metrics import metrics
+from calprompt.runs.config import RunConfig
+from calprompt.runs.folder import EVALUATION, load_run
+from calprompt.sweep import Table, merge_tables, plan_sweep, read_sweep, read_table, results, run_sweep
+from calprompt.sweep import measuring as measuring_module
+from calprompt.sweep.result_table import TIMES
+from calprompt.training_config import TrainingConfig
+from sweep import sweeps
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs, one that diverged, and one whose data are missing."""
+    place = tmp_path_factory.mktemp("made")
+    axes = {"loss": ["ce", "tcpt", "ce + 1e30*moments"], "data": [str(samples.feature_file())]}
+    file = sweeps.write(place / "tiny.yaml", axes=axes, seeds=[1], calibrators=["temperature", "vector"])
+    run_sweep(plan_sweep(read_sweep(file), place / "out"), executor=sweeps.Here(), store=False)
+    more = sweeps.write(place / "more.yaml", axes={"data": [str(place / "none.safetensors")]}, seeds=[1])
+    run_sweep(plan_sweep(read_sweep(more), place / "out"), executor=sweeps.Here(), store=False)
+    return place / "out"
+
+
+@pytest.fixture
+def out(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def rows(text: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text.decode())))
+
+
+def test_every_run_has_its_rows(out: Path) -> None:
+    table = results(out)
+    finished = [row for row in table.rows if row["status"] == "finished"]
+    assert len(finished) == 2 * 2 * 3 * 2  # runs, models, calibrators, splits
+    run = load_run(next(path.parent for path in sorted(out.glob("*/metrics.json"))))
+    by = {(row["model"], row["calibrator"], row["split"]): row for row in finished if row["run"] == run.folder.name}
+    for split in ("base", "novel"):
+        for metric in metrics.available():
+            assert by["tuned", "none", split][metric] == run.metrics[split][metric]
+            assert by["zero-shot", "none", split][metric] == run.metrics["zero_shot"][split][metric]
+    assert by["tuned", "none", "base"]["images"] == run.metrics["base"]["images"]
+    assert by["tuned", "vector", "novel"].get("ece") is None  # it is for the classes it was fitted on
+    assert "does not apply to others" in by["tuned", "vector", "novel"]["reason"]
+    row = by["tuned", "temperature", "base"]
+    assert row["fingerprint"] == run.record["fingerprint"]
+    assert json.loads(row["options"]) == {"context": 2}
+    assert (row["epochs"], row["seed"], row["shots"], row["version_calprompt"]) == (3, 1, 4, "0.1.0")
+    assert row["processor"]
+    assert row["seconds_train"] == run.record["timings"]["train"]
+    assert row["seconds_total"] == pytest.approx(sum(run.record["timings"].values()))
+    assert row["peak_memory"] > 10**7
+
+
+def test_every_setting_is_a_column(out: Path) -> None:
+    from dataclasses import fields
+
+    names = {field.name for kind in (RunConfig, TrainingConfig) for field in fields(kind)} - {"training", "classes"}
+    assert names | {"classes_file"} <= set(results(out).columns)
+
+
+def test_what_failed_or_is_missing_says_so(out: Path) -> None:
+    (out / "sweep-more.json").write_text("damaged")  # the cells of that sweep are then not known any more
+    lost = next(path.parent for path in sorted(out.glob("*/metrics.json")))
+    shutil.rmtree(lost)
+    others = [row for row in results(out).rows if row.get("model") is None]
+    assert sorted(row["status"] for row in others) == ["failed", "missing"]
+    assert all(row.get("accuracy") is None for row in others)
+    cells = [each for each in rows(results(out).to_csv()) if each["status"] in ("failed", "missing")]
+    assert {each["ece"] for each in cells} == {""}
+    assert {each["tuner"] for each in cells} == {"coop"}
+
+
+def test_a_cell_that_never_began_has_its_reason(out: Path) -> None:
+    never = [row for row in results(out).rows if row.get("run") is None]
+    assert [row["status"] for row in never] == ["failed"] * 1
+    assert "there is no data at" in never[0]["reason"]
+
+
+def test_measurements_are_made_once_and_only_count_for_their_logits(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = results(out)
+    folder = next(path.parent for path in sorted(out.glob("*/metrics.json")))
+    (folder / EVALUATION).write_text("damaged")
+    assert results(out) == before  # measured again, and kept
+    monkeypatch.setattr(measuring_module, "NONE", "none")
+    with monkeypatch.context() as patch:
+        patch.setattr("calprompt.evaluation.evaluate_run", lambda *_: pytest.fail("was measured already"))
+        assert results(out) == before
+    with_more = results(out, calibrators=["dac"])
+    assert {row.get("calibrator") for row in with_more.rows} == {"none", "dac", None}
+    assert results(out) == before  # what was there is still there
+    intervals = evaluate_run(folder, EvaluationSettings(calibrators=("sals",), bootstrap=5))
+    write_evaluations([intervals])
+    kept = (folder / EVALUATION).read_bytes()
+    assert results(out) == before
+    assert (folder / EVALUATION).read_bytes() == kept  # somebody waited for its intervals
+
+
+def test_a_damaged_finished_run_is_a_row(out: Path) -> None:
+    folder = next(path.parent for path in sorted(out.glob("*/metrics.json")))
+    (folder / "metrics.json").write_text("{}")
+    (row,) = [row for row in results(out).rows if row.get("run") == folder.name]
+    assert row["status"] == "damaged"
+    assert "metrics.json" in row["reason"]
+
+
+def test_tables_are_read_back_and_filtered(out: Path, tmp_path: Path) -> None:
+    table = results(out)
+    (tmp_path / "a.csv").write_bytes(table.to_csv())
+    back = read_table(tmp_path / "a.csv")
+    assert back.to_csv() == table.to_csv()
+    assert back.sorted().to_csv() == table.to_csv()
+    chosen = table.filter(loss="tcpt", split="novel", seed="1", **{"options.context": "2"})
+    assert len(chosen.rows) == 6
+    assert not table.filter(seed="2").rows
+    with pytest.raises(SettingError, match=r"unknown column 'los'\. Did you mean 'loss'"):
+        table.filter(los="ce")
+    assert not set(TIMES) & set(rows(table.to_csv(times=False))[0])
+
+
+def test_commands(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "table.csv"
+    assert main(["results", str(out), "--filter", "loss=ce", "--csv", str(target), "--no-times"]) == 0
+    said = capfd.readouterr().out
+    assert "12 rows of 1 run: 1 finished" in said
+    assert target.read_bytes() == results(out).filter(loss="ce").to_csv(times=False)
+    assert main(["results", str(out), "--csv", "-"]) == 0
+    assert capfd.readouterr().out.encode() == results(out).to_csv()
+    assert main(["results", str(out), "--merge", str(target)]) == 0
+    assert "failed: coop, ce + 1e30*moments" in capfd.readouterr().out
+    assert main(["results", str(out), "--filter", "loss"]) == 2
+    assert main(["results", str(tmp_path / "nowhere")]) == 2
+    assert main(["results", str(target), "--merge", str(tmp_path / "nowhere.csv")]) == 2
+
+
+def test_parquet(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "table.parquet"
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        assert main(["results", str(out), "--parquet", str(target)]) == 2
+        assert "pip install 'calprompt[parquet]'" in " ".join(capfd.readouterr().err.split())
+        return
+    assert main(["results", str(out), "--parquet", str(target)]) == 0
+    assert read_table(target).sorted().to_csv() == results(out).to_csv()
+
+
+def changed(table: Table, source: str = "other", **values: Any) -> Table:
+    """The same, with other values in its first measured row."""
+    place = next(number for number, row in enumerate(table.rows) if row.get("model"))
+    new = {**table.rows[place], **values}
+    return Table((*table.rows[:place], new, *table.rows[place + 1 :]), source)
+
+
+def test_tables_of_several_machines(out: Path, tmp_path: Path) -> None:
+    """Each has half of the runs; together they are the whole, in whatever order."""
+    whole = results(out)
+    halves = []
+    for loss in ("ce", "tcpt"):
+        half = Path(shutil.copytree(out, tmp_path / loss))
+        for path in half.glob("*/run.json"):
+            if load_run(path.parent).record["config"]["loss"] != loss:
+                shutil.rmtree(path.parent)
+        halves.append(results(half))
+        assert any(row["status"] == "missing" for row in halves[-1].rows)
+    both = merge_tables(halves)
+    assert both.to_csv() == merge_tables(halves[::-1]).to_csv()
+    finished = [row for row in both.rows if row["status"] == "finished"]
+    assert finished == [row for row in whole.rows if row["status"] == "finished"]
+    assert merge_tables([both, whole]).to_csv() == whole.to_csv()
+
+
+def test_conflicts_are_shown(out: Path, tmp_path: Path) -> None:
+    table = results(out)
+    value = next(row["ece"] for row in table.rows if row.get("model"))
+    with pytest.raises(CalpromptError) as caught:
+        merge_tables([table, changed(table, ece=value + 1e-6)])
+    assert f"ece is {value!r} in {out} and {value + 1e-6!r} in other" in str(caught.value)
+    with pytest.raises(CalpromptError, match=r"images is 24 in .* and 25 in other"):
+        merge_tables([table, changed(table, images=25)])
+    assert merge_tables([table, changed(table, seconds_train=99.0)]).to_csv() == table.to_csv()
+
+
+def test_rounded_files_are_no_conflict(out: Path, tmp_path: Path) -> None:
+    table = results(out)
+
+    def rounded(digits: int, shift: float = 0.0) -> Table:
+        measured = [
+            {
+                name: round(value + shift, digits) if name in table.metrics and value is not None else value
+                for name, value in row.items()
+            }
+            for row in table.rows
+        ]
+        (tmp_path / "rounded.csv").write_bytes(Table(tuple(measured)).to_csv())
+        return read_table(tmp_path / "rounded.csv")
+
+    assert merge_tables([table, rounded(4)]).to_csv() == table.to_csv()
+    with pytest.raises(CalpromptError, match="different numbers in two tables"):
+        merge_tables([table, rounded(4, shift=0.001)])
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(CalpromptError, match="it has no column run"):
+        read_table(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(CalpromptError, match="cannot read the table"):
+        read_table(tmp_path / "b.csv")
