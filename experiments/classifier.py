@@ -3,6 +3,7 @@
     python experiments/classifier.py compare          accuracy, ECE and NLL on the test images of 12 datasets
     python experiments/classifier.py none-of-these    the stated interval against classes that were never used
     python experiments/classifier.py promises         2,000 random divisions of the test logits of each dataset
+    python experiments/classifier.py tables           prints the tables of docs/classifier.md
 
 `compare` comes first: it keeps the test logits that `promises` divides. Each writes a CSV beside this file; what is in
 it already is not computed again. Every method gets the same 20 training images of each class, drawn with the seed.
@@ -309,14 +310,80 @@ def divide_at_random(
     return held, rest
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of one of the CSV files."""
+    with (HERE / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def tables() -> dict[str, str]:
+    """The tables of docs/classifier.md, as Markdown."""
+    return {"compare": compare_table(), "promises": promises_table(), "none of these": none_table()}
+
+
+def compare_table() -> str:
+    """Accuracy, ECE and NLL of every method on every dataset, and their means over datasets."""
+    rows = read("classifier.csv")
+    methods = ("zero_shot", "coop_as_published", "logistic_regression", "fit_defaults")
+    found = {(row["dataset"], row["method"]): [float(row[name]) for name in ("accuracy", "ece", "nll")] for row in rows}
+    classes = {row["dataset"]: row["classes"] for row in rows}
+
+    def cell(accuracy: float, ece: float, nll: float) -> str:
+        return f"{100 * accuracy:.1f} / {100 * ece:.1f} / {nll:.2f}"
+
+    lines = [
+        "| dataset | classes | zero-shot | CoOp as published | logistic regression | `fit` |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, count in classes.items():
+        lines.append(f"| {name} | {count} | " + " | ".join(cell(*found[name, each]) for each in methods) + " |")
+    means = [np.mean([found[name, each] for name in classes], axis=0) for each in methods]
+    return "\n".join([*lines, "| **mean** | | " + " | ".join(cell(*mean) for mean in means) + " |"])
+
+
+def promises_table() -> str:
+    """What became of the promises over all datasets, by how many images they rested on."""
+    lines = [
+        "| images | promised coverage | coverage, mean and least | all classes | error promise made | and broken |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = read("promises.csv")
+    for kind, n in dict.fromkeys((row["kind"], row["images"]) for row in rows):
+        own = [row for row in rows if (row["kind"], row["images"]) == (kind, n)]
+        coverage = [float(row["coverage"]) for row in own]
+        made, broken = (
+            sum(float(row[name]) * int(row["trials"]) for row in own) for name in ("threshold_made", "threshold_broken")
+        )
+        trials = sum(int(row["trials"]) for row in own)
+        full = np.mean([float(row["all_classes"]) for row in own])
+        lines.append(
+            f"| {n} {kind} | {100 * float(own[0]['coverage_wanted']):.0f} % | {100 * np.mean(coverage):.2f} %, "
+            f"{100 * min(coverage):.2f} % | {100 * full:.0f} % | {made:.0f} of {trials:,} | {broken:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def none_table() -> str:
+    """The stated interval of false accepts against classes that were never used."""
+    lines = ["| dataset | classes known | stated | interval | true | inside |", "|---|---|---|---|---|---|"]
+    for row in read("none_of_these.csv"):
+        stated, low, high, truth = (f"{100 * float(row[name]):.0f}" for name in ("stated", "low", "high", "truth"))
+        inside = "yes" if row["covered"] == "True" else "no"
+        lines.append(f"| {row['dataset']} | {row['classes']} | {stated} % | {low} to {high} % | {truth} % | {inside} |")
+    return "\n".join(lines)
+
+
 def parse() -> Iterator[argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "none-of-these", "promises"))
+    parser.add_argument("what", choices=("compare", "none-of-these", "promises", "tables"))
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 1")
     yield parser.parse_args()
 
 
 if __name__ == "__main__":
     for args in parse():
+        if args.what == "tables":
+            print("\n\n".join(tables().values()))
+            break
         work = {"compare": compare, "none-of-these": none_of_these, "promises": promises}[args.what]
         work(range(1, args.seeds + 1))

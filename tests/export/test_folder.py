@@ -107,7 +107,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("full", "file", "link"):
-        with pytest.raises(SettingError, match=f"{name}' exists already; choose another folder"):
+        with pytest.raises(SettingError, match=f"{name} exists already; choose another folder"):
             export(Predictor(tuned("coop")), tmp_path / name)
     assert sorted(os.listdir(tmp_path)) == ["file", "full", "link"]
     (tmp_path / "empty").mkdir()

@@ -58,6 +58,11 @@ class DecisionRule:
         sure = p.max(axis=1) >= (0.0 if self.min_confidence is None else self.min_confidence)
         return np.asarray(sure if self.open_set is None else sure & self.open_set.accepts(logits))
 
+    def set_rule(self, coverage: float, per_class: bool = False) -> SetRule | None:
+        """The rule of sets of some coverage, if there is one."""
+        found = (rule for rule in self.sets if (rule.coverage, rule.per_class) == (coverage, per_class))
+        return next(found, None)
+
     @property
     def promised(self) -> bool:
         """Whether a promise on errors stands behind what is answered."""
