@@ -47,7 +47,8 @@ def resnet() -> Path:
 
 
 def test_the_matrix_has_every_tuner() -> None:
-    assert set(SMALL) == set(tuners.available())
+    ours = {name for name in tuners.available() if tuners.get(name).__module__.startswith("calprompt.")}
+    assert set(SMALL) == ours, "other tests may have registered more"
 
 
 @pytest.mark.parametrize(

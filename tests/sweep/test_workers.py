@@ -47,7 +47,13 @@ def started(*words: object) -> subprocess.Popen[str]:
     command = sweeps.command(*words)
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, env=sweeps.ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        command,
+        env=sweeps.ENVIRONMENT,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored, if the tests run in the background
     )
 
 
