@@ -20,7 +20,7 @@ SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
     {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums"},
     {"options", "files", "extensions", "class_names", "progress_display"},
-    {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
+    {"executors", "registry", "sealed_files", "tensor_files", "training_config", "pocket"},
     {"clip", "data", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},
@@ -35,7 +35,10 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"__main__"},
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
-LAZY_ROOMS = ("classifier", "clip", "data", "features", "runs", "evaluation", "demo", "doctor", "export", "sweep")
+LAZY_ROOMS = (
+    *("classifier", "clip", "data", "executors", "features", "runs", "evaluation", "demo", "doctor", "export"),
+    "sweep",
+)
 LAZY = ("calprompt", *(f"calprompt.{room}" for room in LAZY_ROOMS))
 
 EAGER = tuple(f"calprompt.{room}" for room in ("metrics", "losses", "calibrators", "tuners", "promises"))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError
+from calprompt.executors import LocalExecutor
 from calprompt.files import is_locked
 from calprompt.sweep.executors import BUSY, Executor, Outcome, Task
 from calprompt.sweep.folders import FAILED
 from calprompt.sweep.journal import Journal
-from calprompt.sweep.local import LocalExecutor
 from calprompt.sweep.ordering import arrange
 from calprompt.sweep.sweep_plan import SweepPlan
 from calprompt.sweep.work import work

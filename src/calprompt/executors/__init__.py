@@ -1,0 +1,21 @@
+"""Executors: groups of tasks, done by processes of this machine or of a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calprompt.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from calprompt.executors.local import LocalExecutor
+    from calprompt.executors.protocol import BUSY, FAILED, FINISHED, Executor, Outcome, Task, Work
+
+__all__ = ["BUSY", "FAILED", "FINISHED", "Executor", "LocalExecutor", "Outcome", "Task", "Work"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "local": ("LocalExecutor",),
+        "protocol": ("BUSY", "FAILED", "FINISHED", "Executor", "Outcome", "Task", "Work"),
+    },
+)
