@@ -20,8 +20,8 @@ SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
     {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums"},
     {"options", "files", "extensions", "class_names", "progress_display"},
-    {"executors", "registry", "sealed_files", "tensor_files", "training_config", "pocket"},
-    {"clip", "data", "losses", "metrics"},
+    {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
+    {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},
     {"training"},
@@ -29,7 +29,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"runs"},
     {"evaluation"},
     {"report"},
-    {"demo", "doctor", "export", "sweep"},
+    {"demo", "doctor", "export", "extraction", "sweep"},
     {"classifier"},
     {"cli"},
     {"__main__"},
@@ -37,7 +37,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
 LAZY_ROOMS = (
     *("classifier", "clip", "data", "executors", "features", "runs", "evaluation", "demo", "doctor", "export"),
-    "sweep",
+    *("extraction", "sweep"),
 )
 LAZY = ("calprompt", *(f"calprompt.{room}" for room in LAZY_ROOMS))
 

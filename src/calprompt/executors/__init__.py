@@ -9,13 +9,28 @@ from calprompt.lazy import lazy_exports
 if TYPE_CHECKING:
     from calprompt.executors.local import LocalExecutor
     from calprompt.executors.protocol import BUSY, FAILED, FINISHED, Executor, Outcome, Task, Work
+    from calprompt.executors.ray import RayExecutor
+    from calprompt.executors.worker_resources import WorkerResources
 
-__all__ = ["BUSY", "FAILED", "FINISHED", "Executor", "LocalExecutor", "Outcome", "Task", "Work"]
+__all__ = [
+    "BUSY",
+    "FAILED",
+    "FINISHED",
+    "Executor",
+    "LocalExecutor",
+    "Outcome",
+    "RayExecutor",
+    "Task",
+    "Work",
+    "WorkerResources",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "local": ("LocalExecutor",),
         "protocol": ("BUSY", "FAILED", "FINISHED", "Executor", "Outcome", "Task", "Work"),
+        "ray": ("RayExecutor",),
+        "worker_resources": ("WorkerResources",),
     },
 )

@@ -22,6 +22,8 @@ class Task:
         calibrators: What to measure it with.
         store: Whether image features are kept on disk for other processes.
         verify: Whether evaluations on other data that are there are looked at again.
+        marker: A file in `out` by which a worker elsewhere tells whether it sees that folder; see `sending`.
+        send_back: Send the folder of the run back, whether a worker sees `out` or not.
     """
 
     cell: Cell
@@ -30,6 +32,8 @@ class Task:
     calibrators: tuple[str, ...] = ()
     store: bool = True
     verify: bool = False
+    marker: str = ""
+    send_back: bool = False
 
     @property
     def key(self) -> str:
