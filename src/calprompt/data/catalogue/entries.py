@@ -6,10 +6,10 @@ Kather, PanNuke and DigestPath are in none of them: their template is the senten
 
 from __future__ import annotations
 
-from calprompt.data.catalogue.digestpath import digestpath_patches
+from calprompt.data.catalogue.digestpath import SLIDES, digestpath_patches
 from calprompt.data.catalogue.entry import Counts, Entry
 from calprompt.data.catalogue.imagenet import ImageNetFolders, VariantFolders
-from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, SplitFile
+from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, Place, SplitFile
 from calprompt.data.catalogue.pannuke import pannuke_patches
 from calprompt.data.catalogue.prepare import imagenet_names, own_split, variants_list
 from calprompt.data.catalogue.raw import ActionLists, CarLists, ClassFolders, FlowerLabels, PetLists, SceneLists
@@ -20,6 +20,8 @@ OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed
 PHOTO = Templates.of("a photo of a {}.")
 BENIGN = {"benign": "benign", "malignant": "malignant"}
 PATCHES = "Make the patches with 'calprompt data prepare {}'"
+BAPLE = Place("images/train", "images/test")  # where BAPLe, which tunes prompts of PLIP and QuiltNet, has images
+BY_PATCH = "overlapping patches of one slide train and test here: the split deals out single patches"
 TISSUES = {
     "ADI": "adipose tissue",
     "BACK": "background",
@@ -243,7 +245,9 @@ FIELD = (
         public="Kather",
         names=("kathercolon", "nct-crc-he"),
         folders=("kather", "kathercolon", "kather_100k_colon", "nct-crc-he"),
-        layout=NamedFolders("NCT-CRC-HE-100K", "CRC-VAL-HE-7K", TISSUES),
+        layout=NamedFolders(
+            (Place("NCT-CRC-HE-100K", "CRC-VAL-HE-7K"), BAPLE, Place("images/train", "images/val")), TISSUES
+        ),
         templates=Templates.of("An H&E image patch of {}."),
         counts=Counts(9, 100_000, 0, 7_180, 4_193, 2_987),
         source="the Zenodo record of Kather et al.: NCT-CRC-HE-100K to train, CRC-VAL-HE-7K to test",
@@ -254,7 +258,7 @@ FIELD = (
         title="PanNuke",
         public="PanNuke",
         folders=("pannuke",),
-        layout=NamedFolders("patches/train", "patches/test", BENIGN, PATCHES),
+        layout=NamedFolders((Place("patches/train", "patches/test"), BAPLE), BENIGN, PATCHES),
         templates=Templates.of("An H&E image of {} tissue."),
         counts=Counts(2, val=0, base=0),
         source="the PanNuke page of Warwick's TIA Centre: folds 1, 2 and 3",
@@ -269,7 +273,15 @@ FIELD = (
         names=("digestpath2019",),
         folders=("digestpath", "digestpath2019"),
         inner=("Colonoscopy_tissue_segment_dataset",),
-        layout=NamedFolders("patches/train", "patches/test", BENIGN, PATCHES),
+        sources=SLIDES,
+        layout=NamedFolders(
+            (
+                Place("patches/train", "patches/test"),
+                Place("images/train", "images/test", split="patch-split", note=BY_PATCH),
+            ),
+            BENIGN,
+            PATCHES,
+        ),
         templates=Templates.of("An H&E image patch of {} tissue."),
         counts=Counts(2, val=0, base=0),
         source="the DigestPath 2019 challenge site: colonoscopy tissue segmentation, training images",
