@@ -90,7 +90,7 @@ def test_kather_as_baples_code_reads_it(tmp_path: Path) -> None:
 
 def test_another_split_has_another_name(tmp_path: Path) -> None:
     folder = baple(tmp_path, "digestpath")
-    assert load_dataset("digestpath", root=tmp_path).name == "digestpath-patch-split"
+    assert load_dataset("digestpath", root=tmp_path).name == "digestpath-baple-split"
     (note,) = check(get("digestpath"), tmp_path).notes
     assert "patches of one slide train and test" in note
     entry = get("digestpath")
@@ -101,7 +101,8 @@ def test_another_split_has_another_name(tmp_path: Path) -> None:
     assert check(entry, tmp_path).notes == []
     baple(tmp_path, "pannuke")
     pannuke = get("pannuke")
-    assert load_dataset("pannuke", root=tmp_path).name == "pannuke"
+    assert load_dataset("pannuke", root=tmp_path).name == "pannuke-baple-split"
+    assert "three in ten instead of seven" in check(pannuke, tmp_path).notes[0]
     assert "are there already" in pannuke.prepare(pannuke, tmp_path / "pannuke", silent)[0]
 
 

@@ -6,6 +6,8 @@ Kather, PanNuke and DigestPath are in none of them: their template is the senten
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calprompt.data.catalogue.digestpath import SLIDES, digestpath_patches
 from calprompt.data.catalogue.entry import Counts, Entry
 from calprompt.data.catalogue.imagenet import ImageNetFolders, VariantFolders
@@ -20,8 +22,9 @@ OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed
 PHOTO = Templates.of("a photo of a {}.")
 BENIGN = {"benign": "benign", "malignant": "malignant"}
 PATCHES = "Make the patches with 'calprompt data prepare {}'"
+PREPARED = Place("patches/train", "patches/test")
 BAPLE = Place("images/train", "images/test")  # where BAPLe, which tunes prompts of PLIP and QuiltNet, has images
-BY_PATCH = "overlapping patches of one slide train and test here: the split deals out single patches"
+BAPLE_SPLIT = "BAPLe's split, in which other images train than in the one of 'calprompt data prepare'"
 TISSUES = {
     "ADI": "adipose tissue",
     "BACK": "background",
@@ -258,7 +261,11 @@ FIELD = (
         title="PanNuke",
         public="PanNuke",
         folders=("pannuke",),
-        layout=NamedFolders((Place("patches/train", "patches/test"), BAPLE), BENIGN, PATCHES),
+        layout=NamedFolders(
+            (PREPARED, replace(BAPLE, split="baple-split", note=f"{BAPLE_SPLIT}: three in ten instead of seven")),
+            BENIGN,
+            PATCHES,
+        ),
         templates=Templates.of("An H&E image of {} tissue."),
         counts=Counts(2, val=0, base=0),
         source="the PanNuke page of Warwick's TIA Centre: folds 1, 2 and 3",
@@ -276,8 +283,10 @@ FIELD = (
         sources=SLIDES,
         layout=NamedFolders(
             (
-                Place("patches/train", "patches/test"),
-                Place("images/train", "images/test", split="patch-split", note=BY_PATCH),
+                PREPARED,
+                replace(
+                    BAPLE, split="baple-split", note=f"{BAPLE_SPLIT}: overlapping patches of one slide train and test"
+                ),
             ),
             BENIGN,
             PATCHES,
