@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from calprompt.progress import Progress
 
 SLIDES = ("tissue-train-pos-v1", "tissue-train-neg")  # with masks, and without
+SLIDE = r"([^/]+?)_(?:downsample=)?\d+_\d{5}\.png$"  # in the name of a patch, made here or by PLIP's script
 SEED, TRAIN = 1, 0.7
 SIZE, OVERLAP = 224, 0.1
 SMALLER = (2, 4, 8, 16, 32)

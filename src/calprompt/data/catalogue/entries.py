@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calprompt.data.catalogue.digestpath import SLIDES, digestpath_patches
+from calprompt.data.catalogue.digestpath import SLIDE, SLIDES, digestpath_patches
 from calprompt.data.catalogue.entry import Counts, Entry
 from calprompt.data.catalogue.imagenet import ImageNetFolders, VariantFolders
 from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, Place, SplitFile
@@ -280,6 +280,7 @@ FIELD = (
         names=("digestpath2019",),
         folders=("digestpath", "digestpath2019"),
         inner=("Colonoscopy_tissue_segment_dataset",),
+        group_by=SLIDE,
         sources=SLIDES,
         layout=NamedFolders(
             (

@@ -66,6 +66,7 @@ class Entry:
         licence: Of its images.
         names: Further names of it.
         inner: Folders inside its folder which may contain it instead.
+        group_by: A regular expression that finds in the name of an image what it is of, such as a slide.
         sources: Folders that `prepare` starts from, by which the dataset is found before anything is prepared.
         prepare: Makes files that can be derived in its folder; returns lines about what it made.
         prepares: What `prepare` makes, in words.
@@ -83,6 +84,7 @@ class Entry:
     licence: str = SEE_PAGE
     names: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
+    group_by: str | None = None
     sources: tuple[str, ...] = ()
     prepare: Callable[[Entry, Path, Progress], list[str]] | None = None
     prepares: str = ""
@@ -139,7 +141,9 @@ class Entry:
             raise DataError(f"{self.title} is not complete:{bullets(missing)}")
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
-        return replace(listing, name=name, template=self.templates.coop, templates=self.templates)
+        return replace(
+            listing, name=name, template=self.templates.coop, templates=self.templates, group_by=self.group_by
+        )
 
 
 def plain(name: str) -> str:
