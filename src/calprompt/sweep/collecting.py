@@ -11,6 +11,7 @@ from calprompt.evaluation.settings import NONE, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
+from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
 from calprompt.sweep.journal import Journal, read_journals
@@ -70,6 +71,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         "fingerprint": record["fingerprint"],
         "status": found.status,
         "reason": found.reason,
+        "note": found.run.note,
         "dataset": record["data"]["name"],
         **setting_columns(record["config"]),
         **{f"version_{name}": record.get("versions", {}).get(name) for name in VERSIONS},
@@ -136,7 +138,7 @@ def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict
 
 def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a run as columns; what is no number or text is JSON."""
-    flat = {**{name: value for name, value in config.items() if name != "training"}, **config["training"]}
+    flat = {**ADDED, **{name: value for name, value in config.items() if name != "training"}, **config["training"]}
     flat[CLASSES_FILE] = flat.pop("classes", None)
     return {
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value
