@@ -14,9 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from calprompt.diagnostics import diagnose
+from calprompt.diagnostics import diagnose, spread
 from calprompt.errors import DataError, NonFiniteLossError
 from calprompt.losses import Objective
+from calprompt.stopwatch import Stopwatch
 from calprompt.training_config import TrainingConfig, learning_rate
 from calprompt.tuners import Tuner
 
@@ -48,12 +49,15 @@ class TrainingState:
         prompts: The parameters of the tuner.
         momenta: Of the optimiser, by parameter.
         tuner: The training state of the tuner.
+        steps: What was measured in every step that was diagnosed so far: its epoch, its number in it, loss, terms,
+            gradient norms and their ratios.
     """
 
     epoch: int = 0
     prompts: dict[str, Tensor] = field(default_factory=dict)
     momenta: dict[str, Tensor] = field(default_factory=dict)
     tuner: dict[str, Tensor] = field(default_factory=dict)
+    steps: list[dict[str, float]] = field(default_factory=list)
 
 
 def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
@@ -87,6 +91,7 @@ def train(
     *,
     state: TrainingState | None = None,
     after_epoch: Callable[[TrainingState, dict[str, float]], None] | None = None,
+    stopwatch: Stopwatch | None = None,
 ) -> list[dict[str, float]]:
     """Train the tuner's prompts in place.
 
@@ -97,9 +102,11 @@ def train(
         config: Epochs, batch size, learning rate and so on.
         state: Continue after its last epoch.
         after_epoch: Called with the state to save and the epoch's record.
+        stopwatch: Measures every step and every epoch.
 
     Returns:
-        A record per epoch: learning rate, accuracy, loss and its terms.
+        A record per epoch: learning rate, accuracy, loss and its terms; if steps are diagnosed, the means of what was
+        measured in them, and the spread of the ratios.
 
     Raises:
         DataError: if there are no training images.
@@ -117,7 +124,7 @@ def train(
     optimizer = torch.optim.SGD(
         parameters.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    done = 0
+    done, diagnosed = 0, [] if state is None else list(state.steps)
     if state is not None and state.epoch:
         tuner.load_state_dict(state.prompts)
         for name, momentum in state.momenta.items():
@@ -125,13 +132,15 @@ def train(
         tuner.load_training_state(state.tuner)
         done = state.epoch
 
-    history, every = [], config.diagnose_every
+    history, every, stopwatch = [], config.diagnose_every, stopwatch or Stopwatch()
     for epoch in range(done + 1, config.epochs + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(epoch, config)
         per_step: dict[str, list[float]] = {}
         steps = batches(n, config.batch_size, config.seed, epoch)
+        stopwatch.begin_epoch()
         for step, indices in enumerate(steps, start=1):
+            measured = every > 0 and ((epoch - 1) * len(steps) + step - 1) % every == 0
             values = training_step(
                 tuner,
                 optimizer,
@@ -140,14 +149,19 @@ def train(
                 data.labels[indices],
                 frozen=data.frozen(indices, epoch),
                 seed=mixed(config.seed, epoch, step),
-                diagnosed=every > 0 and ((epoch - 1) * len(steps) + step - 1) % every == 0,
+                diagnosed=measured,
                 where=f"epoch {epoch}, step {step} of {len(steps)}",
             )
             for name, value in values.items():
                 per_step.setdefault(name, []).append(value)
+            if measured:
+                diagnosed.append({"epoch": epoch, "step": step, **values})
+            stopwatch.end_step()
         tuner.end_epoch(epoch, config.epochs)
+        stopwatch.end_epoch()
         record = {"epoch": float(epoch), "lr": learning_rate(epoch, config)}
         record |= {name: math.fsum(values) / len(values) for name, values in per_step.items()}
+        record |= spread([each for each in diagnosed if each["epoch"] == epoch])
         history.append(record)
         if after_epoch is not None:
             momenta = {
@@ -157,7 +171,7 @@ def train(
             }
             prompts = {name: tensor.detach().cpu().clone() for name, tensor in tuner.state_dict().items()}
             extra = {name: tensor.detach().cpu().clone() for name, tensor in tuner.training_state().items()}
-            after_epoch(TrainingState(epoch, prompts, momenta, extra), record)
+            after_epoch(TrainingState(epoch, prompts, momenta, extra, list(diagnosed)), record)
     return history
 
 

@@ -26,7 +26,7 @@ from calprompt.data import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
-from calprompt.hardware import peak_memory, reset_peak_memory
+from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
 from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -48,6 +48,7 @@ from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
+from calprompt.stopwatch import Stopwatch
 from calprompt.tensor_files import tensor_file
 from calprompt.text import os_problem
 from calprompt.training import TrainingSet, TrainingState, train
@@ -125,7 +126,8 @@ def _run_in(
             with suppress(OSError):  # such as a full disk, which is then what is raised already
                 write_record(folder, record)
             raise
-        record |= {"status": "finished", "ended": now(), "peak_memory": peak_memory()}
+        known = [each for each in (record.get("peak_memory"), peak_memory()) if each is not None]
+        record |= {"status": "finished", "ended": now(), "peak_memory": max(known, default=None)}
         record = write_record(folder, record)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return Run(folder, record, metrics)
@@ -173,7 +175,14 @@ def _work(
         data, features = _images(prepared, resources, progress)
     with clock(timings, "train"), prepared.backbone.limited_threads():
         if data is not None:
-            record["resumed_after_epoch"] = _train(prepared, data, folder, progress)
+            record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
+            reset_peak_memory(planned.config.device)
+            stopwatch = Stopwatch()
+            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch)
+            record["training"] = stopwatch.record() | {
+                "peak_memory": peak_memory(),
+                "peak_device_memory": peak_device_memory(planned.config.device),
+            }
         else:
             write_history(folder, [])
     with clock(timings, "evaluate"), prepared.backbone.limited_threads():
@@ -214,7 +223,9 @@ def _images(
     return data, evaluated
 
 
-def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress) -> int:
+def _train(
+    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch | None = None
+) -> int:
     """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
     tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
     state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
@@ -231,7 +242,8 @@ def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progre
 
     progress("training", state.epoch, config.epochs, "")
     try:
-        train(tuner, data, Objective.parse(prepared.config.loss), config, state=state, after_epoch=keep)
+        objective = Objective.parse(prepared.config.loss)
+        train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
     except NonFiniteLossError:
         good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
