@@ -152,7 +152,7 @@ def _step(batch: Sequence[tuple[_Member, Step]]) -> None:
         except NonFiniteLossError as error:
             member.error = error
             continue
-        member.training.record(values[place])
+        member.training.record(step, values[place])
 
 
 def _evaluate(member: _Member, step: Step, text: Tensor) -> tuple[dict[str, float], tuple[Tensor, ...]]:

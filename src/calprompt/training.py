@@ -14,9 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from calprompt.diagnostics import diagnose
+from calprompt.diagnostics import diagnose, spread
 from calprompt.errors import DataError, NonFiniteLossError
 from calprompt.losses import Objective
+from calprompt.stopwatch import Stopwatch
 from calprompt.training_config import TrainingConfig, learning_rate
 from calprompt.tuners import Tuner
 
@@ -48,12 +49,15 @@ class TrainingState:
         prompts: The parameters of the tuner.
         momenta: Of the optimiser, by parameter.
         tuner: The training state of the tuner.
+        steps: What was measured in every step that was diagnosed so far: its epoch, its number in it, loss, terms,
+            gradient norms and their ratios.
     """
 
     epoch: int = 0
     prompts: dict[str, Tensor] = field(default_factory=dict)
     momenta: dict[str, Tensor] = field(default_factory=dict)
     tuner: dict[str, Tensor] = field(default_factory=dict)
+    steps: list[dict[str, float]] = field(default_factory=list)
 
 
 def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
@@ -90,6 +94,7 @@ class TrainingJob:
         config: Epochs, batch size, learning rate and so on.
         state: Continue after its last epoch.
         after_epoch: Called with the state to save and the epoch's record.
+        stopwatch: Measures every step and every epoch.
     """
 
     tuner: Tuner
@@ -98,6 +103,7 @@ class TrainingJob:
     config: TrainingConfig
     state: TrainingState | None = None
     after_epoch: Callable[[TrainingState, dict[str, float]], None] | None = None
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def train(self) -> list[dict[str, float]]:
         """Train by itself; see `calprompt.training.train`."""
@@ -112,6 +118,7 @@ def train(
     *,
     state: TrainingState | None = None,
     after_epoch: Callable[[TrainingState, dict[str, float]], None] | None = None,
+    stopwatch: Stopwatch | None = None,
 ) -> list[dict[str, float]]:
     """Train the tuner's prompts in place.
 
@@ -122,9 +129,11 @@ def train(
         config: Epochs, batch size, learning rate and so on.
         state: Continue after its last epoch.
         after_epoch: Called with the state to save and the epoch's record.
+        stopwatch: Measures every step and every epoch.
 
     Returns:
-        A record per epoch: learning rate, accuracy, loss and its terms.
+        A record per epoch: learning rate, accuracy, loss and its terms; if steps are diagnosed, the means of what was
+        measured in them, and the spread of the ratios.
 
     Raises:
         DataError: if there are no training images.
@@ -132,7 +141,7 @@ def train(
     """
     if not any(True for _ in tuner.parameters()):
         return []
-    training = Training(TrainingJob(tuner, data, objective, config, state, after_epoch))
+    training = Training(TrainingJob(tuner, data, objective, config, state, after_epoch, stopwatch or Stopwatch()))
     for epoch in training.epochs():
         for step in training.begin_epoch(epoch):
             values = training_step(
@@ -146,7 +155,7 @@ def train(
                 diagnosed=step.diagnosed,
                 where=step.where,
             )
-            training.record(values)
+            training.record(step, values)
         training.end_epoch()
     return training.history
 
@@ -160,6 +169,7 @@ class Step:
         labels: Of the images.
         frozen: Frozen features of the same pixels, if there are any.
         seed: Of everything drawn in the step.
+        number: In its epoch, counted from 1.
         diagnosed: Whether to add gradient norms and their ratios.
         where: Which step this is, for errors.
     """
@@ -168,6 +178,7 @@ class Step:
     labels: Tensor
     frozen: Tensor | None
     seed: int
+    number: int
     diagnosed: bool
     where: str
 
@@ -203,6 +214,7 @@ class Training:
         self.history: list[dict[str, float]] = []
         self._epoch = 0
         self._per_step: dict[str, list[float]] = {}
+        self._diagnosed = [] if job.state is None else list(job.state.steps)
         if job.state is not None and job.state.epoch:
             self._continue_from(job.state)
 
@@ -224,6 +236,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, config)
         self._epoch, self._per_step = epoch, {}
+        self.job.stopwatch.begin_epoch()
         parts, every = batches(len(data.labels), config.batch_size, config.seed, epoch), config.diagnose_every
         for number, indices in enumerate(parts, start=1):
             yield Step(
@@ -231,21 +244,27 @@ class Training:
                 labels=data.labels[indices],
                 frozen=data.frozen(indices, epoch),
                 seed=mixed(config.seed, epoch, number),
+                number=number,
                 diagnosed=every > 0 and ((epoch - 1) * len(parts) + number - 1) % every == 0,
                 where=f"epoch {epoch}, step {number} of {len(parts)}",
             )
 
-    def record(self, values: Mapping[str, float]) -> None:
+    def record(self, step: Step, values: Mapping[str, float]) -> None:
         """Note what a step returned."""
         for name, value in values.items():
             self._per_step.setdefault(name, []).append(value)
+        if step.diagnosed:
+            self._diagnosed.append({"epoch": self._epoch, "step": step.number, **values})
+        self.job.stopwatch.end_step()
 
     def end_epoch(self) -> None:
         """Add the means of the steps to the history, and hand out the state to continue from."""
         config = self.job.config
         self.tuner.end_epoch(self._epoch, config.epochs)
+        self.job.stopwatch.end_epoch()
         record = {"epoch": float(self._epoch), "lr": learning_rate(self._epoch, config)}
         record |= {name: math.fsum(values) / len(values) for name, values in self._per_step.items()}
+        record |= spread([each for each in self._diagnosed if each["epoch"] == self._epoch])
         self.history.append(record)
         if self.job.after_epoch is not None:
             self.job.after_epoch(self._state(), record)
@@ -257,7 +276,8 @@ class Training:
             if self.optimizer.state[parameter].get("momentum_buffer") is not None
         }
         tuner = self.tuner
-        return TrainingState(self._epoch, *map(_copied, (tuner.state_dict(), momenta, tuner.training_state())))
+        copies = map(_copied, (tuner.state_dict(), momenta, tuner.training_state()))
+        return TrainingState(self._epoch, *copies, steps=list(self._diagnosed))
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from calprompt.data import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
-from calprompt.hardware import peak_memory, reset_peak_memory
+from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
 from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -48,6 +48,7 @@ from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
+from calprompt.stopwatch import Stopwatch
 from calprompt.tensor_files import tensor_file
 from calprompt.text import os_problem
 from calprompt.training import TrainingJob, TrainingSet, TrainingState
@@ -175,7 +176,8 @@ def _run_in(
             with suppress(OSError):  # such as a full disk, which is then what is raised already
                 write_record(folder, record)
             raise
-        record |= {"status": "finished", "ended": now(), "peak_memory": peak_memory()}
+        known = [each for each in (record.get("peak_memory"), peak_memory()) if each is not None]
+        record |= {"status": "finished", "ended": now(), "peak_memory": max(known, default=None)}
         record = write_record(folder, record)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return Run(folder, record, metrics)
@@ -222,7 +224,15 @@ def _work(
     with clock(timings, "features"):
         data, features = _images(prepared, resources, progress)
     if data is not None:
-        record["resumed_after_epoch"], timings["train"] = yield from _train(prepared, data, folder, progress)
+        record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
+        reset_peak_memory(planned.config.device)
+        stopwatch = Stopwatch()
+        after, timings["train"] = yield from _train(prepared, data, folder, progress, stopwatch)
+        record["resumed_after_epoch"] = after
+        record["training"] = stopwatch.record() | {
+            "peak_memory": peak_memory(),
+            "peak_device_memory": peak_device_memory(planned.config.device),
+        }
     else:
         write_history(folder, [])
     with clock(timings, "evaluate"), prepared.backbone.limited_threads():
@@ -264,7 +274,7 @@ def _images(
 
 
 def _train(
-    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress
+    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch
 ) -> Generator[TrainingJob, float, tuple[int, float]]:
     """Train from the checkpoint, if there is one, leaving one after every epoch.
 
@@ -286,7 +296,8 @@ def _train(
 
     progress("training", state.epoch, config.epochs, "")
     try:
-        seconds = yield TrainingJob(tuner, data, Objective.parse(prepared.config.loss), config, state, keep)
+        objective = Objective.parse(prepared.config.loss)
+        seconds = yield TrainingJob(tuner, data, objective, config, state, keep, stopwatch)
     except NonFiniteLossError:
         good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))

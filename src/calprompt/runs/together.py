@@ -10,7 +10,7 @@ from calprompt.progress import silent
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import RunSteps, after_training, run_steps
 from calprompt.runs.folder import Run
-from calprompt.runs.planning import RunPlan, plan
+from calprompt.runs.planning import RunPlan
 from calprompt.runs.resources import Resources
 from calprompt.side_by_side import are_stackable, train_side_by_side
 from calprompt.training import TrainingJob
@@ -60,6 +60,8 @@ def _train(paused: Mapping[int, tuple[RunSteps, TrainingJob]], exact: bool) -> d
     try:
         with jobs[0].tuner.backbone.limited_threads():
             if len(jobs) > 1:
+                for job in jobs:
+                    job.stopwatch.runs = len(jobs)
                 errors = train_side_by_side(jobs, exact=exact)
             else:
                 jobs[0].train()

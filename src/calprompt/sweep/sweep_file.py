@@ -8,6 +8,7 @@
       - recipe: [coop-tcpt, maple-tcpt]         # settings of recipes; others go over them
         lr: [0.0006, 0.0035]
     exclude: [{tuner: maple, data: pocket_photos}]
+    only: [{tuner: [coop, maple]}]              # of all combinations, those with these values
     seeds: [1, 2, 3]
     calibrators: [temperature, dac]             # what finished runs are measured with
     transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
@@ -17,8 +18,8 @@
     resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
     send_back: true                             # runs come back from there, instead of going to a shared folder
 
-Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading a file needs
-neither torch nor data nor weights.
+Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. A file may begin with
+`extends: paper/main`; see `calprompt.sweep.extending`. Reading a file needs neither torch nor data nor weights.
 """
 
 from __future__ import annotations
@@ -31,22 +32,25 @@ from typing import Any
 
 import yaml
 
-from calprompt.errors import CalpromptError, SettingError
+from calprompt.errors import CalpromptError, SettingError, UnknownNameError
 from calprompt.executors.worker_resources import WorkerResources, parse_resources
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.target import Target
 from calprompt.runs.yaml_reader import Reader
 from calprompt.sweep.expansion import Cell, Grid, expand
+from calprompt.sweep.extending import extend
 from calprompt.sweep.names import check_calibrator
 from calprompt.text import parse_problem, slug
 
 KEYS = {
+    "extends": str,
     "recipe": str,
     "settings": dict,
     "axes": dict,
     "zip": list,
     "exclude": list,
+    "only": list,
     "seeds": list,
     "calibrators": list,
     "transfer": list,
@@ -130,16 +134,40 @@ def read_sweep(source: str | Path, *, root: str | None = None, device: str | Non
 
     >>> sweep = read_sweep("paper/main")
     >>> len(sweep.cells), sweep.cells[0].settings["tuner"], sweep.calibrators
-    (1155, 'coop', ('temperature', 'dac'))
+    (495, 'coop', ('temperature', 'dac'))
     """
-    name, text = _text(str(source))
+    name, content = read_content(str(source))
+    return parse_sweep(content, name, str(source), root=root, device=device)
+
+
+def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """Name and content of a sweep file, with that of the file that it extends.
+
+    Args:
+        source: Path of a YAML file, or the name of one of the package's.
+        seen: The files that extend this one.
+    """
+    name, text = _text(source)
     try:
         content = yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, RecursionError) as error:
         raise SettingError(f"{source} is not YAML: {parse_problem(error)}") from error
     except ValueError as error:
         raise SettingError(f"{source}: {error}") from error
-    return parse_sweep(content, name, str(source), root=root, device=device)
+    if not isinstance(content, dict):
+        raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
+    _check_keys(content, source)
+    other = content.pop("extends", None)
+    if other is None:
+        return name, content
+    other = other if other in available() else str(Path(source).expanduser().parent / Path(other).expanduser())
+    if other in (*seen, source):
+        raise SettingError(f"{source} extends {other}, which extends it in turn: {' → '.join((*seen, source, other))}")
+    try:
+        _, base = read_content(other, (*seen, source))
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{source}: extends: {error}") from error
+    return name, extend(base, content, source, other)
 
 
 def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None, device: str | None = None) -> Sweep:
@@ -155,6 +183,8 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     if not isinstance(content, dict):
         raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
     _check_keys(content, source)
+    if "extends" in content:
+        raise SettingError(f"{source}: extends must stand in a file, which read_sweep reads")
     settings = dict(content.get("settings") or {})
     if "device" in content:
         if "device" in settings:
@@ -168,6 +198,7 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
         axes=content.get("axes") or {},
         zipped=content.get("zip") or [],
         exclude=content.get("exclude") or [],
+        only=content.get("only") or [],
         seeds=content.get("seeds"),
     )
     calibrators = tuple(content.get("calibrators") or ())
