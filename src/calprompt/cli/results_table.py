@@ -21,7 +21,7 @@ METRICS = ("accuracy", "ece", "ace", "nll")
 
 
 def means_table(table: Table) -> Picture:
-    """Mean metrics over everything that is not a column; zero-shot, which no loss changes, once per tuner."""
+    """Mean metrics over everything that is not a column; zero-shot, which tuning does not change, once per tuner."""
     from calprompt.metrics import metric_info
 
     groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
@@ -30,7 +30,8 @@ def means_table(table: Table) -> Picture:
             continue
         if row["model"] != "tuned" and row.get("calibrator") != "none":
             continue
-        key = tuple("" if name == "loss" and row["model"] != "tuned" else str(row.get(name)) for name in BY)
+        loss = "" if row["model"] != "tuned" else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
+        key = tuple(loss if name == "loss" else str(row.get(name)) for name in BY)
         groups.setdefault(key, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
     columns = [*((name, "left") for name in BY), ("rows", "right")]
     columns += [(metric_info(name).label, "right") for name in METRICS]

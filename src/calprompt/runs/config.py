@@ -33,6 +33,7 @@ class RunConfig:
         protocol: base-to-novel trains on the first half of the classes and tests on both; few-shot takes all classes.
         shots: Training images per class; all of them if None.
         val_shots: Validation images per class; as many as shots but four at most, or all with all shots, if None.
+        anchor: Fit the logit scale of the untuned model on the training images first, and tune with that scale.
         training: How prompts are trained.
         views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None. With
             0, images are trained on as they are tested.
@@ -58,6 +59,7 @@ class RunConfig:
     protocol: str = "base-to-novel"
     shots: int | None = 16
     val_shots: int | None = None
+    anchor: bool = False
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int | None = 8
     crop: float = 0.08

@@ -23,7 +23,7 @@ from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
 MEMORY = ".safetensors"  # of data that only torch reads
-ADDED = {"val_shots": None}  # settings that records of earlier versions do not have
+ADDED = {"val_shots": None, "anchor": False}  # settings that records of earlier versions do not have
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:

@@ -89,8 +89,9 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        if settings["val_shots"] is None:  # runs from before there was this setting stay what they are
-            del settings["val_shots"]
+        for added, default in {"val_shots": None, "anchor": False}.items():
+            if settings[added] == default:  # runs from before there was this setting stay what they are
+                del settings[added]
         settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
@@ -164,6 +165,8 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     check_pixels(config.tuner, dataset)
     if not len(dataset.train) and kind.learns:
         raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
+    if not len(dataset.train) and config.anchor:
+        raise DataError(f"{dataset.name} is there to test on, and has no images to fit anchor=True on")
     base, novel, skipped = draw_parts(
         dataset,
         protocol=config.protocol,

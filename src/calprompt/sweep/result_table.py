@@ -28,7 +28,7 @@ TEXTS = {
     *IDENTITY,
     *(f"version_{name}" for name in VERSIONS),
     *("backbone", "data", "tuner", "options", "loss", "protocol", "template", "device", "dtype", "backbone_config"),
-    *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "processor"),
+    *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor", "processor"),
 }
 WHOLE = {
     *("images", "classes", "shots", "val_shots", "views", "chunk"),
@@ -55,10 +55,10 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Identity, counts, metrics, settings, versions, hardware, times."""
+        """Identity, counts, metrics, settings, the logit scale, versions, hardware, times."""
         found = {column for row in self.rows for column in row}
         after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
-        after += [*(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
+        after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
         return [*IDENTITY, *COUNTS, *sorted(found - {*IDENTITY, *COUNTS, *after}), *after]
 
     @property
@@ -120,6 +120,7 @@ class Table:
 
 _FIXED = {
     *TIMES,
+    "logit_scale",
     "processor",
     CLASSES_FILE,
     *(name for name in SETTINGS if name != "classes"),
