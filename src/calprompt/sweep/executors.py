@@ -24,6 +24,8 @@ class Task:
         verify: Whether evaluations on other data that are there are looked at again.
         marker: A file in `out` by which a worker elsewhere tells whether it sees that folder; see `sending`.
         send_back: Send the folder of the run back, whether a worker sees `out` or not.
+        beside: Runs that are trained in one pass with it, and evaluated when they have their turn.
+        exact: Whether that is done only where it gives the same bits as training alone.
     """
 
     cell: Cell
@@ -34,6 +36,8 @@ class Task:
     verify: bool = False
     marker: str = ""
     send_back: bool = False
+    beside: tuple[Cell, ...] = ()
+    exact: bool = True
 
     @property
     def key(self) -> str:
