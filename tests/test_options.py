@@ -75,7 +75,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"gamma": 1.0},
     "label_smoothing": {"epsilon": 0.3},
     "margin": {"alpha": 0.2, "beta": 0.02},
-    "mbls": {"margin": 1.0},
+    "mbls": {"margin": 1.0, "cosine_margin": 0.01},
     "moments": {"mean_weight": 0.5, "covariance_weight": 0.5, "classes": 3},
 }
 CALIBRATORS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
-from calprompt.sweep.result_table import CLASSES_FILE, MODELS, VERSIONS, Table
+from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
 
@@ -84,6 +84,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         "seconds_train": record.get("timings", {}).get("train"),
         "seconds_total": total_seconds(record),
         "peak_memory": record.get("peak_memory"),
+        **_training_columns(record.get("training", {})),
     }
     try:
         run = load_run(found.run.folder)
@@ -97,6 +98,20 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
     for name in transfers:
         if slug(name) not in evaluated:
             yield common | {"status": MISSING, "split": name}
+
+
+def _training_columns(training: Mapping[str, Any]) -> dict[str, Any]:
+    """What training took: seconds of a step and of an epoch, and memory at most."""
+    columns = {
+        "cpu_seconds_train": training.get("cpu_seconds"),
+        "peak_memory_train": training.get("peak_memory"),
+        "peak_device_memory": training.get("peak_device_memory"),
+    }
+    for name, column in SPREADS.items():
+        seconds = training.get(name, {})
+        columns[column] = seconds.get("median")
+        columns |= {f"{column}_{share}": seconds.get(share) for share in ("q10", "q90")}
+    return columns
 
 
 def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 from calprompt.clip.identity import identify_backbone
 from calprompt.errors import CalpromptError
 from calprompt.extensions import extension_digest
-from calprompt.runs.folder import RECORD, RESULTS, TRANSFER, TRANSFERS, Run, read_record
+from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, read_record, result_files
 from calprompt.runs.planning import FIRST_VERSION
 from calprompt.runs.planning import RESULTS as EDITION
 from calprompt.runs.target import Target
@@ -111,7 +111,7 @@ def run_folders(out: Path) -> Iterator[Found]:
             yield Found(Run(folder, {}), DAMAGED, str(error))
             continue
         status = run.status
-        if status == FINISHED and not all((folder / name).is_file() for name in RESULTS):
+        if status == FINISHED and not all((folder / name).is_file() for name in result_files(run.record)):
             status = INTERRUPTED
         yield Found(run, status, run.record.get("reason"))
 

@@ -25,7 +25,12 @@ NOTE = "note"  # what has to stand beside the numbers, such as that test images 
 COUNTS = ("images", "classes")
 SETTINGS = (*RUN, *TRAINING)
 VERSIONS = ("calprompt", "torch", "open_clip", "python")
-TIMES = ("seconds_train", "seconds_total", "peak_memory")
+SPREADS = {"step_seconds": "seconds_step", "epoch_seconds": "seconds_epoch"}  # of a run's record -> columns
+TIMES = (
+    *("seconds_train", "cpu_seconds_train", "seconds_total"),
+    *(f"{column}{end}" for column in SPREADS.values() for end in ("", "_q10", "_q90")),
+    *("peak_memory", "peak_memory_train", "peak_device_memory"),
+)
 TEXTS = {
     *IDENTITY,
     NOTE,
@@ -35,7 +40,8 @@ TEXTS = {
 }
 WHOLE = {
     *("images", "classes", "shots", "val_shots", "views", "chunk"),
-    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every", "peak_memory"),
+    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every"),
+    *("peak_memory", "peak_memory_train", "peak_device_memory"),
 }
 MODELS = ("tuned", "zero-shot")
 PARTS = ("base", "novel", "all")
