@@ -99,6 +99,7 @@ RUN: dict[str, Any] = {
     "loss": "ce",
     "protocol": "few-shot",
     "shots": 2,
+    "anchor": True,
     "views": 1,
     "crop": 0.9,
     "template": "one {}.",

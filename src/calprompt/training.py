@@ -276,8 +276,8 @@ class Training:
             if self.optimizer.state[parameter].get("momentum_buffer") is not None
         }
         tuner = self.tuner
-        copies = map(_copied, (tuner.state_dict(), momenta, tuner.training_state()))
-        return TrainingState(self._epoch, *copies, steps=list(self._diagnosed))
+        prompts, momenta, extra = map(_copied, (tuner.state_dict(), momenta, tuner.training_state()))
+        return TrainingState(self._epoch, prompts, momenta, extra, list(self._diagnosed))
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

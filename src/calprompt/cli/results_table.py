@@ -22,7 +22,7 @@ METRICS = ("accuracy", "ece", "ace", "nll")
 
 
 def means_table(table: Table) -> Picture:
-    """Mean metrics over everything that is not a column; zero-shot, which no loss changes, once per tuner.
+    """Mean metrics over everything that is not a column; zero-shot, which tuning does not change, once per tuner.
 
     Runs that take their validation images from elsewhere have rows of their own.
     """
@@ -35,7 +35,8 @@ def means_table(table: Table) -> Picture:
             continue
         if row["model"] != "tuned" and row.get("calibrator") != "none":
             continue
-        key = tuple("" if name == "loss" and row["model"] != "tuned" else str(row.get(name) or "") for name in by)
+        loss = "" if row["model"] != "tuned" else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
+        key = tuple(loss if name == "loss" else str(row.get(name) or "") for name in by)
         groups.setdefault(key, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
     columns = [*((name, "left") for name in by), ("rows", "right")]
     columns += [(metric_info(name).label, "right") for name in METRICS]

@@ -35,6 +35,7 @@ class RunConfig:
         shots: Training images per class; all of them if None.
         val_shots: Validation images per class; as many as shots but four at most, or all with all shots, if None.
         validation: Where they come from: own, train:0.2 to keep that share of the training images, or test.
+        anchor: Fit the logit scale of the untuned model on the training images first, and tune with that scale.
         training: How prompts are trained.
         views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None. With
             0, images are trained on as they are tested.
@@ -61,6 +62,7 @@ class RunConfig:
     shots: int | None = 16
     val_shots: int | None = None
     validation: str = OWN
+    anchor: bool = False
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int | None = 8
     crop: float = 0.08

@@ -1,7 +1,7 @@
 """A run: one backbone, dataset, tuner, objective and seed, trained and evaluated into a folder.
 
     plan ── finished already? ── yes ── read it back
-         └─ no ── prepare ── features ── train (checkpoint after every epoch) ── evaluate ── write
+         └─ no ── prepare ── features (── anchor) ── train (checkpoint after every epoch) ── evaluate ── write
 
 The fingerprint is part of the folder's name, so a finished run is found again, and another setting never lands in it.
 `calprompt.runs.folder` says what is in the folder.
@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from calprompt.clip import unit
 from calprompt.data import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
@@ -29,6 +30,7 @@ from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_byt
 from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
+from calprompt.runs.anchor import fit_anchor
 from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import (
@@ -44,7 +46,7 @@ from calprompt.runs.folder import (
     write_metrics,
     write_record,
 )
-from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors
+from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors, stored_scales
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
@@ -222,6 +224,8 @@ def _work(
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
+        if prepared.config.anchor:
+            prepared = _anchor(prepared, resources, record, progress)
         data, features = _images(prepared, resources, progress)
     if data is not None:
         record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
@@ -241,11 +245,28 @@ def _work(
     metadata = {
         "class_names": {name: part.class_names for name, (part, _) in planned.evaluated.items()},
         "image_names": {name: image_names(split) for name, (_, split) in planned.evaluated.items()},
-        "logit_scale": float(prepared.backbone.logit_scale),
+        **stored_scales(prepared.backbone),
     }
     write_bytes(folder / LOGITS, tensor_file(tensors, metadata))
     write_metrics(folder, metrics)
     return metrics
+
+
+def _anchor(prepared: Prepared, resources: Resources, record: dict[str, Any], progress: Progress) -> Prepared:
+    """The same run with the logit scale that suits the untuned model on the training images; the record says which."""
+    split, unreadable = prepared.plan.base.train, UnreadableImages()
+    features = resources.features(
+        prepared.backbone, split.images, unreadable=unreadable, progress=progress, what="anchor features"
+    )[0]
+    unreadable.report()
+    with prepared.backbone.limited_threads():
+        cosines = unit(features.double().cpu()) @ prepared.tuner.frozen_text.double().cpu().T
+        anchor = fit_anchor(cosines, split.labels, float(prepared.backbone.logit_scale))
+    if anchor.end is not None:
+        warnings.warn(anchor.warning, stacklevel=2)
+    backbone = prepared.backbone.view(logit_scale=anchor.logit_scale)
+    record["anchor"] = asdict(anchor) | {"logit_scale": float(backbone.logit_scale)}  # as it is used, in float32
+    return replace(prepared, backbone=backbone, tuner=prepared.tuner.with_backbone(backbone))
 
 
 def _images(
@@ -330,13 +351,15 @@ def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[
 
 def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:
     """Prompts, with what it takes to use them again."""
-    metadata = {
+    metadata: dict[str, Any] = {
         "tuner": prepared.config.tuner,
         "options": dict(prepared.config.options),
         "class_names": prepared.plan.base.class_names,
         "template": prepared.plan.template,
         "backbone": prepared.backbone.fingerprint,
     }
+    if prepared.config.anchor:
+        metadata["logit_scale"] = float(prepared.backbone.logit_scale)
     return tensor_file(prompts, metadata)
 
 

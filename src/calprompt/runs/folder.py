@@ -123,7 +123,8 @@ class Run:
         """What was run, in a line."""
         config = self.record["config"]
         shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
-        what = f"{config['tuner']} ({config['loss']}), {self.record['data']['name']}"
+        anchored = ", anchored" if config.get("anchor") else ""
+        what = f"{config['tuner']} ({config['loss']}{anchored}), {self.record['data']['name']}"
         return ", ".join(filter(None, (what, shots, f"seed {config['training']['seed']}", self.note)))
 
     @property

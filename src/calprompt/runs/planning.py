@@ -46,7 +46,7 @@ RESULTS = 1  # raise it whenever the same settings, weights and images give othe
 FIRST_VERSION = (
     "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
 )
-ADDED = {"val_shots": None, "validation": OWN}  # settings that records of earlier versions do not have
+ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
@@ -167,6 +167,8 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     check_pixels(config.tuner, dataset)
     if not len(dataset.train) and kind.learns:
         raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
+    if not len(dataset.train) and config.anchor:
+        raise DataError(f"{dataset.name} is there to test on, and has no images to fit anchor=True on")
     base, novel, skipped = draw_parts(
         dataset,
         protocol=config.protocol,

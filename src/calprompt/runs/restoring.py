@@ -77,6 +77,8 @@ def restore(
     prompts, metadata = read_run_tensors(run.folder, PROMPTS, run.record)
     try:
         class_names, template = metadata["class_names"], metadata["template"]
+        if config.anchor:
+            loaded = loaded.view(logit_scale=metadata["logit_scale"])
     except KeyError as error:
         raise DamagedFileError(f"{path} is damaged, it has no {error}; delete it, and {AGAIN}") from error
     with loaded.limited_threads():

@@ -93,7 +93,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         yield common | {"status": DAMAGED, "reason": str(error)}
         return
     for row in _measured_rows(measured, specs):
-        yield {**common, **row}
+        yield {**common, "logit_scale": _logit_scale(record, row["model"]), **row}
     evaluated = {slug(transfer.name) for transfer in run.transfers}
     for name in transfers:
         if slug(name) not in evaluated:
@@ -112,6 +112,13 @@ def _training_columns(training: Mapping[str, Any]) -> dict[str, Any]:
         columns[column] = seconds.get("median")
         columns |= {f"{column}_{share}": seconds.get(share) for share in ("q10", "q90")}
     return columns
+
+
+def _logit_scale(record: Mapping[str, Any], model: str) -> float | None:
+    """What the logits of a row were scaled with: zero-shot is the model as it was loaded, also in an anchored run."""
+    anchor = record.get("anchor")
+    scale = anchor["logit_scale"] if anchor and model == MODELS[0] else record["backbone"].get("logit_scale")
+    return None if scale is None else float(scale)
 
 
 def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterator[dict[str, Any]]:

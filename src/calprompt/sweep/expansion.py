@@ -63,8 +63,9 @@ class Cell:
 def record_key(record: Mapping[str, Any]) -> str:
     """Digest of the settings in the record of a run, which may be of an earlier version that had fewer."""
     settings = {**ADDED, **record}
-    if settings["validation"] == ADDED["validation"]:  # journals of sweeps from before have keys without it
-        del settings["validation"]
+    for name in ("validation", "anchor"):
+        if settings[name] == ADDED[name]:  # journals of sweeps from before have keys without it
+            del settings[name]
     return hashlib.sha256(canonical_json(settings)).hexdigest()[:16]
 
 

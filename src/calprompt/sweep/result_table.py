@@ -36,7 +36,8 @@ TEXTS = {
     NOTE,
     *(f"version_{name}" for name in VERSIONS),
     *("backbone", "data", "tuner", "options", "loss", "protocol", "validation", "template", "device", "dtype"),
-    *("backbone_config", "imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "processor"),
+    *("backbone_config", "imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor"),
+    "processor",
 }
 WHOLE = {
     *("images", "classes", "shots", "val_shots", "views", "chunk"),
@@ -67,10 +68,10 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Identity, note, counts, metrics, settings, versions, hardware, times."""
+        """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
         found = {column for row in self.rows for column in row}
         after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
-        after += [*(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
+        after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
         before = [*IDENTITY, NOTE, *COUNTS]
         return [*before, *sorted(found - {*before, *after}), *after]
 
@@ -137,6 +138,7 @@ _FIXED = {
     NOTE,
     *COUNTS,
     *TIMES,
+    "logit_scale",
     "processor",
     CLASSES_FILE,
     *(name for name in SETTINGS if name != "classes"),
@@ -180,7 +182,8 @@ def read_table(path: str | Path) -> Table:
 
 def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     """Rows of a file of an earlier version with the settings that it did not have."""
-    return tuple({**ADDED, **row} if row.get("tuner") is not None else row for row in rows)
+    usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
+    return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
 
 
 def _checked(table: Table, columns: set[str]) -> Table:
