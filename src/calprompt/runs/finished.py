@@ -19,7 +19,7 @@ from calprompt.errors import CalpromptError, DamagedFileError
 from calprompt.extensions import extension_digest
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
-from calprompt.runs.planning import ADDED, FIRST_VERSION, RESULTS, TEMPLATE, data_digest, draw_parts, readable_id
+from calprompt.runs.planning import ADDED, TEMPLATE, data_digest, draw_parts, is_current, readable_id
 from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
@@ -85,9 +85,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
 
 def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
-    current = record.get("results") == RESULTS
-    first = RESULTS == 1 and "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
-    if record["status"] != "finished" or not (current or first) or {**ADDED, **record["config"]} != wanted:
+    if record["status"] != "finished" or not is_current(record) or {**ADDED, **record["config"]} != wanted:
         return False
     identity = identify_backbone(wanted["backbone"], config=wanted["backbone_config"], dtype=wanted["dtype"])
     if identity is None or identity.fingerprint != record["backbone"]["fingerprint"]:

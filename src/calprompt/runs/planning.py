@@ -203,6 +203,16 @@ def readable_id(tuner: str, dataset: str, shots: int | None, seed: int) -> str:
     return f"{tuner}-{slug(dataset)}-{'all' if shots is None else f'{shots}shot'}-seed{seed}"
 
 
+def is_current(record: Mapping[str, Any]) -> bool:
+    """Whether the same settings, weights and images would give the results of this record today.
+
+    Args:
+        record: Of a run, by whatever version.
+    """
+    first = "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
+    return record.get("results", 1 if first else None) == RESULTS
+
+
 def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], progress: Progress = silent) -> str:
     """sha256 of class names, and of the name, label and content of every image that a run reads."""
     payload: dict[str, Any] = {

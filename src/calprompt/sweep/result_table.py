@@ -63,6 +63,9 @@ class Table:
     source: str = "results"
     decimals: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(map(_with_numbers, self.rows)))
+
     @property
     def columns(self) -> list[str]:
         """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
@@ -85,7 +88,8 @@ class Table:
         """The rows that have some values, given as text.
 
         Args:
-            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`.
+            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`. Numbers are
+                compared as such, so that 0.50 finds 0.5.
 
         Raises:
             UnknownNameError: if there is no such column.
@@ -94,13 +98,13 @@ class Table:
             if name not in self.columns and not name.startswith("options."):
                 raise unknown("column", name, self.columns)
 
-        def value(row: Mapping[str, Any], name: str) -> str:
+        def has(row: Mapping[str, Any], name: str, text: str) -> bool:
+            value = row.get(name)
             if name.startswith("options."):
-                options = json.loads(row.get("options") or "{}")
-                return cell(options.get(name.removeprefix("options.")))
-            return cell(row.get(name))
+                value = json.loads(row.get("options") or "{}").get(name.removeprefix("options."))
+            return cell(value) == text or (isinstance(value, float) and value == _number(text))
 
-        rows = tuple(row for row in self.rows if all(value(row, name) == text for name, text in wanted.items()))
+        rows = tuple(row for row in self.rows if all(has(row, name, text) for name, text in wanted.items()))
         return Table(rows, self.source, self.decimals)
 
     def to_csv(self, *, times: bool = True) -> bytes:
@@ -156,6 +160,8 @@ def read_table(path: str | Path) -> Table:
         _, parquet = _pyarrow()
         try:
             rows = tuple(parquet.read_table(path).to_pylist())
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
         return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
@@ -198,6 +204,19 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return value
     return repr(value) if isinstance(value, float) else json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def _with_numbers(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose whole numbers are floats where others of the column are, such as a weight decay of 0."""
+    wrong = [name for name, value in row.items() if type(value) is int and name not in TEXTS and name not in WHOLE]
+    return {**row, **{name: float(row[name]) for name in wrong}} if wrong else row
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _value(name: str, text: str | None) -> Any:
