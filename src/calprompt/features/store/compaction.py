@@ -4,8 +4,8 @@
                                             sixteen of these become one …              ──  ▬▬▬▬▬▬  at most 256 MiB
 
 So a feature is copied a few times at most, and there are never many shards. The new shard is complete on disk before
-the old ones are renamed, so every feature is in one or the other, whenever a process is killed. The old ones are removed
-ten minutes later: a process on another machine may be reading them, and there, unlike on the same machine, a file that
+the old ones are renamed, so every feature is in one or the other, whenever a process is killed. The old ones are kept
+for ten minutes: a process on another machine may be reading them, and there, unlike on the same machine, a file that
 was removed cannot be read to the end.
 
 The lock only saves work: if two processes merge the same shards at once, because a network file system does not know

@@ -124,6 +124,17 @@ class Space:
         self._search(keys, missing, note)
         return ~missing
 
+    def locate(self, key: bytes) -> Path | None:
+        """The shard that has the feature of a key; None if there is none, or it is not written yet."""
+        missing, paths = np.ones(1, dtype=bool), []
+
+        def note(hits: Hits, right: np.ndarray) -> None:
+            missing[:] = False
+            paths.append(hits.segments[0].shard.path)
+
+        self._search([key], missing, note)
+        return paths[0] if paths else None
+
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
         if not keys:
