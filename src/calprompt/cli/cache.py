@@ -159,9 +159,8 @@ def merge(args: argparse.Namespace) -> None:
         if report.damaged:
             problems.append(f"damaged, and left out:{bullets(report.damaged, 100)}")
         if report.n_conflicts:
-            heading = (
-                f"{plural(report.n_conflicts, 'feature')} differ by more than rounding; those in {into.folder} stay:"
-            )
+            count = plural(report.n_conflicts, "feature")
+            heading = f"{count} with a difference that rounding does not explain; {into.folder} keeps its own:"
             problems.append(heading + bullets([str(each) for each in report.conflicts], 20))
     if problems:
         raise DamagedFileError("\n".join(problems))

@@ -2,7 +2,7 @@
 
     <folder>/<space>/space.json        everything that the features depend on besides an image and its view
                      1f0c….safetensors shards, see `calprompt.features.store.shards`
-                     keys.index        in which shard a feature is, see `calprompt.features.store.index`
+                     9ab2….index       in which shard a feature is, see `calprompt.features.store.index`
                      usage.jsonl       a line for every use
 
 The folder's name is the digest of what is in space.json, and a key has the digest of an image's content in it, so a
