@@ -36,9 +36,10 @@ from calprompt.files import canonical_json, locked
 from calprompt.predictor import Predictor
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, OpenSetRule, Promise, Requests, divide, make_promises
-from calprompt.promises.division import join_groups, plan_sentences
+from calprompt.promises.groups import join_groups
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.rule import DecisionRule
+from calprompt.promises.sentences import plan_sentences
 from calprompt.runs import Resources, Run, RunPlan, run
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
