@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import save
 
 from calprompt.features.store import FeatureStore, Space, compaction
-from calprompt.features.store.index import INDEX, build_index, open_index, write_index
+from calprompt.features.store.index import build_index, newest_index, open_index, write_index
 from calprompt.features.store.shards import KEY, Shard, open_shard, write_shard
 from calprompt.files import write_bytes
 
@@ -160,12 +160,11 @@ def large_index(count: int, folder: Path) -> None:
     index = build_index(shards)
     built = time.perf_counter() - begin
     wrote = timed(partial(write_index, space.folder, space.identity, index))
+    path = space.folder / str(newest_index(space.folder, os.listdir(space.folder)))
     print(f"{len(index)} keys in {len(shards)} shards: index made in {built:.2f} s, written in {wrote:.2f} s, ", end="")
-    print(
-        f"{(space.folder / INDEX).stat().st_size / 1e6:.0f} MB; peak memory grew by {(_peak() - before) / 1e6:.0f} MB"
-    )
+    print(f"{path.stat().st_size / 1e6:.0f} MB; peak memory grew by {(_peak() - before) / 1e6:.0f} MB")
     del index
-    print(f"opening it: {1e3 * timed(lambda: open_index(space.folder, space.identity)):.0f} ms")
+    print(f"opening it: {1e3 * timed(lambda: open_index(path, space.identity)):.0f} ms")
     space = FeatureStore(folder).space(ABOUT, "benchmark")
     rng = np.random.default_rng(0)
     for size in (64, 10_000):

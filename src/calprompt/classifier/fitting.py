@@ -41,7 +41,8 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.files import canonical_json, locked
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
-from calprompt.promises.division import join_groups, plan_sentences
+from calprompt.promises.groups import join_groups
+from calprompt.promises.sentences import plan_sentences
 from calprompt.runs import Resources, Run, RunPlan, run
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors

@@ -9,7 +9,7 @@ from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
-from calprompt.promises.division import Requests
+from calprompt.promises.requests import Requests
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
 

@@ -4,9 +4,9 @@
                                             sixteen of these become one …              ──  ▬▬▬▬▬▬  at most 256 MiB
 
 So a feature is copied a few times at most, and there are never many shards. The new shard is complete on disk before
-the old ones are renamed, so every feature is in one or the other, whenever a process is killed. The old ones are
-removed ten minutes later: a process on another machine may be reading them, and there, unlike on the same machine, a
-file that was removed cannot be read to the end.
+the old ones are renamed, so every feature is in one or the other, whenever a process is killed. The old ones are kept
+for ten minutes: a process on another machine may be reading them, and there, unlike on the same machine, a file that
+was removed cannot be read to the end.
 
 The lock only saves work: if two processes merge the same shards at once, because a network file system does not know
 locks, both write a shard with everything in it.
@@ -15,7 +15,6 @@ locks, both write a shard with everything in it.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +24,13 @@ from pathlib import Path
 import numpy as np
 
 from calprompt.errors import CalpromptError
-from calprompt.features.store.shard_files import ShardFiles
+from calprompt.features.store.shard_files import MERGED, ShardFiles, replaced
 from calprompt.features.store.shards import AT_ONCE, DamagedShardError, Shard, row_checksums, write_rows
 from calprompt.files import locked
 
 FAN = 16  # shards of about the same size that are merged into one
 LARGEST = 256 << 20  # bytes of a merged shard at most; from half of that on, a shard is not merged any more
-MERGED = ".merged"  # of a shard whose features are in another one
-GRACE = 600.0  # seconds until it is removed
+GRACE = 600.0  # seconds until a merged shard is removed
 
 
 def group_to_merge(sizes: Mapping[str, int]) -> list[str]:
@@ -117,9 +115,7 @@ def _merge(files: ShardFiles, shards: Sequence[Shard]) -> None:
         files.set_aside(error.path.name, str(error))
         return
     for shard in shards:  # only now, so that every feature is always in one file or the other
-        with suppress(FileNotFoundError):
-            os.utime(shard.path)
-            os.rename(shard.path, shard.path.with_suffix(MERGED))
+        replaced(shard.path)
     files.listing.forget()
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.features.store.compaction import GRACE, MERGED
+from calprompt.features.store.compaction import GRACE
 from calprompt.features.store.index import INDEX, DamagedIndexError, count_hashes, open_index
-from calprompt.features.store.shard_files import ShardFiles
+from calprompt.features.store.shard_files import MERGED, ShardFiles
 from calprompt.features.store.shards import DAMAGED, SUFFIX, DamagedShardError, open_shard
 from calprompt.features.store.spaces import ABOUT, FeatureStore
 from calprompt.features.store.usage import USAGE, Usage, read_usage
@@ -147,8 +147,8 @@ def remove(files: list[File]) -> None:
         file.path.unlink(missing_ok=True)
     for folder in {file.path.parent for file in files}:
         if not any(path.suffix == SUFFIX for path in _listed(folder)):
-            merged = [path.name for path in _listed(folder) if path.suffix == MERGED]
-            for name in (ABOUT, USAGE, LOCK, INDEX, *merged):
+            derived = [path.name for path in _listed(folder) if path.suffix in (INDEX, MERGED)]
+            for name in (ABOUT, USAGE, LOCK, *derived):
                 (folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # a process has begun to fill it again
                 folder.rmdir()
@@ -162,7 +162,7 @@ def verify(store: FeatureStore) -> Iterator[tuple[File, str]]:
     """
     for space in spaces(store):
         for file in space.derived:
-            if file.path.name == INDEX:
+            if file.path.suffix == INDEX:
                 yield file, _index_problem(file.path, space.folder.name)
         for file in space.shards:
             problem = ""
@@ -181,7 +181,7 @@ def verify(store: FeatureStore) -> Iterator[tuple[File, str]]:
 
 def _index_problem(path: Path, space: str) -> str:
     try:
-        open_index(path.parent, space)
+        open_index(path, space)
     except DamagedIndexError as error:
         with suppress(OSError):
             path.unlink()
@@ -211,7 +211,7 @@ def _space(folder: Path) -> SpaceFiles:
             shards.append(file)
         elif path.suffix == DAMAGED or time.time() - stat.st_mtime > AGES.get(path.suffix, math.inf):
             rubbish.append(file)
-        elif path.name == INDEX or path.suffix == MERGED:
+        elif path.suffix in (INDEX, MERGED):
             derived.append(file)
     return SpaceFiles(
         folder,

@@ -1,6 +1,6 @@
 """The index of a space: in which shard, and in which of its rows, the feature of a key is.
 
-    keys.index      hashes [n] int64   of all keys, sorted: 48 bits of the image's digest, 16 of the view's number
+    9ab2….index     hashes [n] int64   of all keys, sorted: 48 bits of the image's digest, 16 of the view's number
                     places [n] int64   number of the shard (32 bits) and of its row (32 bits)
                     metadata           the shards' names; a checksum of everything
 
@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from calprompt.features.store.shards import KEY, Shard
 from calprompt.features.store.streaming import CHECKSUM, StreamedTensor, write_tensors
 
-INDEX = "keys.index"
+INDEX = ".index"  # how its name ends; a new one has a new name, because others may be reading the old one
 FORMAT = "1"
 VIEW = np.uint64(0xFFFF)  # the bits of a hash that are of the view
 ROW = np.uint64(32)  # the bits of a place that are of the row
@@ -132,8 +135,18 @@ def build_index(shards: Sequence[Shard], before: Index | None = None, names: fro
     return Index([*known, *(shard.path.name for shard in shards)], hashed, places)
 
 
-def write_index(folder: Path, space: str, index: Index) -> None:
-    """Write an index beside its shards, atomically."""
+def newest_index(folder: Path, names: Iterable[str]) -> str | None:
+    """The name of the index among the names of a folder; None if there is none."""
+    times = {}
+    for name in names:
+        if name.endswith(INDEX):
+            with suppress(OSError):
+                times[name] = (os.stat(folder / name).st_mtime_ns, name)
+    return max(times, key=times.__getitem__, default=None)
+
+
+def write_index(folder: Path, space: str, index: Index) -> str:
+    """Write an index beside its shards, atomically; returns its name."""
     names = json.dumps(index.names)
     digest = _digest(space, names)
 
@@ -147,24 +160,28 @@ def write_index(folder: Path, space: str, index: Index) -> None:
         StreamedTensor("hashes", "I64", (len(index),), pieces(index.hashes)),
         StreamedTensor("places", "I64", (len(index),), pieces(index.places)),
     ]
-    write_tensors(folder / INDEX, tensors, {"format": FORMAT, "space": space, "shards": names}, digest)
+    name = f"{secrets.token_hex(8)}{INDEX}"
+    write_tensors(folder / name, tensors, {"format": FORMAT, "space": space, "shards": names}, digest)
+    return name
 
 
-def open_index(folder: Path, space: str) -> Index:
+def open_index(path: Path, space: str) -> Index:
     """Map an index into memory and compare its checksum.
 
     Raises:
         DamagedIndexError: if it is not what was written, or of a format that is not known.
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if it is gone.
     """
     try:
-        with safe_open(folder / INDEX, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             parts = [file.get_tensor(name).numpy().view(np.uint64) for name in ("hashes", "places")]
             metadata = file.metadata() or {}
         names = json.loads(metadata["shards"])
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         raise
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        if not path.exists():
+            raise FileNotFoundError(path) from error
         raise DamagedIndexError(str(error)) from error
     if metadata.get("format") != FORMAT:
         raise DamagedIndexError(f"it has the format {metadata.get('format')}, not {FORMAT}")

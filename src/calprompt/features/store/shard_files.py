@@ -27,6 +27,7 @@ from calprompt.features.store.index import (
     Index,
     build_index,
     hashes,
+    newest_index,
     open_index,
     write_index,
 )
@@ -34,10 +35,9 @@ from calprompt.features.store.listing import Listing
 from calprompt.features.store.shards import DAMAGED, SUFFIX, DamagedShardError, Shard, open_shard, write_shard
 from calprompt.files import locked
 
+MERGED = ".merged"  # of a file whose contents are in another one
 OUTSIDE = 16  # shards that may be outside the index,
 PER = 1 << 18  # and one more for so many keys in it, because making it again takes the longer
-
-Stamp = tuple[int, int, int]
 
 
 class ShardFiles:
@@ -58,7 +58,7 @@ class ShardFiles:
         self._outside: list[Shard] = []
         self._unusable: set[str] = set()
         self._sizes: dict[str, int] = {}
-        self._stamp: Stamp | None = None  # of the index that was read or written last
+        self._index_name: str | None = None  # of the index that was read or written last
 
     def refresh(self, *, reindex: bool = True) -> None:
         """See what other processes have done in the meantime.
@@ -68,7 +68,7 @@ class ShardFiles:
         """
         while self.listing.refresh():
             names = frozenset(name for name in self.listing.names if name.endswith(SUFFIX)) - self._unusable
-            if names == self.names and self._index_stamp() == self._stamp:
+            if names == self.names and self._newest() in (None, self._index_name):
                 return
             self.names = names
             self._opened = {name: shard for name, shard in self._opened.items() if name in names}
@@ -207,10 +207,11 @@ class ShardFiles:
     def drop_index(self, reason: str) -> None:
         """Stop using the index, with a warning; another is made when it is needed."""
         self.index = None
-        warnings.warn(f"{self.folder / INDEX} is damaged ({reason}); it is made again", stacklevel=2)
+        path = self.folder / (self._index_name or "")
+        warnings.warn(f"{path} is damaged ({reason}); the index is made again", stacklevel=2)
         if self.writable():
             with suppress(OSError):
-                (self.folder / INDEX).unlink()
+                path.unlink()
         self.names = frozenset()
         self.listing.forget()
 
@@ -221,12 +222,12 @@ class ShardFiles:
         self.names -= {name}
 
     def _read_index(self) -> None:
-        stamp = self._index_stamp()
-        if stamp is None or stamp == self._stamp:
+        name = self._newest()
+        if name is None or name == self._index_name:
             return
-        self._stamp = stamp
+        self._index_name = name
         try:
-            self.index = open_index(self.folder, self.space)
+            self.index = open_index(self.folder / name, self.space)
         except DamagedIndexError as error:
             names = self.names
             self.drop_index(str(error))
@@ -248,13 +249,22 @@ class ShardFiles:
         if self.index is None or not self.writable():
             return
         with suppress(CalpromptError, OSError, NotImplementedError), locked(self.folder):
-            if self._index_stamp() in (None, self._stamp):  # else another process has just made one
-                write_index(self.folder, self.space, self.index)
-                self._stamp = self._index_stamp()
+            self.listing.forget()
+            self.listing.refresh()
+            if self._newest() not in (None, self._index_name):
+                return  # another process has just made one
+            others = [name for name in self.listing.names if name.endswith(INDEX)]
+            self._index_name = write_index(self.folder, self.space, self.index)
+            for name in others:
+                replaced(self.folder / name)
+            self.listing.forget()
 
-    def _index_stamp(self) -> Stamp | None:
-        try:
-            stat = os.stat(self.folder / INDEX)
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    def _newest(self) -> str | None:
+        return newest_index(self.folder, self.listing.names)
+
+
+def replaced(path: Path) -> None:
+    """Rename a file whose contents are in another one; it is removed later, when nobody can be reading it."""
+    with suppress(FileNotFoundError):
+        os.utime(path)
+        os.rename(path, path.with_suffix(MERGED))

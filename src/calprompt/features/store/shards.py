@@ -214,7 +214,9 @@ def open_shard(path: Path, space: str) -> Shard:
             keys, rows, metadata = file.get_tensor("keys"), file.get_tensor("features"), file.metadata() or {}
             sums = file.get_tensor("checksums") if "checksums" in file.keys() else None  # noqa: SIM118 (no dictionary)
         size = path.stat().st_size
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RuntimeError) as error:  # torch's, if the file vanishes in between
+        if not path.exists():
+            raise FileNotFoundError(path) from error
         raise DamagedShardError(path, str(error)) from error
     if metadata.get("space") != space:
         raise DamagedShardError(path, "it was made for something else")

@@ -2,7 +2,7 @@
 
     <folder>/<space>/space.json        everything that the features depend on besides an image and its view
                      1f0c….safetensors shards, see `calprompt.features.store.shards`
-                     keys.index        in which shard a feature is, see `calprompt.features.store.index`
+                     9ab2….index       in which shard a feature is, see `calprompt.features.store.index`
                      usage.jsonl       a line for every use
 
 The folder's name is the digest of what is in space.json, and a key has the digest of an image's content in it, so a
@@ -123,6 +123,17 @@ class Space:
 
         self._search(keys, missing, note)
         return ~missing
+
+    def locate(self, key: bytes) -> Path | None:
+        """The shard that has the feature of a key; None if there is none, or it is not written yet."""
+        missing, paths = np.ones(1, dtype=bool), []
+
+        def note(hits: Hits, right: np.ndarray) -> None:
+            missing[:] = False
+            paths.append(hits.segments[0].shard.path)
+
+        self._search([key], missing, note)
+        return paths[0] if paths else None
 
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
