@@ -10,7 +10,7 @@ from typing import Any
 from calprompt.cli.console import output
 from calprompt.cli.flags import create_command
 from calprompt.errors import DamagedFileError
-from calprompt.text import SIZES, bullets, format_size, plural
+from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 EXAMPLES = """\
@@ -128,10 +128,10 @@ def parse_size(text: str) -> int:
     >>> parse_size("5GB"), parse_size("1.5 MB"), parse_size("100")
     (5000000000, 1500000, 100)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
+    size = size_in_bytes(text)
+    if size is None:
         raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 5GB, got {text!r}")
-    return round(float(match[1]) * SIZES[(match[2] or "B").upper()])
+    return size
 
 
 def parse_span(text: str) -> float:

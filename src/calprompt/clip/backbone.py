@@ -44,6 +44,7 @@ class Backbone:
         autocast: What the towers run in; `None`: the dtype of their weights.
         chunk: Classes whose text is encoded at a time, with activations computed again for the gradient instead of
             kept: less memory, more time; `None`: all at once, kept.
+        fixed_scale: What `logit_scale` is instead of the model's own; `None`: the model's own.
     """
 
     model: CLIP
@@ -52,6 +53,7 @@ class Backbone:
     fingerprint: str
     autocast: torch.dtype | None = None
     chunk: int | None = None
+    fixed_scale: float | None = None
     _warned_of: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class Backbone:
         autocast: torch.dtype | str | None = _KEEP,
         chunk: int | None = _KEEP,
         crop: float = _KEEP,
+        logit_scale: float | None = _KEEP,
     ) -> Backbone:
         """The same weights, used in another way; this backbone stays as it is.
 
@@ -73,6 +76,7 @@ class Backbone:
             autocast: What the towers run in, such as `torch.bfloat16`; prompts, features and logits stay as they are.
             chunk: Classes encoded at a time.
             crop: The smallest share of an image's area in a training view.
+            logit_scale: What cosines are multiplied with; `None`: what the model says.
         """
         changes: dict[str, Any] = {}
         if autocast is not _KEEP:
@@ -86,6 +90,10 @@ class Backbone:
             changes["chunk"] = chunk
         if crop is not _KEEP:
             changes["preprocessing"] = replace(self.preprocessing, crop=crop)
+        if logit_scale is not _KEEP:
+            if logit_scale is not None and not 0 < logit_scale < float("inf"):
+                raise SettingError(f"logit_scale must be a number above 0, or None for the model's; got {logit_scale}")
+            changes["fixed_scale"] = logit_scale
         return replace(self, **changes)
 
     def to(self, device: str | torch.device) -> Backbone:
@@ -119,7 +127,8 @@ class Backbone:
     @property
     def logit_scale(self) -> Tensor:
         """What cosines are multiplied with to make logits: about 100."""
-        return self.model.logit_scale.to(self.prompt_dtype).exp()
+        own = self.model.logit_scale.to(self.prompt_dtype).exp()
+        return own if self.fixed_scale is None else torch.full_like(own, self.fixed_scale)
 
     @property
     def embed_dim(self) -> int:

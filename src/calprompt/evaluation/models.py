@@ -50,7 +50,8 @@ class LogitsFile:
         path: Where it is.
         tensors: What it contains.
         class_names: Part (base, novel or all; val) -> class names.
-        logit_scale: Of the backbone.
+        logit_scale: Of the tuned model.
+        zero_shot_scale: Of the untuned model, which is another if the run has fitted its own (anchor=True).
         metrics: What was measured on it.
     """
 
@@ -58,6 +59,7 @@ class LogitsFile:
     tensors: Mapping[str, Tensor]
     class_names: Mapping[str, list[str]]
     logit_scale: float
+    zero_shot_scale: float
     metrics: Mapping[str, Any]
 
     @classmethod
@@ -67,7 +69,9 @@ class LogitsFile:
         tensors, metadata = read_run_tensors(folder, LOGITS, record)
         if not {"class_names", "logit_scale"} <= set(metadata) or not set(PARTS) & set(metadata["class_names"]):
             raise DamagedFileError(f"{path} does not hold class_names and logit_scale: it is damaged or not of a run")
-        return cls(path, tensors, metadata["class_names"], float(metadata["logit_scale"]), metrics)
+        scale = float(metadata["logit_scale"])
+        zero_shot = float(metadata.get("zero_shot_logit_scale", scale))
+        return cls(path, tensors, metadata["class_names"], scale, zero_shot, metrics)
 
     @property
     def parts(self) -> list[str]:
@@ -114,7 +118,11 @@ def _model(name: str, main: LogitsFile, files: Mapping[str, LogitsFile]) -> Stor
 
 
 def _record(name: str, file: LogitsFile, main: LogitsFile, split: str, part: str) -> StoredLogits:
-    """One split of a file; its text features are those of `part`, and base features are those of the run itself."""
+    """One split of a file; its text features are those of `part`, and base features are those of the run itself.
+
+    What a tuned model is compared with has the tuned model's logit scale; the zero-shot model keeps its own.
+    """
+    scale = file.logit_scale if name == TUNED else file.zero_shot_scale
     (logits, text), base = KINDS[name], main.parts[0]
     tensors = {
         "logits": file[f"{split}/{logits}"],
@@ -123,10 +131,10 @@ def _record(name: str, file: LogitsFile, main: LogitsFile, split: str, part: str
         "frozen_text": file[f"{part}/frozen_text"],
         "base_text": main[f"{base}/{text}"],
         "base_frozen_text": main[f"{base}/frozen_text"],
-        "zero_shot_logits": file[f"{split}/zero_shot_logits"],
+        "zero_shot_logits": file[f"{split}/zero_shot_logits"] * (scale / file.zero_shot_scale),
     }
     try:
-        return StoredLogits(**tensors, logit_scale=file.logit_scale)
+        return StoredLogits(**tensors, logit_scale=scale)
     except CalpromptError as error:
         raise DamagedFileError(f"{file.path} is damaged: {error}") from error
 

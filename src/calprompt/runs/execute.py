@@ -1,7 +1,7 @@
 """A run: one backbone, dataset, tuner, objective and seed, trained and evaluated into a folder.
 
     plan ── finished already? ── yes ── read it back
-         └─ no ── prepare ── features ── train (checkpoint after every epoch) ── evaluate ── write
+         └─ no ── prepare ── features (── anchor) ── train (checkpoint after every epoch) ── evaluate ── write
 
 The fingerprint is part of the folder's name, so a finished run is found again, and another setting never lands in it.
 `calprompt.runs.folder` says what is in the folder.
@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from calprompt.clip import unit
 from calprompt.data import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
@@ -29,6 +30,7 @@ from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_byt
 from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
+from calprompt.runs.anchor import fit_anchor
 from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import (
@@ -44,15 +46,17 @@ from calprompt.runs.folder import (
     write_metrics,
     write_record,
 )
-from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors
+from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors, stored_scales
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
 from calprompt.stopwatch import Stopwatch
 from calprompt.tensor_files import tensor_file
 from calprompt.text import os_problem
-from calprompt.training import TrainingSet, TrainingState, train
+from calprompt.training import TrainingJob, TrainingSet, TrainingState
 from calprompt.tuners import Tuner
+
+RunSteps = Generator[TrainingJob, float, Run]
 
 
 def run(
@@ -79,9 +83,23 @@ def run(
     Raises:
         CalpromptError: for whatever is wrong with the settings, the data or the folder.
     """
+    return train_alone(run_steps(config, out, resources or Resources(store=store), progress))
+
+
+def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources, progress: Progress) -> RunSteps:
+    """A run that pauses where its prompts are to be trained, so that several can be trained in one pass.
+
+    It yields the training, and has to be sent the seconds that it took, or be thrown what went wrong. Until then its
+    folder belongs to it.
+
+    Args:
+        config: As in `run`.
+        out: As in `run`.
+        resources: As in `run`.
+        progress: As in `run`.
+    """
     timings: dict[str, float] = {}
     reset_peak_memory()
-    resources = resources or Resources(store=store)
     with clock(timings, "load"):
         planned = config if isinstance(config, RunPlan) else plan(config, resources=resources, progress=progress)
     folder = planned.locate(out)
@@ -96,7 +114,7 @@ def run(
     try:
         with clock(timings, "load"):
             prepared = prepare(planned, resources=resources, progress=progress)
-        return _run_in(folder, prepared, resources, timings, progress)
+        return (yield from _run_in(folder, prepared, resources, timings, progress))
     except OSError as error:
         if not str(error.filename or "").startswith(str(folder)):
             raise
@@ -109,9 +127,43 @@ def run(
                 place.rmdir()
 
 
+def train_alone(steps: RunSteps) -> Run:
+    """Take a run to its end.
+
+    Args:
+        steps: Of the run.
+    """
+    try:
+        job = next(steps)
+    except StopIteration as end:
+        return cast(Run, end.value)
+    start = time.perf_counter()
+    try:
+        with job.tuner.backbone.limited_threads():
+            job.train()
+    except BaseException as error:
+        steps.throw(error)
+        raise
+    return after_training(steps, time.perf_counter() - start)
+
+
+def after_training(steps: RunSteps, seconds: float) -> Run:
+    """Take a run whose prompts are trained to its end.
+
+    Args:
+        steps: Of the run.
+        seconds: That the training took.
+    """
+    try:
+        steps.send(seconds)
+    except StopIteration as end:
+        return cast(Run, end.value)
+    raise AssertionError("a run is trained once")
+
+
 def _run_in(
     folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
-) -> Run:
+) -> RunSteps:
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
@@ -120,7 +172,7 @@ def _run_in(
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
         try:
-            metrics = _work(prepared, resources, folder, record, progress)
+            metrics = yield from _work(prepared, resources, folder, record, progress)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
@@ -168,34 +220,53 @@ def _make_folder(folder: Path) -> None:
 
 def _work(
     prepared: Prepared, resources: Resources, folder: Path, record: dict[str, Any], progress: Progress
-) -> dict[str, Any]:
+) -> Generator[TrainingJob, float, dict[str, Any]]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
+        if prepared.config.anchor:
+            prepared = _anchor(prepared, resources, record, progress)
         data, features = _images(prepared, resources, progress)
-    with clock(timings, "train"), prepared.backbone.limited_threads():
-        if data is not None:
-            record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
-            reset_peak_memory(planned.config.device)
-            stopwatch = Stopwatch()
-            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch)
-            record["training"] = stopwatch.record() | {
-                "peak_memory": peak_memory(),
-                "peak_device_memory": peak_device_memory(planned.config.device),
-            }
-        else:
-            write_history(folder, [])
+    if data is not None:
+        record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
+        reset_peak_memory(planned.config.device)
+        stopwatch = Stopwatch()
+        after, timings["train"] = yield from _train(prepared, data, folder, progress, stopwatch)
+        record["resumed_after_epoch"] = after
+        record["training"] = stopwatch.record() | {
+            "peak_memory": peak_memory(),
+            "peak_device_memory": peak_device_memory(planned.config.device),
+        }
+    else:
+        write_history(folder, [])
     with clock(timings, "evaluate"), prepared.backbone.limited_threads():
         tensors, metrics = _evaluate(prepared, features)
     write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
     metadata = {
         "class_names": {name: part.class_names for name, (part, _) in planned.evaluated.items()},
         "image_names": {name: image_names(split) for name, (_, split) in planned.evaluated.items()},
-        "logit_scale": float(prepared.backbone.logit_scale),
+        **stored_scales(prepared.backbone),
     }
     write_bytes(folder / LOGITS, tensor_file(tensors, metadata))
     write_metrics(folder, metrics)
     return metrics
+
+
+def _anchor(prepared: Prepared, resources: Resources, record: dict[str, Any], progress: Progress) -> Prepared:
+    """The same run with the logit scale that suits the untuned model on the training images; the record says which."""
+    split, unreadable = prepared.plan.base.train, UnreadableImages()
+    features = resources.features(
+        prepared.backbone, split.images, unreadable=unreadable, progress=progress, what="anchor features"
+    )[0]
+    unreadable.report()
+    with prepared.backbone.limited_threads():
+        cosines = unit(features.double().cpu()) @ prepared.tuner.frozen_text.double().cpu().T
+        anchor = fit_anchor(cosines, split.labels, float(prepared.backbone.logit_scale))
+    if anchor.end is not None:
+        warnings.warn(anchor.warning, stacklevel=2)
+    backbone = prepared.backbone.view(logit_scale=anchor.logit_scale)
+    record["anchor"] = asdict(anchor) | {"logit_scale": float(backbone.logit_scale)}  # as it is used, in float32
+    return replace(prepared, backbone=backbone, tuner=prepared.tuner.with_backbone(backbone))
 
 
 def _images(
@@ -224,9 +295,13 @@ def _images(
 
 
 def _train(
-    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch | None = None
-) -> int:
-    """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
+    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch
+) -> Generator[TrainingJob, float, tuple[int, float]]:
+    """Train from the checkpoint, if there is one, leaving one after every epoch.
+
+    Returns:
+        After which epoch it began, and how many seconds it took.
+    """
     tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
     state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
@@ -243,13 +318,13 @@ def _train(
     progress("training", state.epoch, config.epochs, "")
     try:
         objective = Objective.parse(prepared.config.loss)
-        train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
+        seconds = yield TrainingJob(tuner, data, objective, config, state, keep, stopwatch)
     except NonFiniteLossError:
         good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
-    return state.epoch
+    return state.epoch, round(seconds, 3)
 
 
 @torch.no_grad()
@@ -276,13 +351,15 @@ def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[
 
 def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:
     """Prompts, with what it takes to use them again."""
-    metadata = {
+    metadata: dict[str, Any] = {
         "tuner": prepared.config.tuner,
         "options": dict(prepared.config.options),
         "class_names": prepared.plan.base.class_names,
         "template": prepared.plan.template,
         "backbone": prepared.backbone.fingerprint,
     }
+    if prepared.config.anchor:
+        metadata["logit_scale"] = float(prepared.backbone.logit_scale)
     return tensor_file(prompts, metadata)
 
 

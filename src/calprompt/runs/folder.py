@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calprompt.data.validation import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
 from calprompt.sealed_files import read_sealed, require, sealed
@@ -49,6 +50,7 @@ TRANSFERS = "transfer"
 TRANSFER = "transfer.json"
 RESULTS = (PROMPTS, METRICS, HISTORY, LOGITS)  # files of a finished run, besides its record; STEPS if diagnosed
 
+ON_TEST_IMAGES = "validated on test images"
 AGAIN = "its training command computes it again"
 RECORD_KEYS = {"status", "fingerprint", "config", "data", "backbone"}
 CONFIG_KEYS = {"tuner", "loss", "shots", "training", "data", "backbone"}
@@ -121,8 +123,14 @@ class Run:
         """What was run, in a line."""
         config = self.record["config"]
         shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
-        what = f"{config['tuner']} ({config['loss']}), {self.record['data']['name']}"
-        return f"{what}, {shots}, seed {config['training']['seed']}"
+        anchored = ", anchored" if config.get("anchor") else ""
+        what = f"{config['tuner']} ({config['loss']}{anchored}), {self.record['data']['name']}"
+        return ", ".join(filter(None, (what, shots, f"seed {config['training']['seed']}", self.note)))
+
+    @property
+    def note(self) -> str | None:
+        """What has to stand beside its results, if anything."""
+        return ON_TEST_IMAGES if self.record["config"].get("validation") == TEST else None
 
     @property
     def logits_digests(self) -> dict[str, str | None]:

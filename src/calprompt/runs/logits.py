@@ -24,6 +24,7 @@ def split_tensors(
 ) -> dict[str, Tensor]:
     """What is stored of a split: labels, zero_shot_logits and frozen_text; of prompts that apply, logits and text.
 
+    Zero-shot logits are those of the model as it was loaded, also where a run has fitted another logit scale.
     Where every image has text features of its own, as with CoCoOp, `text` is one set that stands for all of them.
 
     Args:
@@ -35,7 +36,7 @@ def split_tensors(
     """
     found = {
         "labels": torch.tensor(split.labels),
-        "zero_shot_logits": zero_shot_logits(backbone, features, frozen_text),
+        "zero_shot_logits": zero_shot_logits(backbone.view(logit_scale=None), features, frozen_text),
         "frozen_text": frozen_text.float(),
     }
     if tuner is not None:
@@ -54,6 +55,14 @@ def part_tensors(found: Mapping[str, Tensor], classes: Sequence[int]) -> tuple[d
     cut = {kind: found[kind][rows][:, columns] for kind in LOGIT_KINDS if kind in found}
     text = {kind: found[kind][columns] for kind in TEXT_KINDS if kind in found}
     return {"labels": labels[rows], **cut, **text}, rows.tolist()
+
+
+def stored_scales(backbone: Backbone) -> dict[str, float]:
+    """The logit scale of stored logits, and that of stored zero-shot logits if it is another."""
+    scales = {"logit_scale": float(backbone.logit_scale)}
+    if backbone.fixed_scale is not None:
+        scales["zero_shot_logit_scale"] = float(backbone.view(logit_scale=None).logit_scale)
+    return scales
 
 
 def image_names(split: Split) -> list[str]:

@@ -31,6 +31,7 @@ from calprompt.data import (
 )
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
+from calprompt.data.validation import OWN
 from calprompt.errors import DataError, SettingError
 from calprompt.extensions import load_extension
 from calprompt.features import EXTRACTION
@@ -45,6 +46,7 @@ RESULTS = 1  # raise it whenever the same settings, weights and images give othe
 FIRST_VERSION = (
     "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
 )
+ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
@@ -89,8 +91,9 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        if settings["val_shots"] is None:  # runs from before there was this setting stay what they are
-            del settings["val_shots"]
+        for name, usual in ADDED.items():  # runs from before there was this setting stay what they are
+            if settings[name] == usual:
+                del settings[name]
         settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
@@ -164,12 +167,15 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     check_pixels(config.tuner, dataset)
     if not len(dataset.train) and kind.learns:
         raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
+    if not len(dataset.train) and config.anchor:
+        raise DataError(f"{dataset.name} is there to test on, and has no images to fit anchor=True on")
     base, novel, skipped = draw_parts(
         dataset,
         protocol=config.protocol,
         shots=config.shots,
         seed=config.seed,
         val_shots=config.val_shots,
+        validation=config.validation,
         skip_bad=config.skip_bad,
         progress=progress,
     )
@@ -228,6 +234,7 @@ def draw_parts(
     shots: int | None,
     seed: int,
     val_shots: int | None = None,
+    validation: str = OWN,
     skip_bad: bool = False,
     progress: Progress = silent,
 ) -> tuple[Part, Part | None, dict[str, str]]:
@@ -235,7 +242,7 @@ def draw_parts(
     skipped: dict[str, str] = {}
     known_good: set[str] = set()
     while True:
-        drawn = few_shot(dataset, shots, seed, val_shots)
+        drawn = few_shot(dataset, shots, seed, val_shots, validation)
         base, novel = (all_classes(drawn), None) if protocol == "few-shot" else base_novel(drawn)
         if not skip_bad:
             return base, novel, skipped  # unreadable ones are reported when they are digested

@@ -91,6 +91,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
             "name": prepared.backbone.name,
             "fingerprint": prepared.backbone.fingerprint,
             "preprocessing": prepared.backbone.preprocessing.to_dict(),
+            "logit_scale": float(prepared.backbone.logit_scale),
         },
         "data": {
             "name": planned.dataset,

@@ -24,7 +24,7 @@ from calprompt.files import canonical_json, clear_leftovers, clear_stale_lock, l
 from calprompt.progress import Progress, silent
 from calprompt.runs.execute import clock, now
 from calprompt.runs.folder import LOGITS, TRANSFER, TRANSFERS, Transfer, read_transfer, verify_file, write_transfer
-from calprompt.runs.logits import image_names, measure_parts, named_tensors, part_tensors, split_tensors
+from calprompt.runs.logits import image_names, measure_parts, named_tensors, part_tensors, split_tensors, stored_scales
 from calprompt.runs.matching import matched_parts
 from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, check_pixels
 from calprompt.runs.preparation import tuner_for_classes
@@ -173,7 +173,7 @@ def _evaluate(
     metadata = {
         "class_names": record["data"]["class_names"],
         "image_names": {part: [every[row] for row in rows] for part, (_, rows) in cut.items()},
-        "logit_scale": float(backbone.logit_scale),
+        **stored_scales(backbone),
     }
     write_bytes(folder / LOGITS, tensor_file(named_tensors(tensors), metadata))
     record["ended"] = now()

@@ -11,6 +11,7 @@ from calprompt.evaluation.settings import NONE, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
+from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
 from calprompt.sweep.journal import Journal, read_journals
@@ -70,6 +71,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         "fingerprint": record["fingerprint"],
         "status": found.status,
         "reason": found.reason,
+        "note": found.run.note,
         "dataset": record["data"]["name"],
         **setting_columns(record["config"]),
         **{f"version_{name}": record.get("versions", {}).get(name) for name in VERSIONS},
@@ -91,7 +93,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         yield common | {"status": DAMAGED, "reason": str(error)}
         return
     for row in _measured_rows(measured, specs):
-        yield {**common, **row}
+        yield {**common, "logit_scale": _logit_scale(record, row["model"]), **row}
     evaluated = {slug(transfer.name) for transfer in run.transfers}
     for name in transfers:
         if slug(name) not in evaluated:
@@ -110,6 +112,13 @@ def _training_columns(training: Mapping[str, Any]) -> dict[str, Any]:
         columns[column] = seconds.get("median")
         columns |= {f"{column}_{share}": seconds.get(share) for share in ("q10", "q90")}
     return columns
+
+
+def _logit_scale(record: Mapping[str, Any], model: str) -> float | None:
+    """What the logits of a row were scaled with: zero-shot is the model as it was loaded, also in an anchored run."""
+    anchor = record.get("anchor")
+    scale = anchor["logit_scale"] if anchor and model == MODELS[0] else record["backbone"].get("logit_scale")
+    return None if scale is None else float(scale)
 
 
 def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -151,7 +160,7 @@ def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict
 
 def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a run as columns; what is no number or text is JSON."""
-    flat = {**{name: value for name, value in config.items() if name != "training"}, **config["training"]}
+    flat = {**ADDED, **{name: value for name, value in config.items() if name != "training"}, **config["training"]}
     flat[CLASSES_FILE] = flat.pop("classes", None)
     return {
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value

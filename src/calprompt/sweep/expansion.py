@@ -17,7 +17,8 @@ from calprompt.files import canonical_json
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import RunConfig, check_values
-from calprompt.runs.finished import ADDED, settings_record
+from calprompt.runs.finished import settings_record
+from calprompt.runs.planning import ADDED
 from calprompt.runs.recipes import RUN, TRAINING, read_recipe
 from calprompt.sweep.names import check_names
 from calprompt.training_config import TrainingConfig
@@ -61,7 +62,11 @@ class Cell:
 
 def record_key(record: Mapping[str, Any]) -> str:
     """Digest of the settings in the record of a run, which may be of an earlier version that had fewer."""
-    return hashlib.sha256(canonical_json({**ADDED, **record})).hexdigest()[:16]
+    settings = {**ADDED, **record}
+    for name in ("validation", "anchor"):
+        if settings[name] == ADDED[name]:  # journals of sweeps from before have keys without it
+            del settings[name]
+    return hashlib.sha256(canonical_json(settings)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

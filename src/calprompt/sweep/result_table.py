@@ -17,9 +17,11 @@ from typing import Any
 from calprompt.errors import DamagedFileError, NotFoundError, SettingError
 from calprompt.evaluation.tables import csv_bytes
 from calprompt.registry import unknown
+from calprompt.runs.planning import ADDED
 from calprompt.runs.recipes import RUN, TRAINING
 
 IDENTITY = ("run", "fingerprint", "status", "reason", "dataset", "model", "calibrator", "split")
+NOTE = "note"  # what has to stand beside the numbers, such as that test images validated
 COUNTS = ("images", "classes")
 SETTINGS = (*RUN, *TRAINING)
 VERSIONS = ("calprompt", "torch", "open_clip", "python")
@@ -31,9 +33,11 @@ TIMES = (
 )
 TEXTS = {
     *IDENTITY,
+    NOTE,
     *(f"version_{name}" for name in VERSIONS),
-    *("backbone", "data", "tuner", "options", "loss", "protocol", "template", "device", "dtype", "backbone_config"),
-    *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "processor"),
+    *("backbone", "data", "tuner", "options", "loss", "protocol", "validation", "template", "device", "dtype"),
+    *("backbone_config", "imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor"),
+    "processor",
 }
 WHOLE = {
     *("images", "classes", "shots", "val_shots", "views", "chunk"),
@@ -61,16 +65,17 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Identity, counts, metrics, settings, versions, hardware, times."""
+        """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
         found = {column for row in self.rows for column in row}
         after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
-        after += [*(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
-        return [*IDENTITY, *COUNTS, *sorted(found - {*IDENTITY, *COUNTS, *after}), *after]
+        after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
+        before = [*IDENTITY, NOTE, *COUNTS]
+        return [*before, *sorted(found - {*before, *after}), *after]
 
     @property
     def metrics(self) -> list[str]:
         """The columns that are metrics."""
-        return [name for name in self.columns[len(IDENTITY) + len(COUNTS) :] if name not in _FIXED]
+        return [name for name in self.columns if name not in _FIXED]
 
     def sorted(self) -> Table:
         """The same rows in the order of all tables."""
@@ -125,7 +130,11 @@ class Table:
 
 
 _FIXED = {
+    *IDENTITY,
+    NOTE,
+    *COUNTS,
     *TIMES,
+    "logit_scale",
     "processor",
     CLASSES_FILE,
     *(name for name in SETTINGS if name != "classes"),
@@ -149,7 +158,7 @@ def read_table(path: str | Path) -> Table:
             rows = tuple(parquet.read_table(path).to_pylist())
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(rows, str(path)), set(rows[0]) if rows else set(IDENTITY))
+        return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
     try:
         with path.open(newline="", encoding="utf-8") as file:
             texts = list(csv.DictReader(file))
@@ -162,7 +171,13 @@ def read_table(path: str | Path) -> Table:
         rows = tuple({name: _value(name, text) for name, text in row.items()} for row in texts)
     except ValueError as error:
         raise DamagedFileError(f"{path} is not a table of results: {error}") from error
-    return Table(rows, table.source, _decimals(texts))
+    return Table(_completed(rows), table.source, _decimals(texts))
+
+
+def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """Rows of a file of an earlier version with the settings that it did not have."""
+    usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
+    return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
 
 
 def _checked(table: Table, columns: set[str]) -> Table:

@@ -15,6 +15,8 @@
     device: cpu
     threads: 1                                  # of a run
     workers: 2                                  # runs at a time
+    resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
+    send_back: true                             # runs come back from there, instead of going to a shared folder
 
 Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. A file may begin with
 `extends: paper/main`; see `calprompt.sweep.extending`. Reading a file needs neither torch nor data nor weights.
@@ -23,7 +25,7 @@ Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from typing import Any
 import yaml
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
+from calprompt.executors.worker_resources import WorkerResources, parse_resources
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.target import Target
@@ -54,8 +57,16 @@ KEYS = {
     "device": str,
     "threads": int,
     "workers": int,
+    "resources": dict,
+    "send_back": bool,
 }
-WORDS = {str: "text", dict: "names with values", list: "a list", int: "a whole number of at least 1"}
+WORDS = {
+    bool: "true or false",
+    str: "text",
+    dict: "names with values",
+    list: "a list",
+    int: "a whole number of at least 1",
+}
 PACKAGE = "paper"  # the folder of sweeps that the package has, and the beginning of their names
 
 
@@ -70,6 +81,8 @@ class Sweep:
         transfer: What finished runs are evaluated on besides their own test images.
         threads: That a run computes with.
         workers: Runs at a time; as many as there are cores for, if None.
+        resources: What a worker needs of a machine, where machines are chosen by that.
+        send_back: Whether workers elsewhere send runs back, instead of writing them to a shared folder.
     """
 
     name: str
@@ -78,6 +91,8 @@ class Sweep:
     transfer: tuple[Target, ...] = ()
     threads: int = 1
     workers: int | None = None
+    resources: WorkerResources = field(default_factory=WorkerResources)
+    send_back: bool = False
 
 
 class _UniqueKeys(Reader):
@@ -190,7 +205,11 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     for place, spec in enumerate(calibrators):
         _located(f"{source}: calibrators[{place}]", check_calibrator, spec, bool(settings.get("imports")))
     transfer = _targets(content.get("transfer") or [], source, settings.get("root"))
-    return Sweep(name, expand(grid), calibrators, transfer, content.get("threads", 1), content.get("workers"))
+    threads, cells = content.get("threads", 1), expand(grid)
+    usual = WorkerResources(threads, 1 if any(str(cell.record["device"]).startswith("cuda") for cell in cells) else 0)
+    resources = parse_resources(content.get("resources") or {}, f"{source}: resources", usual)
+    send_back = content.get("send_back", False)
+    return Sweep(name, cells, calibrators, transfer, threads, content.get("workers"), resources, send_back)
 
 
 def _text(source: str) -> tuple[str, str]:
@@ -213,7 +232,8 @@ def _check_keys(content: Mapping[str, Any], source: str) -> None:
         if key not in KEYS:
             raise unknown(f"key in {source}:", str(key), KEYS)
         kind = KEYS[key]
-        wrong = not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1)
+        wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        wrong = wrong or (kind is int and value < 1)
         if wrong and not (value is None and kind in (dict, list)):
             raise SettingError(f"{source}: {key} must be {WORDS[kind]}, got {value!r}")
         if value is not None and key in ("seeds", "calibrators", "transfer") and not value:
