@@ -107,7 +107,15 @@ class TrainingJob:
 
     def train(self) -> list[dict[str, float]]:
         """Train by itself; see `calprompt.training.train`."""
-        return train(self.tuner, self.data, self.objective, self.config, state=self.state, after_epoch=self.after_epoch)
+        return train(
+            self.tuner,
+            self.data,
+            self.objective,
+            self.config,
+            state=self.state,
+            after_epoch=self.after_epoch,
+            stopwatch=self.stopwatch,
+        )
 
 
 def train(

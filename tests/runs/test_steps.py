@@ -106,6 +106,15 @@ def test_damage_is_noticed_and_repaired(tmp_path: Path) -> None:
     assert (folder / "steps.csv").read_bytes() == data
 
 
+def test_a_run_from_before_there_was_the_file_is_still_finished(tmp_path: Path) -> None:
+    folder = run(looking(), tmp_path).folder
+    (folder / "steps.csv").unlink()
+    samples.edit_record(folder, lambda record: None)  # written anew, with the files that are there
+    again = run(looking(), tmp_path)
+    assert again.reused
+    assert again.steps() == []
+
+
 def test_what_training_took(tmp_path: Path) -> None:
     record = json.loads((run(samples.config(), tmp_path).folder / "run.json").read_text())
     training = record["training"]

@@ -70,7 +70,14 @@ def test_every_run_has_its_rows(out: Path) -> None:
     assert row["processor"]
     assert row["seconds_train"] == run.record["timings"]["train"]
     assert row["seconds_total"] == pytest.approx(sum(run.record["timings"].values()))
-    assert row["peak_memory"] > 10**7
+    assert row["peak_memory"] >= row["peak_memory_train"] > 10**7
+    took = run.record["training"]
+    assert (row["seconds_step"], row["seconds_epoch_q90"]) == (
+        took["step_seconds"]["median"],
+        took["epoch_seconds"]["q90"],
+    )
+    assert row["cpu_seconds_train"] == took["cpu_seconds"]
+    assert row["peak_device_memory"] is None
 
 
 def test_every_setting_is_a_column(out: Path) -> None:
