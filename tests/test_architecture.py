@@ -18,23 +18,27 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums"},
+    {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "stopwatch"},
     {"options", "files", "extensions", "class_names", "progress_display"},
     {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
-    {"clip", "data", "losses", "metrics"},
+    {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},
     {"training"},
+    {"side_by_side"},
     {"runs"},
     {"evaluation"},
     {"report"},
-    {"demo", "doctor", "export", "sweep"},
+    {"demo", "doctor", "export", "extraction", "sweep"},
     {"classifier"},
     {"cli"},
     {"__main__"},
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
-LAZY_ROOMS = ("classifier", "clip", "data", "features", "runs", "evaluation", "demo", "doctor", "export", "sweep")
+LAZY_ROOMS = (
+    *("classifier", "clip", "data", "executors", "features", "runs", "evaluation", "demo", "doctor", "export"),
+    *("extraction", "sweep"),
+)
 LAZY = ("calprompt", *(f"calprompt.{room}" for room in LAZY_ROOMS))
 
 EAGER = tuple(f"calprompt.{room}" for room in ("metrics", "losses", "calibrators", "tuners", "promises"))

@@ -75,7 +75,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"gamma": 1.0},
     "label_smoothing": {"epsilon": 0.3},
     "margin": {"alpha": 0.2, "beta": 0.02},
-    "mbls": {"margin": 1.0},
+    "mbls": {"margin": 1.0, "cosine_margin": 0.01},
     "moments": {"mean_weight": 0.5, "covariance_weight": 0.5, "classes": 3},
 }
 CALIBRATORS: dict[str, dict[str, Any]] = {
@@ -140,7 +140,12 @@ def test_the_tables_have_every_option() -> None:
     for registry, table in ((losses, LOSSES), (calibrators, CALIBRATORS)):
         found = {name: {field.name for field in fields(kind) if field.init} for name, kind in ours(registry).items()}
         assert {name: options for name, options in found.items() if options} == {n: set(table[n]) for n in table}
-    assert {field.name for field in fields(RunConfig)} == PLACES | set(RUN) | {"training", "chunk", "val_shots"}
+    assert {field.name for field in fields(RunConfig)} == PLACES | set(RUN) | {
+        "training",
+        "chunk",
+        "val_shots",
+        "validation",
+    }
     assert {field.name for field in fields(TrainingConfig)} == set(TRAINING) | {"diagnose_every"}
 
 
@@ -198,6 +203,7 @@ def test_settings_that_change_no_result() -> None:
     assert prepare(usual).backbone.chunk is None
     assert prepare(replace(usual, chunk=2)).backbone.chunk == 2
     assert len(plan(replace(usual, val_shots=1)).base.val) == 3 < len(plan(usual).base.val)
+    assert plan(replace(usual, validation="test")).base.val == plan(usual).base.test
     assert not plan(usual).base.test.images.upright
     assert plan(replace(usual, exif=True)).base.test.images.upright
     looking = replace(usual, training=replace(usual.training, diagnose_every=1))

@@ -7,13 +7,15 @@
 Ratios are of the terms before their weights in the objective, as the supplement writes them (α and β belong to the
 margin loss); norms, grad/NAME, are of the terms with their weights, as they act on the prompts.
 
-A loss that has parts has a method `parts()`, which returns them as losses by name.
+A loss that has parts has a method `parts()`, which returns them as losses by name. Of the steps of an epoch, or of a
+whole run, `spread` is what the supplement reports: median, 10 % and 90 % quantiles of every ratio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from calprompt.outputs import Outputs
 from calprompt.tuners import Tuner
 
 EPSILON = 1e-12
+QUANTILES = {"median": 0.5, "q10": 0.1, "q90": 0.9}
 RATIOS = {
     "rho_margin": ("margin.mean", "margin.variance"),
     "rho_mom": ("moments.mean", "moments.covariance"),
@@ -55,6 +58,23 @@ def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mappin
             record[ratio] = norms[above] / (norms[below] + EPSILON)
     m = margins(outputs.logits.detach(), outputs.labels)
     return {**record, "margin_mean": float(m.mean()), "margin_variance": float(m.var(correction=0))}
+
+
+def spread(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Median, 10 % and 90 % quantiles of every ratio over some steps.
+
+    Args:
+        steps: What `diagnose` said of each, such as `Run.steps()`; an objective may lack some of the ratios.
+
+    >>> spread([{"rho_margin": 1.0, "step": 1}, {"rho_margin": 3.0, "step": 2}])
+    {'rho_margin_median': 2.0, 'rho_margin_q10': 1.2, 'rho_margin_q90': 2.8}
+    """
+    found = {}
+    for ratio in RATIOS:
+        values = [step[ratio] for step in steps if ratio in step]
+        for name, share in QUANTILES.items() if values else ():
+            found[f"{ratio}_{name}"] = float(np.quantile(values, share))
+    return found
 
 
 def gradient_norm(value: Tensor, parameters: list[torch.nn.Parameter]) -> float:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError
 from calprompt.text import parse_problem
@@ -19,24 +19,36 @@ _LEFTOVER = ".tmp"
 _PATIENCE = 0.2  # seconds: somebody may only be looking whether the folder is locked
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one step: whoever reads it, even after a crash, sees the old bytes or the new ones."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that replaces another in one step, a piece at a time.
+
+    Whoever reads `path`, even after a crash, sees the old bytes or all of the new ones.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_LEFTOVER}")  # another writer has its own
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
+        if error.filename not in (None, str(temporary), temporary):
+            raise  # of another file, which was read meanwhile
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error  # not the temporary name
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file in one step: whoever reads it, even after a crash, sees the old bytes or the new ones."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:

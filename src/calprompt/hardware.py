@@ -27,8 +27,16 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def reset_peak_memory() -> None:
-    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life."""
+def reset_peak_memory(device: str = "cpu") -> None:
+    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life.
+
+    Args:
+        device: Whose own memory is measured too, if it has one.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5", encoding="ascii")
 
@@ -45,3 +53,16 @@ def peak_memory() -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most
+
+
+def peak_device_memory(device: str) -> int | None:
+    """Bytes of an accelerator's own memory that tensors took at most; None for those that do not say, and for a CPU.
+
+    Args:
+        device: cpu, cuda, cuda:1, …
+    """
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return int(torch.cuda.max_memory_allocated(device))

@@ -52,6 +52,16 @@ def format_size(number: float) -> str:
     return f"{number:.0f} B" if unit == "B" else f"{number / SIZES[unit]:.1f} {unit}"
 
 
+def size_in_bytes(text: str) -> int | None:
+    """Bytes of a size as people write it; None if it is none.
+
+    >>> size_in_bytes("5GB"), size_in_bytes("1.5 MB"), size_in_bytes("100"), size_in_bytes("much")
+    (5000000000, 1500000, 100, None)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?", text.strip(), re.IGNORECASE)
+    return None if match is None else round(float(match[1]) * SIZES[(match[2] or "B").upper()])
+
+
 def slug(name: str) -> str:
     """A name as part of a file name: letters, digits, "_", "-" and "." only.
 

@@ -10,7 +10,7 @@ import pytest
 
 import samples
 from calprompt import CalpromptError, SettingError
-from calprompt.classifier.fitting import PROMISED
+from calprompt.classifier.fitted_model import PROMISED
 from calprompt.cli import main
 from calprompt.export import OnnxPredictor
 from calprompt.promises import fit_sets

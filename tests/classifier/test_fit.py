@@ -14,7 +14,7 @@ from PIL import Image
 import samples
 from calprompt import Classifier, DataError, SettingError, load_dataset
 from calprompt.classifier import fitting
-from calprompt.classifier.fitting import PROMISED
+from calprompt.classifier.fitted_model import PROMISED
 from classifier.fits import SHARED, classifier, fitted, picture_paths
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import samples
 from calprompt import Classifier, tuners
-from calprompt.classifier.fitting import PROMISED, calibrated
+from calprompt.classifier.fitted_model import PROMISED
 from classifier.fits import QUICK, SHARED, picture_paths
 
 SMALL = {
@@ -70,6 +70,6 @@ def test_saved_and_loaded_it_predicts_the_same(tuner: str, tower: str, tmp_path:
     assert loaded.promises_ == model.promises_
     held = model.model_.predicted.take(model.model_.predicted.fold == PROMISED)
     if len(held):  # what was stored of held-out images is what it predicts
-        again = loaded._predictor.predict_proba(held.names)
-        stored = calibrated(model.model_.calibrator, held, model.model_.text, model.model_.logit_scale)
+        again = loaded.predictor_.predict_proba(held.names)
+        stored = model.model_.probabilities(held)
         assert np.abs(again - stored).max() <= 1e-5

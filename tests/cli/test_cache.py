@@ -40,6 +40,12 @@ def test_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill()
     cache("show")
     told = capsys.readouterr().out
+    assert "fits" not in told
+    fit = store.parent / "fits" / "photos-123"
+    fit.mkdir(parents=True)
+    (fit / "run.json").write_text("0123456789")
+    cache("show")
+    assert f"10 B in {fit.parent}: interrupted fits" in capsys.readouterr().out
     for word in ("tiny-clip", "32 px bicubic crop", "0.08", "18", "36", "KB", "72", "0 s ago"):
         assert word in told
 
@@ -71,6 +77,18 @@ def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(data)
     with pytest.raises(CalpromptError, match=f"one file is damaged and.*\n.*{path.name}"):
         cache("verify")
+
+
+def test_merge(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill()
+    cache("merge", str(store.parent), "--into", str(tmp_path / "other"), "--quiet")
+    assert f"36 features copied, 0 there already; into {tmp_path / 'other'}" in capsys.readouterr().out
+    cache("merge", str(tmp_path / "other"), "--quiet")
+    assert "0 features copied, 36 there already" in capsys.readouterr().out
+    (path,) = (tmp_path / "other").glob("*/*.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CalpromptError, match=f"damaged, and left out:\n.*{path.name}"):
+        cache("merge", str(tmp_path / "other"), "--quiet")
 
 
 @pytest.mark.parametrize("arguments", [("--older-than", "a month"), ("--max-size", "5 apples"), ("--max-size", "-1GB")])

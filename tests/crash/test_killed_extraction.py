@@ -18,7 +18,7 @@ import torch
 import samples
 from calprompt.data import ImageFiles, UnreadableImages
 from calprompt.features import encoding, extraction, frozen_features
-from calprompt.features.store import FeatureStore, Space
+from calprompt.features.store import FeatureStore, Space, compaction
 from calprompt.features.store import spaces as store_file
 from calprompt.features.store.housekeeping import spaces, verify
 
@@ -91,12 +91,12 @@ def test_killed_at_any_write(
     tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch, half: bool, merging: bool
 ) -> None:
     if merging:
-        monkeypatch.setattr(store_file, "FAN", 2)
+        monkeypatch.setattr(compaction, "FAN", 2)
     expected, writes, replace = features(None), [], os.replace
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *paths: (writes.append(paths), replace(*paths)))
         features(tmp_path / "whole")
-    assert len(writes) > 2 + 7 if merging else len(writes) == 2 + 7  # space.json takes two, every batch one
+    assert len(writes) > 1 + 7 if merging else len(writes) == 1 + 7  # space.json and every batch
 
     for at in range(1, len(writes) + 1):
         store = tmp_path / str(at)
@@ -109,7 +109,7 @@ def test_killed_at_any_write(
         assert [said for _, said in verify(FeatureStore(store)) if said] == []
         before = finished(store)
         if not merging:
-            assert before == 16 * max(0, at - 2 - half)
+            assert before == 16 * max(0, at - 1 - half)
         computed.clear()
         assert torch.equal(features(store), expected)
         assert sum(computed) == ROWS - before
@@ -147,7 +147,7 @@ def logging(log: Path, lives: int | None) -> None:
 
 @pytest.mark.parametrize("fan", [3, 16])
 def test_two_processes_at_once_and_one_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fan: int) -> None:
-    monkeypatch.setattr(store_file, "FAN", fan)
+    monkeypatch.setattr(compaction, "FAN", fan)
     expected, store = features(None), tmp_path / "store"
 
     def work(number: int, lives: int | None) -> None:

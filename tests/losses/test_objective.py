@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from calprompt import losses
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.losses import NAMED, Objective, mean_variance_margin, text_moment_matching
 from calprompt.outputs import Outputs
 from samples import rounding
@@ -177,3 +177,22 @@ def test_a_term_of_the_tuner_keeps_its_value_beside_a_loss_of_its_name() -> None
     total, values = Objective.parse("ce + 2*l1")(given)
     assert set(values) == {"ce", "l1", "tuner_l1", "pull"}
     assert total.item() == pytest.approx(values["ce"].item() + 2 * values["l1"].item() + 7, rel=1e-5)
+
+
+def test_the_margin_of_mbls_can_be_a_difference_of_cosines() -> None:
+    o = outputs()
+    scale = float(o.logit_scale)
+    found = Objective.parse("ce + 0.1*mbls(cosine_margin=0.1)")(o)[0]
+    assert found.item() == pytest.approx(Objective.parse(f"ce + 0.1*mbls(margin={0.1 * scale})")(o)[0].item(), rel=1e-5)
+    text = "ce + 0.1*mbls(cosine_margin=0.1)"
+    assert str(Objective.parse(text)) == text
+    with pytest.raises(SettingError, match="mbls' has margin and cosine_margin; leave one of them out"):
+        Objective.parse("ce + mbls(margin=2, cosine_margin=0.1)")
+    with pytest.raises(SettingError, match=r"cosine_margin of loss 'mbls' must be 0 or more, got -0\.1"):
+        Objective.parse("ce + mbls(cosine_margin=-0.1)")
+
+
+def test_a_setting_that_came_later_leaves_earlier_runs_their_identity() -> None:
+    assert Objective.parse("mbls").record()[1] == {"name": "mbls", "weight": 0.1, "options": {"margin": 10}}
+    options = Objective.parse("ce + mbls(cosine_margin=0.1)").record()[1]["options"]
+    assert options == {"margin": 10.0, "cosine_margin": 0.1}

@@ -6,14 +6,18 @@ import csv
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import samples
 from calprompt.cli import main
-from calprompt.errors import CalpromptError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluations
 from calprompt.metrics import metrics
 from calprompt.runs.config import RunConfig
@@ -66,7 +70,14 @@ def test_every_run_has_its_rows(out: Path) -> None:
     assert row["processor"]
     assert row["seconds_train"] == run.record["timings"]["train"]
     assert row["seconds_total"] == pytest.approx(sum(run.record["timings"].values()))
-    assert row["peak_memory"] > 10**7
+    assert row["peak_memory"] >= row["peak_memory_train"] > 10**7
+    took = run.record["training"]
+    assert (row["seconds_step"], row["seconds_epoch_q90"]) == (
+        took["step_seconds"]["median"],
+        took["epoch_seconds"]["q90"],
+    )
+    assert row["cpu_seconds_train"] == took["cpu_seconds"]
+    assert row["peak_device_memory"] is None
 
 
 def test_every_setting_is_a_column(out: Path) -> None:
@@ -150,16 +161,90 @@ def test_commands(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert main(["results", str(target), "--merge", str(tmp_path / "nowhere.csv")]) == 2
 
 
-def test_parquet(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "table.parquet"
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        assert main(["results", str(out), "--parquet", str(target)]) == 2
-        assert "pip install 'calprompt[parquet]'" in " ".join(capfd.readouterr().err.split())
-        return
-    assert main(["results", str(out), "--parquet", str(target)]) == 0
-    assert read_table(target).sorted().to_csv() == results(out).to_csv()
+def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[Any]]]:
+    """Names, types and values of the columns of a Parquet file, as pyarrow reads it."""
+    found = parquet.read_table(path)
+    kinds = {field.name: str(field.type) for field in found.schema}
+    return found.column_names, kinds, found.to_pydict()
+
+
+def test_parquet_is_the_table_that_csv_is(out: Path, tmp_path: Path) -> None:
+    csv_file, file = tmp_path / "table.csv", tmp_path / "table.parquet"
+    assert main(["results", str(out), "--csv", str(csv_file), "--parquet", str(file)]) == 0
+    names, kinds, values = columns_of(file)
+    texts = rows(csv_file.read_bytes())
+    assert names == list(texts[0])
+    assert {len(column) for column in values.values()} == {len(texts)}
+    for name in names:
+        for value, row in zip(values[name], texts, strict=True):
+            assert (value is None) == (row[name] == ""), name
+            if value is not None:
+                assert value == {"string": str, "int64": int, "double": float}[kinds[name]](row[name]), name
+    assert any(value is None for value in values["ece"])
+    assert read_table(file).to_csv() == read_table(csv_file).to_csv() == csv_file.read_bytes()
+    assert main(["results", str(out), "--parquet", str(file), "--no-times"]) == 0
+    assert columns_of(file)[0] == [name for name in names if name not in TIMES]
+
+
+def test_types_in_parquet_are_those_of_the_settings(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.parquet").write_bytes(results(out).to_parquet())
+    _, kinds, _ = columns_of(tmp_path / "table.parquet")
+    hints = {**get_type_hints(RunConfig), **get_type_hints(TrainingConfig)}
+    hints["classes_file"] = hints.pop("classes")
+    del hints["training"]
+    for name, hint in hints.items():
+        alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        kind = next(each for each in alternatives if each is not type(None))
+        assert kinds[name] == {int: "int64", float: "double"}.get(kind, "string"), name
+    assert {kinds[name] for name in metrics.available()} == {"double"}
+    assert {kinds["images"], kinds["peak_memory"]} == {"int64"}
+    assert {kinds[name] for name in ("run", "note", "reason", "version_torch")} == {"string"}
+
+
+def test_whole_numbers_among_others_are_the_same_in_both(tmp_path: Path) -> None:
+    """As `momentum: 0` in a file is a whole number, while that of other runs is none."""
+    settings = {"momentum": 0, "weight_decay": 0}
+    file = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, settings=settings, seeds=[1])
+    run_sweep(plan_sweep(read_sweep(file), tmp_path / "out"), executor=sweeps.Here(), store=False)
+    table = results(tmp_path / "out")
+    (tmp_path / "a.csv").write_bytes(table.to_csv())
+    (tmp_path / "a.parquet").write_bytes(table.to_parquet())
+    assert read_table(tmp_path / "a.parquet").to_csv() == read_table(tmp_path / "a.csv").to_csv() == table.to_csv()
+    assert read_table(tmp_path / "a.parquet").rows == read_table(tmp_path / "a.csv").rows
+    for text in ("0", "0.0", "0.00"):
+        assert table.filter(momentum=text).rows == table.rows
+    assert not table.filter(momentum="0.9").rows
+    assert merge_tables([table, read_table(tmp_path / "a.parquet")]).to_csv() == table.to_csv()
+
+
+def test_rows_of_a_parquet_file_are_in_the_order_of_all_tables(out: Path, tmp_path: Path) -> None:
+    table = results(out)
+    mixed = Table(table.rows[::-1], table.source)
+    (tmp_path / "mixed.parquet").write_bytes(mixed.to_parquet())
+    back = read_table(tmp_path / "mixed.parquet")
+    assert back.to_csv() == mixed.to_csv()  # as it was written
+    assert back.sorted().to_csv() == table.to_csv()
+    (tmp_path / "none.parquet").write_bytes(Table(()).to_parquet())
+    assert read_table(tmp_path / "none.parquet").rows == ()
+
+
+def test_without_pyarrow(out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    target = out / "table.parquet"
+    assert main(["results", str(out), "--parquet", str(target)]) == 2
+    assert "pip install 'calprompt[parquet]'" in " ".join(capfd.readouterr().err.split())
+    assert not target.exists()
+
+
+def test_files_that_are_no_parquet(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no table or folder of runs at .*none.parquet"):
+        read_table(tmp_path / "none.parquet")
+    (tmp_path / "a.parquet").write_text("run,model\n")
+    with pytest.raises(DamagedFileError, match=r"a.parquet is not a Parquet file of results"):
+        read_table(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"x": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(DamagedFileError, match="it has no column run"):
+        read_table(tmp_path / "b.parquet")
 
 
 def changed(table: Table, source: str = "other", **values: Any) -> Table:

@@ -28,9 +28,11 @@ GOOD, BAD = "ce", "ce + 1e30*moments"  # the second diverges
 
 @pytest.fixture(autouse=True)
 def nothing_loaded() -> Iterator[None]:
-    work_module._loaded.clear()
+    for kept in (work_module._loaded, work_module._trained):
+        kept.clear()
     yield
-    work_module._loaded.clear()
+    for kept in (work_module._loaded, work_module._trained):
+        kept.clear()
 
 
 def planned(file: Path, out: Path, **options: Any) -> SweepPlan:

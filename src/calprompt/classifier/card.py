@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from calprompt.classifier.checks import Check
-from calprompt.classifier.fitting import PROMISED, FittedModel, calibrated
+from calprompt.classifier.fitted_model import PROMISED, FittedModel
 from calprompt.classifier.summary import division_sentence, none_of_these_sentence, summary
 from calprompt.text import shorten
 
@@ -69,7 +69,7 @@ def draw_reliability(model: FittedModel, path: Path) -> None:
     source = model.checks[0].source
     rows = model.predicted.fold == PROMISED if source == "held out" else model.predicted.fold >= 0
     part = model.predicted.take(rows)
-    after = np.log(np.clip(calibrated(model.calibrator, part, model.text, model.logit_scale), 1e-300, None))
+    after = np.log(np.clip(model.probabilities(part), 1e-300, None))
     bins = 10 if len(part) >= 100 else 5
     panels = {
         f"{source} ({len(part)} images)": {

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from calprompt import metrics
 from calprompt.metrics import equal_width_table
-from calprompt.promises.division import SETS, SETS_PER_CLASS, percent
 from calprompt.promises.promise import MADE, Evidence, Promise
+from calprompt.promises.requests import SETS, SETS_PER_CLASS, percent
 from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule
 from calprompt.text import plural, shorten
 

@@ -12,82 +12,46 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
-from calprompt.calibrators import Calibrator, Chain, DistanceAware
 from calprompt.class_names import check_class_names, normalized_name
-from calprompt.classifier.checks import Check, check, outcomes
-from calprompt.classifier.fitting import FittedModel, fit_model
+from calprompt.classifier.added_classes import ADDED, adjusted, extended_sets
+from calprompt.classifier.checks import Check
+from calprompt.classifier.evaluating import evaluate_images
+from calprompt.classifier.fitted_model import FittedModel
+from calprompt.classifier.fitting import fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
 from calprompt.classifier.summary import summary
 from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.data.unreadable import find_unreadable
-from calprompt.errors import CalpromptError, DataError, SettingError
+from calprompt.errors import SettingError
 from calprompt.features import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
 from calprompt.progress import Progress, silent
 from calprompt.progress_display import show_progress
-from calprompt.promises import Answer, DecisionRule, Evidence, Promise, SetRule, make_answers
-from calprompt.runs.preparation import tuner_for_classes
+from calprompt.promises import Answer, DecisionRule, Promise, SetRule, make_answers
+from calprompt.runs.preparation import run_backbone, tuner_for_classes
 from calprompt.runs.resources import Resources
-from calprompt.text import plural, shorten
+from calprompt.runs.restoring import check_backbone
+from calprompt.text import shorten
 
 if TYPE_CHECKING:
     from calprompt.predictor import ImageLike
-
-ADDED = "classes were added after it was fitted"
 
 
 class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
     """A CLIP model tuned on a few labelled images, with calibrated probabilities and promises that can be checked.
 
-    Parameters are checked when it is fitted, as in scikit-learn.
-
-    Args:
-        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or "pocket".
-        tuner: Which prompts are learned and how.
-        loss: A name or a sum such as "ce + 5*moments".
-        calibrator: Makes confidences match how often they are right; "none": the model's own.
-        target_error: Largest error rate among answered images that is promised; 0: no such promise.
-        coverage: How often the true class is in the prediction set, which is promised; 0: no prediction sets.
-        per_class: Promise the coverage for each class by itself too.
-        level: How sure the promise on errors is.
-        none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
-        shots: Images of a class to tune on at most; the others are held out. `None`: all that are not held out.
-        held_out: Share of each class to hold out for promises; `None`: what they need.
-        folds: Of cross-fitting, on which the calibrator is fitted.
-        group_by: Regular expression; images whose names it finds the same text in stay together.
-        options: Options of the tuner, such as {"context": 4}.
-        epochs: Passes over the training images; `None`: 50 for the pocket, and the published 100 for other backbones.
-        batch_size: Images in a training step.
-        lr: Learning rate; `None`: 0.02 for the pocket, and the published 0.002 for other backbones.
-        seed: Seed of the division, of prompts and of batches.
-        views: Random crops of every training image, taken in turn by the epochs; 0: images as they are tested.
-        crop: Smallest share of an image's area in a crop.
-        template: Sentence of the untuned model; `None`: the dataset's, or "a photo of a {}.".
-        class_names: What the model reads for labels that are no words: from label to name.
-        classes: File with the order and names of the classes, and their template.
-        root: Folder that has the datasets, or the images of a table.
-        ignore_exif: Leave images as they are stored, instead of turning them as their EXIF data say.
-        skip_bad: Leave out images that cannot be read.
-        device: Where to compute.
-        dtype: Of the backbone's weights.
-        chunk: Classes encoded at a time, to save memory; `None`: all of them.
-        backbone_config: Open_clip model name or JSON config, for a weights file that has none.
-        imports: Python files of your own that register tuners, losses or calibrators.
-        work_dir: Where an interrupted fit is kept to be continued; `None`: the cache folder.
-        verbose: Show progress, and say at the end what was done and how sure it is.
+    Its parameters are those of `FitSettings`; they are checked when it is fitted, as in scikit-learn.
 
     Attributes:
         classes_: The labels, in the order of the columns of probabilities.
@@ -95,6 +59,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         promises_: What is promised, refused or withdrawn.
         checks_: What was measured on images that it did not learn from.
         rule_: The thresholds of answers.
+        predictor_: From images to probabilities.
         model_: Everything else that was fitted.
     """
 
@@ -137,7 +102,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         )
         if y is None and isinstance(X, str | Path):
             warn_left_out(data, locate(X, self.root))
-        with _shown(progress, self.verbose) as report, _resources(resources) as shared:
+        with _shown(progress, self.verbose) as report, _with_store(resources) as shared:
             announce = announce or (_say if self.verbose else None)
             model = fit_model(settings, data, resources=shared, groups=groups, progress=report, announce=announce)
             model = replace(model, seconds=round(time.perf_counter() - start, 1))
@@ -215,21 +180,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Raises:
             DataError: if there are labels that it does not know, or images that it learned from.
         """
-        predictor = self._fitted()
-        split, labels, name = self._test_images(X, y)
-        rows = list(predictor.stream(split.images, progress=progress))
-        logits = np.concatenate([batch.logits.numpy() for batch in rows])
-        probabilities = np.concatenate([batch.probabilities for batch in rows])
-        names = [str(label) for label in self.classes_.tolist()]
-        evidence = Evidence.of(logits, probabilities, labels)
-        zero_shot = None
-        if not predictor.tuner.needs_pixels:
-            zero_shot = predictor.zero_shot_logits(torch.cat([batch.features for batch in rows])).numpy()
-        totals = {str(label): total for label, total in zip(self.model_.labels, self.model_.totals, strict=True)}
-        known = [totals.get(name, 0) for name in names]
-        majority = int(np.argmax(known if any(known) else np.bincount(labels, minlength=len(names))))
-        found = check(name, evidence, names, majority=majority, zero_shot_logits=zero_shot)
-        return replace(found, outcomes=outcomes(self.rule_, self.promises_, evidence))
+        self._fitted()
+        images = self._labelled(X, y)
+        return evaluate_images(self, images, progress=progress)
 
     def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
         """How prediction sets are made.
@@ -243,11 +196,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """
         self._fitted()
         rules = self.rule_.sets
-        found = [
-            rule for rule in rules if rule.per_class == per_class and (coverage is None or rule.coverage == coverage)
-        ]
-        if found:
-            return found[0]
+        found = self.rule_.set_rule(coverage, per_class)
+        if found is not None:
+            return found
         have = shorten(f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in rules) or "none"
         wanted = f"coverage={coverage}" if coverage is not None else "prediction sets"
         raise SettingError(
@@ -287,13 +238,13 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         labels = (*self.classes_.tolist(), *names) if keep else names
         other.classes_ = np.array(labels, dtype=object if len({type(each) for each in labels}) > 1 else None)
         other.class_names_ = everything
-        other.rule_ = replace(
-            self.rule_, sets=_for_more_classes(self.rule_.sets, len(everything), keep)
-        ).without_promises(ADDED)
+        other.rule_ = replace(self.rule_, sets=extended_sets(self.rule_.sets, len(everything), keep)).without_promises(
+            ADDED
+        )
         other.promises_ = tuple(promise.withdrawn(ADDED) for promise in self.promises_)
-        other._predictor = Predictor(
+        other.predictor_ = Predictor(
             tuner,
-            calibrator=_adjusted(self.model_.calibrator, adjust),
+            calibrator=adjusted(self.model_.calibrator, adjust),
             base_text=self.model_.text["text"],
             base_frozen_text=self.model_.text["frozen_text"],
             upright=predictor.upright,
@@ -385,25 +336,11 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Raises:
             CalpromptError: if the folder is damaged, or the backbone has other weights.
         """
-        model, record = read_model(folder)
-        config = model.config
-        if backbone is not None:
-            own = config.backbone_config if Path(backbone).expanduser().is_file() else None
-            config = replace(config, backbone=backbone, backbone_config=own)
-        if device is not None:
-            config = replace(config, device=device)
-        if imports is not None:
-            config = replace(config, imports=tuple(map(str, imports)))
-        model = replace(model, config=config)
-        found = cls(**_parameters(model, record))
-        with _resources(resources, store=False) as shared:
-            identity = shared.identity(config.backbone, config=config.backbone_config, dtype=config.dtype)
-            if identity.fingerprint != model.backbone["fingerprint"]:
-                raise CalpromptError(
-                    f"{config.backbone} has other weights than {folder} was tuned on, and its prompts mean nothing to "
-                    "them; say where the same weights are with backbone=SPEC"
-                )
-            found._take(model, shared)
+        model = read_model(folder, backbone=backbone, device=device, imports=imports)
+        shared = resources or Resources()
+        check_backbone(Path(folder), model.backbone, model.config.backbone, run_backbone(model.config, shared))
+        found = cls(**model.parameters())
+        found._take(model, shared)
         return found
 
     def summary(self) -> list[str]:
@@ -430,17 +367,12 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         self.promises_: tuple[Promise, ...] = model.promises
         self.checks_ = model.checks
         self.rule_: DecisionRule = model.rule
-        self._predictor = predictor
+        self.predictor_ = predictor
 
     def _fitted(self) -> Predictor:
-        if not hasattr(self, "_predictor"):
+        if not hasattr(self, "predictor_"):
             raise NotFittedError("this Classifier is not fitted yet; call fit, or Classifier.load")
-        return self._predictor
-
-    def _answers(self, batch: PredictionBatch, rule: SetRule | None) -> list[Answer]:
-        labels = [str(label) for label in self.classes_.tolist()]
-        logits = batch.logits.numpy()
-        return make_answers(batch.names, logits, batch.probabilities, labels, self.rule_, set_rule=rule)
+        return self.predictor_
 
     def _labelled(self, X: Any, y: Any = None) -> LabelledImages:
         """Images as `fit` takes them; of their labels only the values matter, not what the model reads for them."""
@@ -452,28 +384,13 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             X, y, class_names=names, root=self.root, classes=self.classes, upright=not self.ignore_exif
         )
 
-    def _test_images(self, X: Any, y: Any) -> tuple[Any, NDArray[np.int64], str]:
-        """Images with labels as numbers of this model's classes."""
-        data = self._labelled(X, y)
-        split = data.test if data.test is not None else data.train
-        if self.skip_bad:
-            bad = find_unreadable([split])
-            split = split.take([index for index in range(len(split)) if split.images.name(index) not in bad])
-        place = {str(label): number for number, label in enumerate(self.classes_.tolist())}
-        used = [str(data.labels[label]) for label in split.labels]
-        strange = [name for name in dict.fromkeys(used) if name not in place]
-        if strange:
-            raise DataError(
-                f"{data.name} has classes that the model does not know: {shorten(strange)}; it knows {shorten(place)}"
-            )
-        seen = set(self.model_.predicted.digests)
-        again = sum(split.images.digest(index) in seen for index in range(len(split)))
-        if again:
-            raise DataError(
-                f"{plural(again, 'image')} of {data.name} {'was' if again == 1 else 'were'} used to fit the model, so "
-                "nothing could be learned from measuring on them; what it says of them is in images.csv of its folder"
-            )
-        return split, np.array([place[name] for name in used], dtype=np.int64), data.name
+    def _answers(self, batch: PredictionBatch, rule: SetRule | None) -> list[Answer]:
+        labels = [str(label) for label in self.classes_.tolist()]
+        logits = batch.logits.numpy()
+        return make_answers(batch.names, logits, batch.probabilities, labels, self.rule_, set_rule=rule)
+
+
+Classifier.__doc__ = f"{Classifier.__doc__}\n    Args:{(FitSettings.__doc__ or '').partition('Attributes:')[2]}"
 
 
 @contextmanager
@@ -486,71 +403,15 @@ def _shown(progress: Progress | None, verbose: bool) -> Iterator[Progress]:
 
 
 @contextmanager
-def _resources(resources: Resources | None, *, store: bool = True) -> Iterator[Resources]:
-    """Resources with a store of features: the given ones, or the usual store, or one for the time being."""
+def _with_store(resources: Resources | None) -> Iterator[Resources]:
+    """Resources with a store of features, through which the runs of a fit share theirs."""
     shared = resources or Resources()
-    if shared.store is not None or not store:
-        yield shared
-        return
+    before = shared.store
     try:
-        shared.store = FeatureStore()
+        shared.store = before or FeatureStore()
         yield shared
     finally:
-        shared.store = None
-
-
-def _adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | None:
-    if adjust is None:
-        return calibrator
-    if adjust != "dac":
-        raise SettingError(f"adjust must be 'dac' or None, got {adjust!r}")
-    if calibrator is None:
-        return DistanceAware()
-    return Chain([*(calibrator.steps if isinstance(calibrator, Chain) else [calibrator]), DistanceAware()])
-
-
-def _for_more_classes(rules: Sequence[SetRule], classes: int, keep: bool) -> tuple[SetRule, ...]:
-    """Quantiles per class mean nothing for classes that it was not fitted on: these are in every set."""
-
-    def extended(rule: SetRule) -> SetRule:
-        kept = len(rule.quantiles) if keep else 0
-        return replace(
-            rule,
-            quantiles=(*rule.quantiles[:kept], *[np.inf] * (classes - kept)),
-            images=(*rule.images[:kept], *[0] * (classes - kept)),
-        )
-
-    return tuple(extended(rule) if rule.per_class else rule for rule in rules)
-
-
-def _parameters(model: FittedModel, record: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a loaded classifier: those that the runs had, and what was asked for."""
-    config, training = model.config, model.config.training
-    names = {field.name for field in fields(FitSettings)}
-    given = {name: value for name, value in record.get("requests", {}).items() if name in names}
-    renamed = dict(zip(model.labels, model.class_names, strict=True)) if model.labels != model.class_names else None
-    return {
-        **given,
-        "class_names": renamed,
-        "backbone": config.backbone,
-        "tuner": config.tuner,
-        "loss": config.loss,
-        "calibrator": model.calibrator_spec,
-        "options": dict(config.options) or None,
-        "epochs": training.epochs,
-        "batch_size": training.batch_size,
-        "lr": training.lr,
-        "seed": training.seed,
-        "views": config.views,
-        "crop": config.crop,
-        "template": config.template,
-        "chunk": config.chunk,
-        "device": config.device,
-        "dtype": config.dtype,
-        "backbone_config": config.backbone_config,
-        "imports": config.imports,
-        "ignore_exif": not config.exif,
-    }
+        shared.store = before
 
 
 def _say(lines: Sequence[str]) -> None:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calprompt.classifier.calibration import temperature_of
 from calprompt.classifier.card import export_card
-from calprompt.classifier.fitting import PROMISED, FittedModel, Predicted, calibrated, temperature_of
+from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
+from calprompt.classifier.settings import requests_of
 from calprompt.data.images import FileContent, Images, PillowPicture
 from calprompt.data.labelled import LabelledImages
 from calprompt.errors import ImageError, SettingError
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule, Evidence, Promise, Requests, make_promises
+from calprompt.promises import DecisionRule, Evidence, Promise, make_promises
 from calprompt.text import plural
 
 if TYPE_CHECKING:
@@ -98,22 +100,15 @@ def export_int8(
     held = model.predicted.take(model.predicted.fold == PROMISED)
     crossed = model.predicted.take(model.predicted.fold >= 0)
     images = images_of(held, data)
-    pilot = Evidence.of(
-        crossed.logits, calibrated(model.calibrator, crossed, model.text, model.logit_scale), crossed.labels
-    )
+    pilot = Evidence.of(crossed.logits, model.probabilities(crossed), crossed.labels)
     steps = calibrator_steps(predictor)
-    wanted = Requests(
-        model.requests["target_error"] or None,
-        model.requests["coverage"] or None,
-        model.requests["per_class"],
-        model.requests["level"],
-    )
+    wanted = requests_of(model.requests)
 
     def refit(
         logits: NDArray[np.float32], zero_shot: NDArray[np.float32] | None
     ) -> tuple[list[dict[str, Any]], DecisionRule, list[str]]:
         part = replace(held, logits=logits, zero_shot_logits=held.zero_shot_logits if zero_shot is None else zero_shot)
-        probabilities = calibrated(model.calibrator, part, model.text, model.logit_scale)
+        probabilities = model.probabilities(part)
         rule, promises = make_promises(
             wanted,
             pilot,

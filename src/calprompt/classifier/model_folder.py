@@ -18,6 +18,7 @@ import io
 import platform
 import secrets
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -30,12 +31,13 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
-from calprompt.classifier.fitting import PROMISED, UNUSED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import file_digest, read_json, write_bytes, write_json
 from calprompt.promises import DecisionRule, Promise
-from calprompt.runs.restoring import config_of_record
+from calprompt.runs.planning import import_digests
+from calprompt.runs.restoring import check_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, require, sealed
 from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.text import os_problem
@@ -50,8 +52,8 @@ CARD = "README.md"
 DIAGRAM = "reliability.png"
 FILES = (WEIGHTS, PREDICTIONS)  # verified when a model is read; the others are for people, who may edit them
 KEYS = {
-    *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "logit_scale", "notes"),
-    *("promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
+    *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "imports", "logit_scale"),
+    *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
 }
 USES = {PROMISED: "promises", UNUSED: "nothing"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
@@ -142,11 +144,20 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
     return folder
 
 
-def read_model(folder: str | Path) -> tuple[FittedModel, dict[str, Any]]:
-    """A model and its config.json, every file verified.
+def read_model(
+    folder: str | Path,
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    imports: Sequence[str | Path] | None = None,
+) -> FittedModel:
+    """A model, every file verified.
 
     Args:
         folder: Where it is.
+        backbone: Where its backbone is now.
+        device: Instead of the one it was fitted on.
+        imports: Where the Python files that it imported are now.
 
     Raises:
         NotFoundError: if there is no model.
@@ -169,10 +180,12 @@ def read_model(folder: str | Path) -> tuple[FittedModel, dict[str, Any]]:
     text = {name.removeprefix("text/"): each for name, each in tensors.items() if name.startswith("text/")}
     calibrator: Calibrator | None = None
     spec = record["calibrator"]["spec"]
-    config = config_of_record(record["settings"], folder / CONFIG)
+    settings = moved_settings(record["settings"], backbone=backbone, device=device, imports=imports)
+    check_imports(folder, record["imports"], settings["imports"])
+    config = config_of_record(settings, folder / CONFIG)
     if spec != NONE:
         calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])
-    model = FittedModel(
+    return FittedModel(
         config=config,
         labels=tuple(record["classes"]["labels"]),
         class_names=tuple(record["classes"]["names"]),
@@ -196,7 +209,6 @@ def read_model(folder: str | Path) -> tuple[FittedModel, dict[str, Any]]:
         logit_scale=record["logit_scale"],
         requests=record["requests"],
     )
-    return model, record
 
 
 def describe(model: FittedModel) -> dict[str, Any]:
@@ -209,6 +221,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "template": model.template,
         "requests": model.requests,
         "settings": model.config.record(),
+        "imports": import_digests(model.config),
         "backbone": model.backbone,
         "calibrator": {"spec": model.calibrator_spec, "state": state},
         "rule": model.rule.to_dict(),
@@ -234,10 +247,8 @@ def describe(model: FittedModel) -> dict[str, Any]:
 
 def images_table(model: FittedModel) -> str:
     """images.csv: every image, how it was used and what prompts that did not learn from it say of it."""
-    from calprompt.classifier.fitting import calibrated
-
     found = model.predicted
-    probabilities = calibrated(model.calibrator, found, model.text, model.logit_scale)
+    probabilities = model.probabilities(found)
     labels = [str(label) for label in model.labels]
     rows = io.StringIO()
     table = csv.writer(rows, lineterminator="\n")

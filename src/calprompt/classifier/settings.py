@@ -9,7 +9,7 @@ from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
-from calprompt.promises.division import Requests
+from calprompt.promises.requests import Requests
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
 
@@ -104,7 +104,7 @@ class FitSettings:
         if self.shots is not None and self.shots < 1:
             raise SettingError(f"shots must be at least 1, got {self.shots}")
         self.groups_of([])
-        return Requests(self.target_error or None, self.coverage or None, self.per_class, self.level)
+        return requests_of(values)
 
     def plain(self) -> FitSettings:
         """The same with numbers as Python has them, where a search over parameters gave numpy's."""
@@ -160,3 +160,8 @@ class FitSettings:
             exif=not self.ignore_exif,
             skip_bad=self.skip_bad,
         )
+
+
+def requests_of(values: Mapping[str, Any]) -> Requests:
+    """What is to be promised, from settings by name; 0 stands for no promise."""
+    return Requests(values["target_error"] or None, values["coverage"] or None, values["per_class"], values["level"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from calprompt.classifier.checks import Check, band_sentence
-from calprompt.classifier.fitting import FittedModel
+from calprompt.classifier.fitted_model import FittedModel
 from calprompt.evaluation.settings import NONE
-from calprompt.promises.division import percent
 from calprompt.promises.open_set import OpenSetRule
+from calprompt.promises.requests import percent
 from calprompt.text import plural
 
 SOURCES = {

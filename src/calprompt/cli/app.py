@@ -22,6 +22,7 @@ from calprompt.cli import (
     doctor,
     evaluate,
     export,
+    extract,
     fit,
     names,
     predict,
@@ -35,8 +36,14 @@ from calprompt.cli.flags import flags_of, with_flags
 from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
-COMMANDS = (demo, fit, predict, evaluate, export, train, transfer, sweep, results, show, names, data, cache, doctor)
-RESUMABLE = (train.train, demo.demo, fit.fit, sweep.sweep)
+COMMANDS = (
+    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, show, names, data, extract, cache, doctor),
+)
+EPOCHS = "continues after the last finished epoch"
+RESUMABLE = {
+    **dict.fromkeys((train.train, demo.demo, fit.fit, sweep.sweep), EPOCHS),
+    extract.extract: "goes on with what is not stored yet",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Those of the command line, unless given.
 
     Returns:
-        0 if it worked, 1 if `doctor` found a problem or a run of `sweep` failed, 2 for a mistake of the user's, 130 if
-        it was interrupted, 141 if nobody reads its output.
+        0 if it worked; 1 if `doctor` found a problem, a run of `sweep` failed or an image of `extract` cannot be read;
+        2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
     """
     parser = create_parser()
     args = parser.parse_args(arguments)
@@ -74,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error("error", doctor.broken(error), "red")
         return 2
     except KeyboardInterrupt:
-        hint = "; the same command continues after the last finished epoch" if args.command in RESUMABLE else ""
+        hint = f"; the same command {RESUMABLE[args.command]}" if args.command in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)
         return 130
 

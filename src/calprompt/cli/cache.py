@@ -1,4 +1,4 @@
-"""`calprompt cache`: what the feature store holds, pruning it, and checking it."""
+"""`calprompt cache`: what the feature store holds, pruning it, checking it, and merging others into it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 import time
 from typing import Any
 
-from calprompt.cli.console import output
+from calprompt.cache import KINDS, cache_folder, folder_size
+from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import create_command
 from calprompt.errors import DamagedFileError
-from calprompt.text import SIZES, bullets, format_size, plural
+from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 EXAMPLES = """\
@@ -18,6 +19,7 @@ EXAMPLES = """\
   calprompt cache prune --older-than 30d
   calprompt cache prune --max-size 5GB --yes
   calprompt cache verify
+  calprompt cache merge /mnt/other-machine/features
 """
 
 
@@ -26,7 +28,7 @@ def add_command(commands: Any) -> None:
     cache = create_command(
         commands,
         "cache",
-        help="image features kept for other runs: show, prune, verify",
+        help="image features kept for other runs: show, prune, verify, merge",
         description="Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of\n"
         "~/.cache/calprompt if that is not set.",
         examples=EXAMPLES,
@@ -60,6 +62,20 @@ def add_command(commands: Any) -> None:
         actions, "verify", help="compare all checksums", description="Compare the checksums of all files in the store."
     )
     parser.set_defaults(command=verify)
+    parser = create_command(
+        actions,
+        "merge",
+        help="copy features from the stores of other machines",
+        description="Copy the features that are missing here from the stores of other machines, whose folders were "
+        "copied or\nmounted. They are only read. Damaged files are named and left out. If both have a feature, the one "
+        "here stays;\na difference that rounding does not explain is reported. The exit status is 2 then. A merge that "
+        "was stopped goes on\nwith the same command.",
+    )
+    parser.set_defaults(command=merge)
+    add = parser.add_argument
+    add("stores", nargs="+", metavar="FROM", help="folder of a store, or the cache folder it is in")
+    add("--into", metavar="STORE", help="folder of the store that gets the features (default: the one of 'show')")
+    add("-q", "--quiet", action="store_true", help="no progress bar")
 
 
 def show(args: argparse.Namespace) -> None:
@@ -71,17 +87,18 @@ def show(args: argparse.Namespace) -> None:
 
     store = FeatureStore()
     spaces = housekeeping.spaces(store)
-    numbers = ("images", "views", "size", "last used", "found again", "time saved")
+    numbers = ("images", "features", "files", "size", "last used", "found again", "time saved")
     texts = ("backbone", "fingerprint", "input")
     table = create_table([*((name, "left") for name in texts), *((name, "right") for name in numbers)])
     for space in spaces:
-        images, views = space.count()
+        images, features = space.count()
         table.add_row(
             escape(str(space.about.get("name", "?"))),
             space.backbone[:12],
             _input(space.about),
             str(images),
-            str(views),
+            str(features),
+            str(len(space.shards)),
             format_size(space.size),
             f"{format_span(time.time() - space.last_used)} ago",
             str(space.usage.found),
@@ -91,6 +108,11 @@ def show(args: argparse.Namespace) -> None:
         output().print(table)
     total = sum(space.size for space in spaces)
     output().print(f"{format_size(total)} in {store.folder}", markup=False, soft_wrap=True)
+    for kind, what in KINDS.items():
+        folder = cache_folder(kind)
+        count, size = folder_size(folder)
+        if count:
+            output().print(f"{format_size(size)} in {folder}: {what}", markup=False, soft_wrap=True)
 
 
 def prune(args: argparse.Namespace) -> None:
@@ -122,16 +144,38 @@ def verify(args: argparse.Namespace) -> None:
     output().print(f"{plural(len(results), 'file')}, {total}: all checksums are right", markup=False, soft_wrap=True)
 
 
+def merge(args: argparse.Namespace) -> None:
+    """Copy what is missing from other stores; damaged files and conflicts are an error."""
+    from calprompt.features.store import FeatureStore, merge_store
+
+    into, problems = FeatureStore(args.into), []
+    for source in args.stores:
+        with show_progress(args.quiet) as progress:
+            report = merge_store(source, into, progress=progress)
+        line = f"{source}: {plural(report.copied, 'feature')} copied, {report.same} there already"
+        if report.rounded:
+            line += f", {report.rounded} there but rounded differently (by {report.largest:.1g} at most)"
+        output().print(f"{line}; into {into.folder}", markup=False, soft_wrap=True)
+        if report.damaged:
+            problems.append(f"damaged, and left out:{bullets(report.damaged, 100)}")
+        if report.n_conflicts:
+            count = plural(report.n_conflicts, "feature")
+            heading = f"{count} with a difference that rounding does not explain; {into.folder} keeps its own:"
+            problems.append(heading + bullets([str(each) for each in report.conflicts], 20))
+    if problems:
+        raise DamagedFileError("\n".join(problems))
+
+
 def parse_size(text: str) -> int:
     """Bytes.
 
     >>> parse_size("5GB"), parse_size("1.5 MB"), parse_size("100")
     (5000000000, 1500000, 100)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
+    size = size_in_bytes(text)
+    if size is None:
         raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 5GB, got {text!r}")
-    return round(float(match[1]) * SIZES[(match[2] or "B").upper()])
+    return size
 
 
 def parse_span(text: str) -> float:

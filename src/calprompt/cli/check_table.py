@@ -11,7 +11,7 @@ from calprompt.classifier.checks import Check
 from calprompt.cli.tables import create_table
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.selective import UNLIKELY
-from calprompt.promises.division import percent
+from calprompt.promises.requests import percent
 from calprompt.text import shorten, visible
 
 MATRIX = 12  # classes up to which the whole confusion matrix is shown

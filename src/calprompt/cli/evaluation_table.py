@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from calprompt.cli.flags import with_flags
 from calprompt.cli.tables import WIDTH, create_table, format_metric
 from calprompt.evaluation.models import TUNED
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured
@@ -44,6 +45,7 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
 
 def _print_lines(lines: Sequence[str], console: Console) -> None:
     for line in lines:
+        line = with_flags(line, {"validation": "--validation"})
         console.print(line, markup=False, width=min(WIDTH, console.width))
     console.print()
 
@@ -98,6 +100,8 @@ def notes(evaluation: Evaluation) -> list[str]:
     ]
     if not evaluation.val_images:
         lines.append("the run has no validation images: no calibrator can be fitted, no threshold chosen")
+    if evaluation.run.note is not None:
+        lines.append(f"{evaluation.run.note}: fitted calibrators have seen the images of {_trained(evaluation)}")
     reasons: dict[str, list[str]] = {}
     for each in evaluation.calibrated:
         for split, reason in each.reasons.items():
@@ -108,11 +112,13 @@ def notes(evaluation: Evaluation) -> list[str]:
 
 def selection_notes(evaluation: Evaluation) -> list[str]:
     """What is guaranteed and what is not, and why there is no threshold."""
-    classes = "all classes" if "all" in evaluation.sizes else "the base classes"
     lines = [
-        f"The guarantee is for images drawn like the validation images, of {classes}; the other columns show what "
-        "happened on test images." + (" On novel classes nothing is guaranteed." if "novel" in evaluation.sizes else "")
+        f"The guarantee is for images drawn like the validation images, of {_trained(evaluation)}; the other columns "
+        "show what happened on test images."
+        + (" On novel classes nothing is guaranteed." if "novel" in evaluation.sizes else "")
     ]
+    if evaluation.run.note is not None:
+        lines.append(f"{evaluation.run.note}: those of {_trained(evaluation)} are the ones the threshold is chosen on.")
     if any("/" in split for split in evaluation.sizes):
         lines.append("On other data nothing is guaranteed, of whichever classes.")
     if any(each.selection is not None and each.selection.fitted_on for each in evaluation.calibrated):
@@ -138,6 +144,10 @@ def _packed(evaluation: Evaluation) -> Iterator[Sequence[Calibrated]]:
 def _sizes(evaluation: Evaluation) -> str:
     parts = [f"{split}: {n} images of {C} classes" for split, (n, C) in evaluation.sizes.items()]
     return "; ".join([*parts, f"fitted on {evaluation.val_images} validation images"])
+
+
+def _trained(evaluation: Evaluation) -> str:
+    return "all classes" if "all" in evaluation.sizes else "the base classes"
 
 
 def _goal(evaluation: Evaluation) -> str:

@@ -23,6 +23,7 @@ METAVARS = {
     "base": "FILE",
     "shots": "K",
     "val_shots": "K",
+    "validation": "WHERE",
     "diagnose_every": "STEPS",
     "crop": "SHARE",
     "autocast": "DTYPE",

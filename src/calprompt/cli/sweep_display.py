@@ -11,8 +11,8 @@ from calprompt.text import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from calprompt.executors import Outcome
     from calprompt.sweep.driver import SweepState, Watch
-    from calprompt.sweep.executors import Outcome
     from calprompt.sweep.sweep_plan import PlannedCell, SweepPlan
 
 STATES = {
@@ -53,7 +53,7 @@ def print_end(plan: SweepPlan, state: SweepState, console: Console, *, retried: 
         estimated = f", estimated were {duration(state.estimate)}" if state.estimate is not None else ""
         console.print(f"{took}{estimated}", markup=False, soft_wrap=True)
     before = [] if retried else [(each.cell.title, each.reason) for each in plan.planned if each.status == "failed"]
-    failures = [(outcome.task.cell.title, outcome.reason) for outcome in state.failures] + before
+    failures = [(outcome.task.title, outcome.reason) for outcome in state.failures] + before
     if not failures:
         return 0
     console.print(f"{plural(len(failures), 'run')} failed; --retry-failed does them again:", markup=False)
@@ -84,7 +84,7 @@ def _line(console: Console, state: SweepState, outcome: Outcome | None) -> None:
     left = state.seconds_left
     rest = f" ({duration(left)} left)" if left and len(state.done) < state.total else ""
     reason = f": {outcome.reason}" if outcome.reason else ""
-    line = f"{len(state.done)} of {state.total}  {outcome.task.cell.title}  {end}{reason}{rest}"
+    line = f"{len(state.done)} of {state.total}  {outcome.task.title}  {end}{reason}{rest}"
     for text in (line, *(f"  warning: {each}" for each in outcome.warnings)):
         console.print(text, markup=False, soft_wrap=True)
 
@@ -105,7 +105,7 @@ def _picture(console: Console) -> Iterator[Watch]:
         for title in state.running:
             grid.add_row(f"  [cyan]running[/cyan] {escape(title)}")
         for outcome in state.failures[-5:]:
-            grid.add_row(f"  [red]failed[/red] {escape(outcome.task.cell.title)}: {escape(str(outcome.reason))}")
+            grid.add_row(f"  [red]failed[/red] {escape(outcome.task.title)}: {escape(str(outcome.reason))}")
         return grid
 
     with Live(console=console, refresh_per_second=4) as live:

@@ -5,13 +5,16 @@
     classes.json      {"classes": ["ant", "bee"], "template": "a photo of a {}, an insect.", "base": ["ant"]}
     classes.yaml      the same; classes may also be {folder: name}
 
-Lines that are all folders (or labels) say their order; lines of which none is one are names for them, in sorted order.
-A file of this name in the dataset's folder, or beside its table or split file, is found by itself.
+Lines that are all folders (or labels) say their order. If the first word of every line is a folder, the rest is its
+name, as in CoOp's classnames.txt ("n01440764 tench"); that half of the lines are so and others are not is an error.
+Lines of which none is a folder are names for them, in sorted order. A file of this name in the dataset's folder, or
+beside its table or split file, is found by itself.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,26 +55,51 @@ class Classes:
 
     def _ordered(self, listing: Listing) -> Listing:
         own = listing.class_names
-        wanted = self._folders(own)
-        lacking = [folder for folder in wanted if folder not in own]
+        known = _class_folders(listing) | {name: label for label, name in reversed(list(enumerate(own)))}
+        entries = self._folders_and_names(own, known)
+        lacking = [folder for folder, _ in entries if folder not in known]
         if lacking:
             raise DataError(f"{self.where} lists {lacking[0]!r}, and {listing.name} has no such class: {shorten(own)}")
-        left = [folder for folder in own if folder not in wanted]
+        new = {known[folder]: label for label, (folder, _) in enumerate(entries)}
+        _refuse_repeated(self.where, "folder", [own[known[folder]] for folder, _ in entries], len(new))
+        left = [name for label, name in enumerate(own) if label not in new]
         if left:
             raise DataError(f"{self.where} does not list {shorten(left)}; add a line for it, or remove its images")
-        new = {own.index(folder): label for label, folder in enumerate(wanted)}
+        names = tuple(name for _, name in entries)
+        if not listing.repeated_names:
+            _refuse_repeated(self.where, "name", names, len(set(names)))
         rows = {kind: [(path, new[label]) for path, label in rows] for kind, rows in listing.rows.items()}
         base = None if listing.base is None else tuple(sorted(new[label] for label in listing.base))
-        return replace(listing, class_names=tuple(name for _, name in self.entries), rows=rows, base=base)
+        return replace(listing, class_names=names, rows=rows, base=base)
 
-    def _folders(self, own: tuple[str, ...]) -> list[str]:
-        """The folder of every entry, in the entries' order."""
+    def _folders_and_names(self, own: tuple[str, ...], known: Mapping[str, int]) -> list[tuple[str, str]]:
+        """What the data call the class of every entry, and its name; `known` are all words for a class."""
         plain = [name for folder, name in self.entries if folder is None]
-        if plain and not set(plain) & set(own) and len(plain) == len(self.entries):
-            if len(plain) != len(own):
-                raise DataError(f"{self.where} has {len(plain)} names for {len(own)} classes: {shorten(own)}")
-            return list(own)
-        return [name if folder is None else folder for folder, name in self.entries]
+        if len(plain) == len(self.entries):
+            split = self._split_lines(own, known)
+            if split is not None:
+                return split
+            if not set(plain) & set(own):
+                if len(plain) != len(own):
+                    raise DataError(f"{self.where} has {len(plain)} names for {len(own)} classes: {shorten(own)}")
+                return list(zip(own, plain, strict=True))
+        return [(name if folder is None else folder, name) for folder, name in self.entries]
+
+    def _split_lines(self, own: tuple[str, ...], known: Mapping[str, int]) -> list[tuple[str, str]] | None:
+        """Folder and name of lines such as "ADI adipose tissue"; None if the lines are not of that form."""
+        lines = [name for _, name in self.entries]
+        if set(lines) <= set(own):
+            return None
+        words = [line.partition(" ")[::2] for line in lines]
+        fit = [word in known and bool(name.strip()) for word, name in words]
+        if not any(fit) or 2 * sum(fit) < len(lines):
+            return None
+        if not all(fit):
+            raise DataError(
+                f"{self.where} has lines such as {lines[fit.index(True)]!r}, a class folder and its name, and also "
+                f"{lines[fit.index(False)]!r}; write all of them in that form, or all as 'folder = name'"
+            )
+        return [(word, name.strip()) for word, name in words]
 
 
 def find_classes(folder: Path) -> Path | None:
@@ -137,15 +165,29 @@ def with_base(listing: T, names: tuple[str, ...], where: str) -> T:
     return replace(listing, base=tuple(sorted(labels[name] for name in names)))
 
 
+def _class_folders(listing: Listing) -> dict[str, int]:
+    """Folder -> label, if the images of every class lie in folders of its own."""
+    labels: dict[str, set[int]] = {}
+    for rows in listing.rows.values():
+        for path, label in rows:
+            labels.setdefault(path.rpartition("/")[0].rpartition("/")[2], set()).add(label)
+    shared = any(len(several) > 1 for several in labels.values())
+    return {} if shared else {folder: next(iter(own)) for folder, own in labels.items()}
+
+
 def _unique(classes: Classes) -> Classes:
     for what, values in (
         ("folder", [folder for folder, _ in classes.entries if folder is not None]),
         ("name", [name for _, name in classes.entries]),
     ):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise DataError(f"{classes.where} has the {what} {twice[0]!r} twice")
+        _refuse_repeated(classes.where, what, values, len(set(values)))
     return classes
+
+
+def _refuse_repeated(where: str, what: str, values: Sequence[str], different: int) -> None:
+    if different < len(values):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        raise DataError(f"{where} has the {what} {twice[0]!r} twice")
 
 
 def _line(line: str) -> tuple[str | None, str]:

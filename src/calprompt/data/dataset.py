@@ -54,6 +54,7 @@ class Dataset:
         base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
         test_only: Made to test what was tuned on another dataset: there are no training images.
         repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
+        group_by: A regular expression that finds in the name of an image what it is of; `None`: each is of its own.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Dataset:
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
+    group_by: str | None = None
 
     def __post_init__(self) -> None:
         names = self.class_names

@@ -46,7 +46,7 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED, split: bool = True)
     if not inside:
         own = f"; it has images itself: did you mean {root.resolve().parent}?" if _has_images(root) else ""
         raise DataError(f"{root} has no subfolders; expected one folder of images per class{own}")
-    only = next((name for name in ("train", "test") if name in inside and _is_class_folders(root / name)), None)
+    only = next((name for name in ("train", "test") if name in inside and has_class_folders(root / name)), None)
     if only is None and not _is_data(root) and (meant := _data_inside(root)):
         several = " or ".join(map(str, meant[:3]))
         raise DataError(
@@ -150,15 +150,14 @@ def _has_images(folder: Path) -> bool:
         return any(entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") for entry in entries)
 
 
-def _is_class_folders(folder: Path) -> bool:
-    return any(map(_has_images, subfolders(folder)))
+def has_class_folders(folder: Path) -> bool:
+    """Whether a folder is there and some folder in it has images."""
+    return folder.is_dir() and any(map(_has_images, subfolders(folder)))
 
 
 def _is_data(folder: Path) -> bool:
     """Whether some of what is in a folder looks like a class, or like train and test with classes in them."""
-    return _is_class_folders(folder) or all(
-        (folder / name).is_dir() and _is_class_folders(folder / name) for name in ("train", "test")
-    )
+    return has_class_folders(folder) or all(has_class_folders(folder / name) for name in ("train", "test"))
 
 
 def _data_inside(folder: Path) -> list[Path]:

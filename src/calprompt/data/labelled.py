@@ -7,6 +7,7 @@ labelled_images(paths, y=["cat", "dog", …])    paths, bytes, PIL images or arr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,9 +126,10 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     ('crane', 'cardigan', 'crane (2)')
     """
     found: list[str] = []
-    for number, name in enumerate(names):
-        before = list(names[:number]).count(name)
-        found.append(f"{name} ({before + 1})" if before else name)
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
     return tuple(found)
 
 

@@ -37,6 +37,7 @@ class Listing:
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
+    group_by: str | None = None
 
     def dataset(self) -> Dataset:
         """The same with images that can be opened; raises if it is no complete dataset."""
@@ -61,6 +62,7 @@ class Listing:
             base=self.base,
             test_only=self.test_only or not (len(train) or len(val)),
             repeated_names=self.repeated_names,
+            group_by=self.group_by,
         )
 
 

@@ -1,6 +1,7 @@
 """`load_dataset`: the one way to any data, by what is found at the path.
 
 photos/                       folder of class folders, or with train/, val/ and test/     see `folders`
+covid/                        the latter in images/, beside a classnames.txt              see `folders`
 labels.csv, .tsv, .jsonl      table of path, label, split                                 see `tables`
 split_zhou_EuroSAT.json       the field's split files, or a folder with one in it         see `split_files`
 shots.json                    a split that `save_split` wrote                             see `saved_splits`
@@ -15,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from calprompt.data import catalogue
+from calprompt.data.catalogue.imagenet import CLASSNAMES
 from calprompt.data.classes import find_classes, read_base, read_classes, with_base
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.folders import list_folder
+from calprompt.data.folders import has_class_folders, list_folder
 from calprompt.data.images import ImageFiles
 from calprompt.data.listing import Listing
 from calprompt.data.saved_splits import is_saved_split, load_split
@@ -86,6 +88,8 @@ def list_dataset(
     elif path.is_dir():
         listing = _folder(path, split)
         classes_file = classes_file or find_classes(path)
+        if classes_file is None and catalogue.recognise(path) is None and _is_beside_images(path):
+            classes_file = path / CLASSNAMES
     elif not path.exists():
         raise DataError(f"there is no data at {path}; expected {EXPECTED}{_nearest(data)}")
     elif path.suffix.lower() in TABLES:
@@ -125,10 +129,18 @@ def _folder(path: Path, split: bool) -> Listing:
     entry = catalogue.recognise(path)
     if entry is not None:
         return entry.listing_in(path)
+    if _is_beside_images(path):
+        return replace(list_folder(path / "images"), name=path.resolve().name)
     files = _split_files(path)
     if len(files) > 1:
         raise DataError(f"{path} has {files[0].name} and {files[1].name}; name the one that is meant")
     return list_split_file(files[0]) if files else list_folder(path, split=split)
+
+
+def _is_beside_images(folder: Path) -> bool:
+    """Whether a folder has classnames.txt beside images/train and images/test, as BAPLe's datasets have."""
+    split = all(has_class_folders(folder / "images" / name) for name in ("train", "test"))
+    return split and (folder / CLASSNAMES).is_file()
 
 
 def _split_files(folder: Path) -> list[Path]:

@@ -51,6 +51,8 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
         "repeated_names": dataset.repeated_names,
         "class_names": dataset.class_names,
     }
+    if dataset.group_by is not None:
+        payload["group_by"] = dataset.group_by
     for kind, split in dataset.splits.items():
         images = split.images
         if not isinstance(images, ImageFiles):
@@ -107,6 +109,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
         base=None if payload["base"] is None else tuple(payload["base"]),
         test_only=payload["test_only"],
         repeated_names=payload["repeated_names"],
+        group_by=payload.get("group_by"),
     )
 
 

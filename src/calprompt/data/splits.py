@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from calprompt.data.dataset import Dataset, Split
+from calprompt.data.validation import OWN, TEST, parse_validation, with_validation
 from calprompt.errors import DataError
 
 VAL_SHOTS = 4  # at most
@@ -51,21 +52,28 @@ def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
     return [index for own in drawn for index in own]
 
 
-def few_shot(dataset: Dataset, shots: int | None, seed: int, val_shots: int | None = None) -> Dataset:
+def few_shot(
+    dataset: Dataset, shots: int | None, seed: int, val_shots: int | None = None, validation: str = OWN
+) -> Dataset:
     """The dataset with `shots` training images a class and some to validate on.
 
     Args:
         dataset: To draw from.
         shots: Training images per class; `None`: all.
         seed: Of the draw.
-        val_shots: Validation images per class; `None`: as many as `shots`, but four at most, or all if `shots` is None.
+        val_shots: Validation images per class; `None`: as many as `shots`, but four at most, or all if `shots` is None
+            or the test images validate.
+        validation: Where validation images come from, see `calprompt.data.validation`.
     """
-    if shots is None and val_shots is None:
-        return dataset
     if shots is not None and shots < 1:
         raise DataError(f"shots is a number of training images a class, at least 1; got {shots}")
+    dataset = with_validation(dataset, validation, seed)
+    if shots is None and val_shots is None:
+        return dataset
     rng = random.Random(seed)
     train = dataset.train if shots is None else dataset.train.take(draw(dataset.train.labels, shots, rng))
+    if val_shots is None and parse_validation(validation)[0] == TEST:
+        return replace(dataset, train=train)
     validate = val_shots if val_shots is not None else min(shots or VAL_SHOTS, VAL_SHOTS)
     val = dataset.val.take(draw(dataset.val.labels, validate, rng))
     return replace(dataset, train=train, val=val)

@@ -1,8 +1,9 @@
 """Evaluations as data: tidy rows, and a JSON or CSV file of them.
 
 A row is one number: run, model (tuned or zero-shot), split, calibrator, metric, value, low, high, n. Values are
-fractions; low and high are the ends of the 95 % interval, empty where there is none; n is the number of images. A JSON
-file also has the settings, the versions, what calibrators promise and learned, thresholds, and why a row is missing.
+fractions; low and high are the ends of the 95 % interval, empty where there is none; n is the number of images. If some
+run was validated on test images, there is a note, which says so of its rows. A JSON file also has the settings, the
+versions, what calibrators promise and learned, thresholds, and why a row is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 import calprompt
+from calprompt.data.validation import OWN
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.evaluation.tables import csv_bytes
@@ -25,19 +27,22 @@ from calprompt.files import locked, write_bytes, write_json
 from calprompt.runs.folder import EVALUATION, write_evaluation
 
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")
+NOTE = "note"  # one more column, if any run has one
 SUFFIXES = (".json", ".csv")
 
 
 def tidy_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """One row per number, in the order of `COLUMNS`."""
+    """One row per number, in the order of `COLUMNS`; with a note, if a run has one."""
     names = run_names(evaluations)
+    noted = any(evaluation.run.note for evaluation in evaluations)
     rows = (
-        (name, calibrated.model, split, calibrated.calibrator, *row)
+        (name, calibrated.model, split, calibrated.calibrator, *row, *([evaluation.run.note] if noted else []))
         for name, evaluation in zip(names, evaluations, strict=True)
         for calibrated in evaluation.calibrated
         for split, *row in _numbers(evaluation, calibrated)
     )
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    columns = (*COLUMNS, NOTE) if noted else COLUMNS
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _numbers(evaluation: Evaluation, calibrated: Calibrated) -> Iterator[tuple[Any, ...]]:
@@ -84,6 +89,8 @@ def _run(name: str, evaluation: Evaluation) -> dict[str, Any]:
         "logits": evaluation.run.logits_digests,
         "splits": {split: {"images": n, "classes": C} for split, (n, C) in evaluation.sizes.items()},
         "val_images": evaluation.val_images,
+        "validation": evaluation.run.record["config"].get("validation", OWN),
+        "note": evaluation.run.note,
         "calibrators": [
             {
                 "model": calibrated.model,
@@ -137,7 +144,8 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
     if path is not None:
         path = check_output(path)
         if path.suffix == ".csv":
-            write_bytes(path, csv_bytes(COLUMNS, tidy_rows(evaluations)))
+            rows = tidy_rows(evaluations)
+            write_bytes(path, csv_bytes(list(rows[0]) if rows else COLUMNS, rows))
         else:
             write_json(path, evaluation_record(evaluations))
         return [path]

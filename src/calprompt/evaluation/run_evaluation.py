@@ -3,7 +3,8 @@
     val of the base classes ── fit ──▶ calibrator ── base, novel ──▶ metrics, intervals
                                           (or all; and of other data that the run was evaluated on)
 
-Nothing is fitted or selected on test images. Calibrators are fitted once and are the same map in all resamples; all of
+Nothing is fitted or selected on test images, unless the run was made to have them validate, which its tables say.
+Calibrators are fitted once and are the same map in all resamples; all of
 them are measured on the same resamples.
 """
 
@@ -25,6 +26,8 @@ from calprompt.files import canonical_json
 from calprompt.metrics import conventions, evaluate, predictions
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
+
+KEEP_SOME = "train it with validation=train:0.2 to keep a fifth of the training images for that"
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,8 @@ def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> Calprom
     try:
         if val is None:
             raise SettingError(
-                f"the run has no validation images, and {spec} has to be fitted on some; closed-form calibrators such "
-                "as dac and sals need none"
+                f"the run has no validation images, and {spec} has to be fitted on some; {KEEP_SOME}; closed-form "
+                "calibrators such as dac and sals need none"
             )
         calibrator.fit(val)
     except CalpromptError as error:
@@ -171,7 +174,7 @@ def _measure(logits: Tensor, record: StoredLogits, split: str, settings: Evaluat
 
 def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], settings: EvaluationSettings) -> Selection:
     if model.val is None:
-        return Selection(reason="the run has no validation images to choose a threshold on")
+        return Selection(reason=f"the run has no validation images to choose a threshold on; {KEEP_SOME}")
     assert settings.target_error is not None
     try:
         return select(

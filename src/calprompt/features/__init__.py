@@ -9,17 +9,26 @@ from calprompt.lazy import lazy_exports
 if TYPE_CHECKING:
     from calprompt.features.banks import FeatureBank, PixelBank
     from calprompt.features.extraction import frozen_features
-    from calprompt.features.store import FeatureStore
+    from calprompt.features.store import Conflict, FeatureStore, MergeReport, merge_store
 
 EXTRACTION = 1  # raise it when a change alters the features: those that are stored are then not used any more
 
-__all__ = ["EXTRACTION", "FeatureBank", "FeatureStore", "PixelBank", "frozen_features"]
+__all__ = [
+    "EXTRACTION",
+    "Conflict",
+    "FeatureBank",
+    "FeatureStore",
+    "MergeReport",
+    "PixelBank",
+    "frozen_features",
+    "merge_store",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "banks": ("FeatureBank", "PixelBank"),
         "extraction": ("frozen_features",),
-        "store": ("FeatureStore",),
+        "store": ("Conflict", "FeatureStore", "MergeReport", "merge_store"),
     },
 )

@@ -117,11 +117,23 @@ class Objective:
         return f"1*{text}" if text in NAMED else text
 
     def record(self) -> list[dict[str, Any]]:
-        """The terms with their weights and all settings, as plain data."""
-        return [{"name": term.name, "weight": term.weight, "options": term.options} for term in self.terms]
+        """The terms with their weights and all settings, as plain data, which is part of a run's identity.
+
+        A setting that a loss got later, a field with the metadata `added`, is left out at its default: runs from before
+        stay what they are.
+        """
+        return [{"name": term.name, "weight": term.weight, "options": _recorded(term)} for term in self.terms]
 
     def __repr__(self) -> str:
         return f"Objective({str(self)!r})"
+
+
+def _recorded(term: Term) -> dict[str, Any]:
+    options = term.options
+    if not dataclasses.is_dataclass(term.loss):
+        return options
+    added = {each.name: each.default for each in dataclasses.fields(term.loss) if each.metadata.get("added")}
+    return {name: value for name, value in options.items() if name not in added or value != added[name]}
 
 
 def _summands(node: ast.expr) -> list[ast.expr]:

@@ -4,9 +4,10 @@ Everything here is arithmetic on numpy arrays of logits; it needs neither torch 
 """
 
 from calprompt.promises.conformal import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
-from calprompt.promises.division import Division, Refusal, Requests, divide
+from calprompt.promises.division import Division, divide
 from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.promise import Evidence, Promise, make_promises
+from calprompt.promises.requests import Refusal, Requests
 from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
 
 __all__ = [

@@ -12,8 +12,8 @@ import numpy as np
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guaranteed_threshold
 from calprompt.promises.conformal import SetRule, choose_temperature, fit_sets, set_sizes
-from calprompt.promises.division import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, percent
 from calprompt.promises.open_set import OpenSetRule
+from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, percent
 from calprompt.promises.rule import DecisionRule
 from calprompt.text import plural
 

@@ -58,10 +58,10 @@ class DecisionRule:
         sure = p.max(axis=1) >= (0.0 if self.min_confidence is None else self.min_confidence)
         return np.asarray(sure if self.open_set is None else sure & self.open_set.accepts(logits))
 
-    def set_rule(self, coverage: float, per_class: bool = False) -> SetRule | None:
-        """The rule of sets of some coverage, if there is one."""
-        found = (rule for rule in self.sets if (rule.coverage, rule.per_class) == (coverage, per_class))
-        return next(found, None)
+    def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule | None:
+        """The rule of sets of some coverage, or of the first one there is; None if there is none."""
+        own = (rule for rule in self.sets if rule.per_class == per_class)
+        return next((rule for rule in own if coverage in (None, rule.coverage)), None)
 
     @property
     def promised(self) -> bool:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from calprompt.files import write_bytes
-from calprompt.runs.folder import CHECKPOINT, history_digest, read_history, write_history
+from calprompt.runs.folder import (
+    CHECKPOINT,
+    history_digest,
+    read_history,
+    read_steps,
+    steps_bytes,
+    write_history,
+    write_steps,
+)
 from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.training import TrainingState
 
@@ -15,17 +24,20 @@ History = list[dict[str, float]]
 
 
 def write_checkpoint(folder: Path, state: TrainingState, history: History, fingerprint: str) -> None:
-    """Write the history, then the checkpoint: the history may be ahead of the checkpoint, never behind."""
+    """Write the history and the diagnosed steps, then the checkpoint: they may be ahead of it, never behind."""
     digest = write_history(folder, history)
     tensors = {f"{kind}/{name}": tensor for kind in KINDS for name, tensor in getattr(state, kind).items()}
     metadata = {"epoch": state.epoch, "fingerprint": fingerprint, "history": digest}
+    if state.steps:
+        metadata["steps"] = write_steps(folder, state.steps)
     write_bytes(folder / CHECKPOINT, tensor_file(tensors, metadata))
 
 
 def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[TrainingState, History]:
     """The state to go on from and the history up to it.
 
-    Both are empty if there is no checkpoint of this run, or if its history is lost or damaged: training starts over.
+    Both are empty if there is no checkpoint of this run, or if its history or its diagnosed steps are lost or damaged:
+    training starts over.
 
     Args:
         folder: Of the run.
@@ -48,13 +60,17 @@ def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[Traini
         kind: {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
         for kind in KINDS
     }
-    state = TrainingState(metadata["epoch"], **states)
+    state = TrainingState(metadata["epoch"], states["prompts"], states["momenta"], states["tuner"])
     try:
         history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
+        if "steps" in metadata:
+            state.steps = [row for row in read_steps(folder) if row["epoch"] <= state.epoch]
     except ValueError:
         return TrainingState(), []
     if [row["epoch"] for row in history] != list(range(1, state.epoch + 1)):
         return TrainingState(), []
     if not earlier and history_digest(history) != metadata["history"]:
+        return TrainingState(), []
+    if "steps" in metadata and hashlib.sha256(steps_bytes(state.steps)).hexdigest() != metadata["steps"]:
         return TrainingState(), []
     return state, history

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.class_names import fill_template
+from calprompt.data.validation import OWN, normalized_validation, parse_validation
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
@@ -33,6 +34,7 @@ class RunConfig:
         protocol: base-to-novel trains on the first half of the classes and tests on both; few-shot takes all classes.
         shots: Training images per class; all of them if None.
         val_shots: Validation images per class; as many as shots but four at most, or all with all shots, if None.
+        validation: Where they come from: own, train:0.2 to keep that share of the training images, or test.
         anchor: Fit the logit scale of the untuned model on the training images first, and tune with that scale.
         training: How prompts are trained.
         views: Random crops of every training image, taken in turn by the epochs; a new one in every epoch if None. With
@@ -59,6 +61,7 @@ class RunConfig:
     protocol: str = "base-to-novel"
     shots: int | None = 16
     val_shots: int | None = None
+    validation: str = OWN
     anchor: bool = False
     training: TrainingConfig = field(default_factory=TrainingConfig)
     views: int | None = 8
@@ -87,6 +90,7 @@ class RunConfig:
         if self.backbone_config is not None and Path(self.backbone_config).expanduser().is_file():
             object.__setattr__(self, "backbone_config", str(Path(self.backbone_config).expanduser().resolve()))
         check_values(vars(self))
+        object.__setattr__(self, "validation", normalized_validation(self.validation))
         self._check_methods()
 
     def _check_methods(self) -> None:
@@ -131,6 +135,7 @@ def check_values(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and value < least:
             raise SettingError(f"{name} must be at least {least}, got {value}")
+    parse_validation(settings.get("validation", OWN))
     crop = settings.get("crop", 1.0)
     if not 0 < crop <= 1:
         raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {crop}")

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.clip.identity import identify_backbone
+from calprompt.data.validation import normalized_validation
 from calprompt.errors import CalpromptError, DamagedFileError
 from calprompt.extensions import extension_digest
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
-from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, data_digest, draw_parts, readable_id
+from calprompt.runs.planning import ADDED, TEMPLATE, data_digest, draw_parts, is_current, readable_id
 from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
 MEMORY = ".safetensors"  # of data that only torch reads
-ADDED = {"val_shots": None, "anchor": False}  # settings that records of earlier versions do not have
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
@@ -71,6 +71,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             shots=wanted["shots"],
             seed=wanted["training"]["seed"],
             val_shots=wanted["val_shots"],
+            validation=wanted["validation"],
             skip_bad=wanted["skip_bad"],
         )
         if data_digest(base, novel, skipped) != record["data"]["digest"]:
@@ -84,9 +85,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
 
 def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
-    current = record.get("results") == RESULTS
-    first = RESULTS == 1 and "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
-    if record["status"] != "finished" or not (current or first) or {**ADDED, **record["config"]} != wanted:
+    if record["status"] != "finished" or not is_current(record) or {**ADDED, **record["config"]} != wanted:
         return False
     identity = identify_backbone(wanted["backbone"], config=wanted["backbone_config"], dtype=wanted["dtype"])
     if identity is None or identity.fingerprint != record["backbone"]["fingerprint"]:
@@ -119,6 +118,7 @@ def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(config, str) and Path(config).expanduser().is_file():
         record["backbone_config"] = str(Path(config).expanduser().resolve())
     try:
+        record["validation"] = normalized_validation(record["validation"])
         return dict(json.loads(json.dumps(record, allow_nan=False)))
-    except (TypeError, ValueError, CalpromptError):
+    except (TypeError, ValueError, AttributeError, CalpromptError):
         return None

@@ -4,6 +4,7 @@
                prompts.safetensors      what was learned
                metrics.json             base and novel, or all; val; and zero_shot of each
                history.jsonl            a line per epoch
+               steps.csv                if steps are diagnosed: a row for each, with gradient norms and their ratios
                logits.safetensors       of every evaluated split: logits, zero_shot_logits, labels, names of the images;
                                         text, frozen_text
                checkpoint.safetensors   while it trains: a killed run goes on from it to the same bits
@@ -18,13 +19,16 @@ Format 1 is that of version 0.1, which had no checksums and no format number; it
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calprompt.data.validation import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
 from calprompt.sealed_files import read_sealed, require, sealed
@@ -38,13 +42,15 @@ RECORD = "run.json"
 PROMPTS = "prompts.safetensors"
 METRICS = "metrics.json"
 HISTORY = "history.jsonl"
+STEPS = "steps.csv"
 LOGITS = "logits.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = "evaluation.json"
 TRANSFERS = "transfer"
 TRANSFER = "transfer.json"
-RESULTS = (PROMPTS, METRICS, HISTORY, LOGITS)  # files of a finished run, besides its record
+RESULTS = (PROMPTS, METRICS, HISTORY, LOGITS)  # files of a finished run, besides its record; STEPS if diagnosed
 
+ON_TEST_IMAGES = "validated on test images"
 AGAIN = "its training command computes it again"
 RECORD_KEYS = {"status", "fingerprint", "config", "data", "backbone"}
 CONFIG_KEYS = {"tuner", "loss", "shots", "training", "data", "backbone"}
@@ -119,7 +125,12 @@ class Run:
         shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
         anchored = ", anchored" if config.get("anchor") else ""
         what = f"{config['tuner']} ({config['loss']}{anchored}), {self.record['data']['name']}"
-        return f"{what}, {shots}, seed {config['training']['seed']}"
+        return ", ".join(filter(None, (what, shots, f"seed {config['training']['seed']}", self.note)))
+
+    @property
+    def note(self) -> str | None:
+        """What has to stand beside its results, if anything."""
+        return ON_TEST_IMAGES if self.record["config"].get("validation") == TEST else None
 
     @property
     def logits_digests(self) -> dict[str, str | None]:
@@ -130,6 +141,10 @@ class Run:
     def history(self) -> list[dict[str, float]]:
         """One record per epoch."""
         return read_history(self.folder, self.record)
+
+    def steps(self) -> list[dict[str, float]]:
+        """One record per diagnosed step; none if there are no diagnostics."""
+        return read_steps(self.folder, self.record)
 
 
 def load_run(folder: str | Path) -> Run:
@@ -178,7 +193,8 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write run.json; that of a finished run gets the checksums of its files. Returns the record as written."""
     record = dict(record)
     if record["status"] == "finished":
-        record["files"] = {name: file_digest(folder / name) for name in RESULTS}
+        more = (STEPS,) if (folder / STEPS).is_file() else ()
+        record["files"] = {name: file_digest(folder / name) for name in (*RESULTS, *more)}
     write_json(folder / RECORD, sealed(record, FORMAT))
     return record
 
@@ -192,13 +208,19 @@ def is_finished(folder: Path) -> bool:
     if not (folder / RECORD).is_file():
         return False
     record = read_record(folder)
-    if record["status"] != "finished" or not all((folder / name).is_file() for name in RESULTS):
+    names = result_files(record)
+    if record["status"] != "finished" or not all((folder / name).is_file() for name in names):
         return False
-    for name in RESULTS:
+    for name in names:
         verify_file(folder, name, record)
     read_metrics(folder, record)
     read_history(folder, record)
     return True
+
+
+def result_files(record: Mapping[str, Any]) -> list[str]:
+    """Names of the files that a finished run has besides its record."""
+    return list(dict.fromkeys((*RESULTS, *record.get("files", {}))))
 
 
 def verify_file(folder: Path, name: str, record: Mapping[str, Any]) -> None:
@@ -267,6 +289,38 @@ def write_history(folder: Path, rows: list[dict[str, float]]) -> str:
 def history_digest(rows: list[dict[str, float]]) -> str:
     """The checksum of a history as `write_history` writes it."""
     return hashlib.sha256("".join(json.dumps(row) + "\n" for row in rows).encode()).hexdigest()
+
+
+def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
+    """A record per diagnosed step, of what was measured in it; none if there is no file."""
+    path = folder / STEPS
+    if record is not None and STEPS in record.get("files", {}):
+        verify_file(folder, STEPS, record)
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        whole = ("epoch", "step")
+        return [{name: (int if name in whole else float)(text) for name, text in row.items() if text} for row in rows]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, csv.Error) as error:
+        raise DamagedFileError(f"{path} is damaged: {error}; {AGAIN}") from error
+
+
+def write_steps(folder: Path, rows: Sequence[Mapping[str, float]]) -> str:
+    """Write steps.csv; returns its checksum, which goes into the checkpoint."""
+    data = steps_bytes(rows)
+    write_bytes(folder / STEPS, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
+    """Rows of steps as CSV; numbers have all of their digits, so that reading gives the same ones."""
+    columns = list(dict.fromkeys(("epoch", "step", *(name for row in rows for name in row))))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([repr(row[name]) if name in row else "" for name in columns] for row in rows)
+    return text.getvalue().encode()
 
 
 def read_run_tensors(folder: Path, name: str, record: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -31,6 +31,7 @@ from calprompt.data import (
 )
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
+from calprompt.data.validation import OWN
 from calprompt.errors import DataError, SettingError
 from calprompt.extensions import load_extension
 from calprompt.features import EXTRACTION
@@ -45,6 +46,7 @@ RESULTS = 1  # raise it whenever the same settings, weights and images give othe
 FIRST_VERSION = (
     "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
 )
+ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
@@ -89,9 +91,9 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        for added, default in {"val_shots": None, "anchor": False}.items():
-            if settings[added] == default:  # runs from before there was this setting stay what they are
-                del settings[added]
+        for name, usual in ADDED.items():  # runs from before there was this setting stay what they are
+            if settings[name] == usual:
+                del settings[name]
         settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
@@ -173,6 +175,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
         shots=config.shots,
         seed=config.seed,
         val_shots=config.val_shots,
+        validation=config.validation,
         skip_bad=config.skip_bad,
         progress=progress,
     )
@@ -198,6 +201,16 @@ def readable_id(tuner: str, dataset: str, shots: int | None, seed: int) -> str:
     'coop-my_photos-16shot-seed1'
     """
     return f"{tuner}-{slug(dataset)}-{'all' if shots is None else f'{shots}shot'}-seed{seed}"
+
+
+def is_current(record: Mapping[str, Any]) -> bool:
+    """Whether the same settings, weights and images would give the results of this record today.
+
+    Args:
+        record: Of a run, by whatever version.
+    """
+    first = "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
+    return record.get("results", 1 if first else None) == RESULTS
 
 
 def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], progress: Progress = silent) -> str:
@@ -231,6 +244,7 @@ def draw_parts(
     shots: int | None,
     seed: int,
     val_shots: int | None = None,
+    validation: str = OWN,
     skip_bad: bool = False,
     progress: Progress = silent,
 ) -> tuple[Part, Part | None, dict[str, str]]:
@@ -238,7 +252,7 @@ def draw_parts(
     skipped: dict[str, str] = {}
     known_good: set[str] = set()
     while True:
-        drawn = few_shot(dataset, shots, seed, val_shots)
+        drawn = few_shot(dataset, shots, seed, val_shots, validation)
         base, novel = (all_classes(drawn), None) if protocol == "few-shot" else base_novel(drawn)
         if not skip_bad:
             return base, novel, skipped  # unreadable ones are reported when they are digested

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,28 +67,12 @@ def restore(
     run = load_run(folder)
     if not is_finished(run.folder):
         raise CalpromptError(f"{run.folder} {run.unfinished}")
-    moved = {"backbone": backbone, "device": device, "imports": None if imports is None else list(map(str, imports))}
-    settings = run.record["config"] | {name: value for name, value in moved.items() if value is not None}
-    if backbone is not None and not Path(backbone).expanduser().is_file():
-        settings["backbone_config"] = None  # of a file; names and folders have their own
-    _check_imports(run, settings.get("imports", []))
+    settings = moved_settings(run.record["config"], backbone=backbone, device=device, imports=imports)
+    if "imports" in run.record:
+        check_imports(run.folder, run.record["imports"], settings.get("imports", []))
     config = config_of_record(settings, run.folder / RECORD)
     loaded = run_backbone(config, resources or Resources())
-    if loaded.fingerprint != run.record["backbone"]["fingerprint"]:
-        raise CalpromptError(
-            f"{config.backbone} has other weights than {run.folder} was tuned on, and its prompts mean nothing to "
-            "them; say where the same weights are with backbone=SPEC"
-        )
-    now = loaded.preprocessing.to_dict()
-    then = run.record["backbone"].get("preprocessing", now)
-    changed = ", ".join(
-        f"{name} was {then.get(name)} and is {now[name]}" for name in now if now[name] != then.get(name)
-    )
-    if changed:
-        raise CalpromptError(
-            f"{config.backbone} prepares images in another way than when {run.folder} was tuned ({changed}); say where "
-            "the backbone with its own settings is with backbone=SPEC"
-        )
+    check_backbone(run.folder, run.record["backbone"], config.backbone, loaded)
     path = run.folder / PROMPTS
     prompts, metadata = read_run_tensors(run.folder, PROMPTS, run.record)
     try:
@@ -106,12 +90,59 @@ def restore(
     return Restored(run, config, loaded, tuner, file_digest(path))
 
 
-def _check_imports(run: Run, places: Sequence[str]) -> None:
-    """Raise if an imported file has changed since the run was tuned; none of them is run yet."""
-    if "imports" in run.record and sorted(map(extension_digest, places)) != run.record["imports"]:
+def moved_settings(
+    settings: Mapping[str, Any],
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    imports: Sequence[str | Path] | None = None,
+) -> dict[str, Any]:
+    """The settings in a record, with where things are now; what is None stays as it was."""
+    moved = {"backbone": backbone, "device": device, "imports": None if imports is None else list(map(str, imports))}
+    found = {**settings, **{name: value for name, value in moved.items() if value is not None}}
+    if backbone is not None and not Path(backbone).expanduser().is_file():
+        found["backbone_config"] = None  # of a file; names and folders have their own
+    return found
+
+
+def check_imports(folder: Path, digests: Sequence[str], places: Sequence[str]) -> None:
+    """Raise if an imported file has changed since a run or model was tuned; none of them is run yet.
+
+    Args:
+        folder: Of the run or model.
+        digests: Of the files as they were.
+        places: Where they are now.
+    """
+    if sorted(map(extension_digest, places)) != list(digests):
         raise CalpromptError(
-            f"{run.folder} was tuned with another text of what it imports than {', '.join(places) or 'none'}, to which "
+            f"{folder} was tuned with another text of what it imports than {', '.join(places) or 'none'}, to which "
             "its prompts may mean something else; put the file back as it was, or say where it is with imports=FILE"
+        )
+
+
+def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: Backbone) -> None:
+    """Raise if a backbone is not the one that a run or model was tuned on, or prepares images in another way.
+
+    Args:
+        folder: Of the run or model.
+        record: Fingerprint and preprocessing of the backbone as it was.
+        spec: What the backbone is called now.
+        loaded: The backbone, as the run or model uses it.
+    """
+    if loaded.fingerprint != record["fingerprint"]:
+        raise CalpromptError(
+            f"{spec} has other weights than {folder} was tuned on, and its prompts mean nothing to them; say where the "
+            "same weights are with backbone=SPEC"
+        )
+    now = loaded.preprocessing.to_dict()
+    then = record.get("preprocessing", now)
+    changed = ", ".join(
+        f"{name} was {then.get(name)} and is {now[name]}" for name in now if now[name] != then.get(name)
+    )
+    if changed:
+        raise CalpromptError(
+            f"{spec} prepares images in another way than when {folder} was tuned ({changed}); say where the backbone "
+            "with its own settings is with backbone=SPEC"
         )
 
 

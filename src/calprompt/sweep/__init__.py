@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from calprompt.executors import Executor, LocalExecutor, Outcome
     from calprompt.sweep.collecting import results
     from calprompt.sweep.driver import SweepState, run_sweep
-    from calprompt.sweep.executors import Executor, Outcome, Task
+    from calprompt.sweep.executors import Task
     from calprompt.sweep.expansion import Cell
-    from calprompt.sweep.local import LocalExecutor
     from calprompt.sweep.merging import merge_tables
     from calprompt.sweep.result_table import Table, read_table
     from calprompt.sweep.selecting import rows_of
@@ -43,9 +43,9 @@ __getattr__, __dir__ = lazy_exports(
     {
         "collecting": ("results",),
         "driver": ("SweepState", "run_sweep"),
-        "executors": ("Executor", "Outcome", "Task"),
+        "executors": ("Task",),
+        "calprompt.executors": ("Executor", "LocalExecutor", "Outcome"),
         "expansion": ("Cell",),
-        "local": ("LocalExecutor",),
         "merging": ("merge_tables",),
         "result_table": ("Table", "read_table"),
         "selecting": ("rows_of",),

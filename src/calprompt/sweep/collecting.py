@@ -11,11 +11,12 @@ from calprompt.evaluation.settings import NONE, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
+from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
-from calprompt.sweep.result_table import CLASSES_FILE, MODELS, VERSIONS, Table
+from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
 
@@ -70,6 +71,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         "fingerprint": record["fingerprint"],
         "status": found.status,
         "reason": found.reason,
+        "note": found.run.note,
         "dataset": record["data"]["name"],
         **setting_columns(record["config"]),
         **{f"version_{name}": record.get("versions", {}).get(name) for name in VERSIONS},
@@ -82,6 +84,7 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
         "seconds_train": record.get("timings", {}).get("train"),
         "seconds_total": total_seconds(record),
         "peak_memory": record.get("peak_memory"),
+        **_training_columns(record.get("training", {})),
     }
     try:
         run = load_run(found.run.folder)
@@ -95,6 +98,20 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
     for name in transfers:
         if slug(name) not in evaluated:
             yield common | {"status": MISSING, "split": name}
+
+
+def _training_columns(training: Mapping[str, Any]) -> dict[str, Any]:
+    """What training took: seconds of a step and of an epoch, and memory at most."""
+    columns = {
+        "cpu_seconds_train": training.get("cpu_seconds"),
+        "peak_memory_train": training.get("peak_memory"),
+        "peak_device_memory": training.get("peak_device_memory"),
+    }
+    for name, column in SPREADS.items():
+        seconds = training.get(name, {})
+        columns[column] = seconds.get("median")
+        columns |= {f"{column}_{share}": seconds.get(share) for share in ("q10", "q90")}
+    return columns
 
 
 def _logit_scale(record: Mapping[str, Any], model: str) -> float | None:
@@ -143,7 +160,7 @@ def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict
 
 def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a run as columns; what is no number or text is JSON."""
-    flat = {**{name: value for name, value in config.items() if name != "training"}, **config["training"]}
+    flat = {**ADDED, **{name: value for name, value in config.items() if name != "training"}, **config["training"]}
     flat[CLASSES_FILE] = flat.pop("classes", None)
     return {
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value

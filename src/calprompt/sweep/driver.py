@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError
+from calprompt.executors import LocalExecutor
+from calprompt.executors.shared_folder import shared_marker
 from calprompt.files import is_locked
 from calprompt.sweep.executors import BUSY, Executor, Outcome, Task
 from calprompt.sweep.folders import FAILED
 from calprompt.sweep.journal import Journal
-from calprompt.sweep.local import LocalExecutor
 from calprompt.sweep.ordering import arrange
+from calprompt.sweep.passes import put_side_by_side
+from calprompt.sweep.sending import receive, work_anywhere
 from calprompt.sweep.sweep_plan import SweepPlan
-from calprompt.sweep.work import work
 from calprompt.text import os_problem
 
 LOOK = 0.5  # seconds between looks at runs that other processes are working on
@@ -82,6 +85,7 @@ def run_sweep(
     verify: bool = False,
     store: bool = True,
     executor: Executor | None = None,
+    send_back: bool = False,
     watch: Watch = _unwatched,
 ) -> SweepState:
     """Do what a sweep has to do.
@@ -92,6 +96,8 @@ def run_sweep(
         verify: Look at finished runs again: whether their images and files are what they were.
         store: Keep image features on disk for other processes.
         executor: What runs the groups; processes of this machine, unless given.
+        send_back: Have the folders of runs sent back by an executor whose workers do not write to `plan.out`; those
+            that do not see it send them anyway.
         watch: Called with the state and the latest outcome whenever there is something new.
 
     Returns:
@@ -105,20 +111,23 @@ def run_sweep(
     if not cells:
         return state
     sweep = plan.sweep
-    tasks = [
-        Task(each.cell, str(plan.out), sweep.transfer, sweep.calibrators, store=store, verify=verify) for each in cells
-    ]
+    task = partial(Task, out=str(plan.out), transfer=sweep.transfer, calibrators=sweep.calibrators)
+    tasks = [task(each.cell, store=store, verify=verify, send_back=send_back) for each in cells]
 
     def started(task: Task) -> None:
         if task.cell.title not in state.running:  # it may have lost its worker
             state.running.append(task.cell.title)
         watch(state, None)
 
-    executor = executor or LocalExecutor(plan.workers, sweep.threads, on_start=started)
+    elsewhere = executor is not None
+    executor = executor or LocalExecutor(plan.workers, sweep.threads)
+    if getattr(executor, "on_start", started) is None:
+        executor.on_start = started  # type: ignore[attr-defined]
     began = datetime.now(UTC)
     _begin(plan)
     try:
-        _work(tasks, plan, state, executor, watch)
+        with shared_marker(plan.out) if elsewhere else nullcontext("") as marker:
+            _work([replace(task, marker=marker) for task in tasks], plan, state, executor, watch)
     finally:
         with suppress(OSError):  # such as a full disk: the runs say what they have
             note = {
@@ -139,9 +148,10 @@ def run_sweep(
 def _work(tasks: Sequence[Task], plan: SweepPlan, state: SweepState, executor: Executor, watch: Watch) -> None:
     pending, waiting = list(tasks), dict[str, Outcome]()
     while pending or waiting:
-        outcomes = executor.map(arrange(pending, plan.workers), work)
+        groups = put_side_by_side(arrange(pending, plan.workers), plan.sweep.side_by_side)
+        outcomes = executor.map(groups, work_anywhere)
         try:
-            for outcome in outcomes:
+            for outcome in map(receive, outcomes):
                 with suppress(ValueError):
                     state.running.remove(outcome.task.cell.title)
                 if outcome.status == BUSY:

@@ -1,17 +1,14 @@
-"""What runs the groups of a sweep: the protocol that executors follow, and the data that goes in and comes out."""
+"""A run of a sweep as a task of an executor; `calprompt.executors` has the executors and what comes out of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
+from calprompt.executors import BUSY, Executor, Outcome, Work
 from calprompt.runs.target import Target
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.folders import FINISHED
 
-BUSY = "busy"  # another process is working on the run
+__all__ = ["BUSY", "Executor", "Outcome", "Task", "Work"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,10 @@ class Task:
         calibrators: What to measure it with.
         store: Whether image features are kept on disk for other processes.
         verify: Whether evaluations on other data that are there are looked at again.
+        marker: A file in `out` by which a worker elsewhere tells whether it sees that folder; see `sending`.
+        send_back: Send the folder of the run back, whether a worker sees `out` or not.
+        beside: Runs that are trained in one pass with it, and evaluated when they have their turn.
+        exact: Whether that is done only where it gives the same bits as training alone.
     """
 
     cell: Cell
@@ -33,47 +34,17 @@ class Task:
     calibrators: tuple[str, ...] = ()
     store: bool = True
     verify: bool = False
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a task.
-
-    Attributes:
-        task: What was to be done.
-        status: finished, failed, or busy.
-        folder: Of the run, if it got that far.
-        reason: Why it failed.
-        seconds: That it took.
-        reused: Whether everything was there already.
-        warnings: What the user should know.
-    """
-
-    task: Task
-    status: str
-    folder: Path | None = None
-    reason: str | None = None
-    seconds: float = 0.0
-    reused: bool = False
-    warnings: tuple[str, ...] = ()
+    marker: str = ""
+    send_back: bool = False
+    beside: tuple[Cell, ...] = ()
+    exact: bool = True
 
     @property
-    def is_finished(self) -> bool:
-        """Whether the run is there and complete."""
-        return self.status == FINISHED
+    def key(self) -> str:
+        """Digest of its settings."""
+        return self.cell.key
 
-
-Work = Callable[[Task], Outcome]
-
-
-class Executor(Protocol):
-    """What runs the groups of a sweep, here or elsewhere."""
-
-    def map(self, groups: Sequence[Sequence[Task]], work: Work) -> Iterator[Outcome]:
-        """Do all tasks, and give each outcome as soon as there is one.
-
-        Args:
-            groups: Tasks that share what is loaded; a group is best done by one process, in its order.
-            work: Does a task; a function of a module, so that other processes can import it.
-        """
-        ...
+    @property
+    def title(self) -> str:
+        """What is particular of it, in a line."""
+        return self.cell.title

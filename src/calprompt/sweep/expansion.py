@@ -1,6 +1,6 @@
 """From a grid to its runs: axes multiply, zipped settings go side by side, some combinations are left out.
 
-runs = |axis 1| · … · |axis n| · |zip group 1| · … · |seeds| − excluded
+runs = |axis 1| · … · |axis n| · |zip group 1| · … · |seeds| − excluded; with `only`, those of them that it matches
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from calprompt.files import canonical_json
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import RunConfig, check_values
-from calprompt.runs.finished import ADDED, settings_record
+from calprompt.runs.finished import settings_record
+from calprompt.runs.planning import ADDED
 from calprompt.runs.recipes import RUN, TRAINING, read_recipe
 from calprompt.sweep.names import check_names
 from calprompt.training_config import TrainingConfig
@@ -61,7 +62,11 @@ class Cell:
 
 def record_key(record: Mapping[str, Any]) -> str:
     """Digest of the settings in the record of a run, which may be of an earlier version that had fewer."""
-    return hashlib.sha256(canonical_json({**ADDED, **record})).hexdigest()[:16]
+    settings = {**ADDED, **record}
+    for name in ("validation", "anchor"):
+        if settings[name] == ADDED[name]:  # journals of sweeps from before have keys without it
+            del settings[name]
+    return hashlib.sha256(canonical_json(settings)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Grid:
         axes: Name -> values, of which every combination is a run.
         zipped: Groups of names -> values of equal number, taken side by side.
         exclude: Partial settings of the runs that are left out; a list stands for any of its values.
+        only: Partial settings, one of which every run has; all runs, if there are none.
         seeds: Of the runs.
     """
 
@@ -84,6 +90,7 @@ class Grid:
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     zipped: Sequence[Mapping[str, Sequence[Any]]] = ()
     exclude: Sequence[Mapping[str, Any]] = ()
+    only: Sequence[Mapping[str, Any]] = ()
     seeds: Sequence[int] | None = None
 
 
@@ -96,15 +103,18 @@ def expand(grid: Grid) -> tuple[Cell, ...]:
     factors = _factors(grid)
     fixed = {**({"recipe": grid.recipe} if grid.recipe else {}), **grid.settings}
     hidden = _hidden(grid.zipped)
-    excluded = [False] * len(grid.exclude)
+    used = {"exclude": [False] * len(grid.exclude), "only": [False] * len(grid.only)}
     cells: dict[str, Cell] = {}
     checked: set[tuple[str, str]] = set()
     for combination in itertools.product(*factors):
         varied = {name: value for part in combination for name, value in part.items()}
         settings = _resolve(fixed, varied, grid.source)
-        hits = [_matches(partial, {**fixed, **varied}, settings) for partial in grid.exclude]
-        excluded = [before or hit for before, hit in zip(excluded, hits, strict=True)]
-        if any(hits):
+        given = {**fixed, **varied}
+        chosen = [_matches(partial, given, settings) for partial in grid.only]
+        left_out = [_matches(partial, given, settings) for partial in grid.exclude]
+        for key, hits in (("only", chosen), ("exclude", left_out)):
+            used[key] = [before or hit for before, hit in zip(used[key], hits, strict=True)]
+        if any(left_out) or (chosen and not any(chosen)):
             continue
         cell = Cell(settings, _shown({name: varied[name] for name in varied if name not in hidden}, settings))
         _check(cell, grid.source, checked)
@@ -113,9 +123,13 @@ def expand(grid: Grid) -> tuple[Cell, ...]:
                 f"{grid.source}: two runs are the same: {cells[cell.key].title}; and {cell.title}. Leave one out"
             )
         cells[cell.key] = cell
-    for place, hit in enumerate(excluded):
-        if not hit:
-            raise SettingError(f"{grid.source}: exclude[{place}] leaves out nothing: {dict(grid.exclude[place])}")
+    for key, partials, what in (
+        ("exclude", grid.exclude, "leaves out nothing"),
+        ("only", grid.only, "chooses nothing"),
+    ):
+        for place, hit in enumerate(used[key]):
+            if not hit:
+                raise SettingError(f"{grid.source}: {key}[{place}] {what}: {dict(partials[place])}")
     if not cells:
         raise SettingError(f"{grid.source}: exclude leaves out all runs")
     return tuple(cells.values())
@@ -159,11 +173,12 @@ def _factors(grid: Grid) -> list[list[dict[str, Any]]]:
         if any(row in rows[:number] for number, row in enumerate(rows)):
             raise SettingError(f"{source}: {where} has the same values twice")
         factors.append(rows)
-    for place, partial in enumerate(grid.exclude):
-        if not isinstance(partial, Mapping) or not partial:
-            raise SettingError(f"{source}: exclude[{place}] must be settings such as tuner: coop, got {partial!r}")
-        for name in partial:
-            _check_name(name, source, f"exclude[{place}]")
+    for key, partials in (("exclude", grid.exclude), ("only", grid.only)):
+        for place, partial in enumerate(partials):
+            if not isinstance(partial, Mapping) or not partial:
+                raise SettingError(f"{source}: {key}[{place}] must be settings such as tuner: coop, got {partial!r}")
+            for name in partial:
+                _check_name(name, source, f"{key}[{place}]")
     if grid.seeds is not None:
         claim("seed", "seeds")
         factors.append([{"seed": seed} for seed in grid.seeds])

@@ -14,9 +14,8 @@ from typing import Any
 from calprompt.clip.identity import identify_backbone
 from calprompt.errors import CalpromptError
 from calprompt.extensions import extension_digest
-from calprompt.runs.folder import RECORD, RESULTS, TRANSFER, TRANSFERS, Run, read_record
-from calprompt.runs.planning import FIRST_VERSION
-from calprompt.runs.planning import RESULTS as EDITION
+from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, read_record, result_files
+from calprompt.runs.planning import is_current
 from calprompt.runs.target import Target
 from calprompt.sweep.expansion import Cell, record_key
 from calprompt.text import slug
@@ -80,10 +79,8 @@ class RunFolders:
 
     def _is_current(self, record: dict[str, Any]) -> bool:
         """Whether a run is what its settings would give today, as far as is known without weights and images."""
-        versions = record.get("versions", {})
-        first = EDITION == 1 and "results" not in record and versions.get("calprompt") == FIRST_VERSION
         config = record["config"]
-        if record.get("results") != EDITION and not first:
+        if not is_current(record):
             return False
         if self._fingerprint(config) not in (None, record["backbone"]["fingerprint"]):
             return False
@@ -111,7 +108,7 @@ def run_folders(out: Path) -> Iterator[Found]:
             yield Found(Run(folder, {}), DAMAGED, str(error))
             continue
         status = run.status
-        if status == FINISHED and not all((folder / name).is_file() for name in RESULTS):
+        if status == FINISHED and not all((folder / name).is_file() for name in result_files(run.record)):
             status = INTERRUPTED
         yield Found(run, status, run.record.get("reason"))
 

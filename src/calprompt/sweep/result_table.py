@@ -17,22 +17,32 @@ from typing import Any
 from calprompt.errors import DamagedFileError, NotFoundError, SettingError
 from calprompt.evaluation.tables import csv_bytes
 from calprompt.registry import unknown
+from calprompt.runs.planning import ADDED
 from calprompt.runs.recipes import RUN, TRAINING
 
 IDENTITY = ("run", "fingerprint", "status", "reason", "dataset", "model", "calibrator", "split")
+NOTE = "note"  # what has to stand beside the numbers, such as that test images validated
 COUNTS = ("images", "classes")
 SETTINGS = (*RUN, *TRAINING)
 VERSIONS = ("calprompt", "torch", "open_clip", "python")
-TIMES = ("seconds_train", "seconds_total", "peak_memory")
+SPREADS = {"step_seconds": "seconds_step", "epoch_seconds": "seconds_epoch"}  # of a run's record -> columns
+TIMES = (
+    *("seconds_train", "cpu_seconds_train", "seconds_total"),
+    *(f"{column}{end}" for column in SPREADS.values() for end in ("", "_q10", "_q90")),
+    *("peak_memory", "peak_memory_train", "peak_device_memory"),
+)
 TEXTS = {
     *IDENTITY,
+    NOTE,
     *(f"version_{name}" for name in VERSIONS),
-    *("backbone", "data", "tuner", "options", "loss", "protocol", "template", "device", "dtype", "backbone_config"),
-    *("imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor", "processor"),
+    *("backbone", "data", "tuner", "options", "loss", "protocol", "validation", "template", "device", "dtype"),
+    *("backbone_config", "imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor"),
+    "processor",
 }
 WHOLE = {
     *("images", "classes", "shots", "val_shots", "views", "chunk"),
-    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every", "peak_memory"),
+    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every"),
+    *("peak_memory", "peak_memory_train", "peak_device_memory"),
 }
 MODELS = ("tuned", "zero-shot")
 PARTS = ("base", "novel", "all")
@@ -54,18 +64,22 @@ class Table:
     source: str = "results"
     decimals: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(map(_with_numbers, self.rows)))
+
     @property
     def columns(self) -> list[str]:
-        """Identity, counts, metrics, settings, the logit scale, versions, hardware, times."""
+        """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
         found = {column for row in self.rows for column in row}
         after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
         after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
-        return [*IDENTITY, *COUNTS, *sorted(found - {*IDENTITY, *COUNTS, *after}), *after]
+        before = [*IDENTITY, NOTE, *COUNTS]
+        return [*before, *sorted(found - {*before, *after}), *after]
 
     @property
     def metrics(self) -> list[str]:
         """The columns that are metrics."""
-        return [name for name in self.columns[len(IDENTITY) + len(COUNTS) :] if name not in _FIXED]
+        return [name for name in self.columns if name not in _FIXED]
 
     def sorted(self) -> Table:
         """The same rows in the order of all tables."""
@@ -75,7 +89,8 @@ class Table:
         """The rows that have some values, given as text.
 
         Args:
-            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`.
+            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`. Numbers are
+                compared as such, so that 0.50 finds 0.5.
 
         Raises:
             UnknownNameError: if there is no such column.
@@ -84,13 +99,13 @@ class Table:
             if name not in self.columns and not name.startswith("options."):
                 raise unknown("column", name, self.columns)
 
-        def value(row: Mapping[str, Any], name: str) -> str:
+        def has(row: Mapping[str, Any], name: str, text: str) -> bool:
+            value = row.get(name)
             if name.startswith("options."):
-                options = json.loads(row.get("options") or "{}")
-                return cell(options.get(name.removeprefix("options.")))
-            return cell(row.get(name))
+                value = json.loads(row.get("options") or "{}").get(name.removeprefix("options."))
+            return cell(value) == text or (isinstance(value, float) and value == _number(text))
 
-        rows = tuple(row for row in self.rows if all(value(row, name) == text for name, text in wanted.items()))
+        rows = tuple(row for row in self.rows if all(has(row, name, text) for name, text in wanted.items()))
         return Table(rows, self.source, self.decimals)
 
     def to_csv(self, *, times: bool = True) -> bytes:
@@ -120,6 +135,9 @@ class Table:
 
 
 _FIXED = {
+    *IDENTITY,
+    NOTE,
+    *COUNTS,
     *TIMES,
     "logit_scale",
     "processor",
@@ -143,9 +161,11 @@ def read_table(path: str | Path) -> Table:
         _, parquet = _pyarrow()
         try:
             rows = tuple(parquet.read_table(path).to_pylist())
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(rows, str(path)), set(rows[0]) if rows else set(IDENTITY))
+        return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
     try:
         opened = lzma.open if path.suffix == XZ else open
         with opened(path, "rt", newline="", encoding="utf-8") as file:
@@ -159,7 +179,13 @@ def read_table(path: str | Path) -> Table:
         rows = tuple({name: _value(name, text) for name, text in row.items()} for row in texts)
     except ValueError as error:
         raise DamagedFileError(f"{path} is not a table of results: {error}") from error
-    return Table(rows, table.source, _decimals(texts))
+    return Table(_completed(rows), table.source, _decimals(texts))
+
+
+def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """Rows of a file of an earlier version with the settings that it did not have."""
+    usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
+    return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
 
 
 def packed(data: bytes, path: str | Path) -> bytes:
@@ -190,6 +216,19 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return value
     return repr(value) if isinstance(value, float) else json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def _with_numbers(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose whole numbers are floats where others of the column are, such as a weight decay of 0."""
+    wrong = [name for name, value in row.items() if type(value) is int and name not in TEXTS and name not in WHOLE]
+    return {**row, **{name: float(row[name]) for name in wrong}} if wrong else row
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _value(name: str, text: str | None) -> Any:

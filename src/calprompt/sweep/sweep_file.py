@@ -8,50 +8,67 @@
       - recipe: [coop-tcpt, maple-tcpt]         # settings of recipes; others go over them
         lr: [0.0006, 0.0035]
     exclude: [{tuner: maple, data: pocket_photos}]
+    only: [{tuner: [coop, maple]}]              # of all combinations, those with these values
     seeds: [1, 2, 3]
     calibrators: [temperature, dac]             # what finished runs are measured with
     transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
     device: cpu
     threads: 1                                  # of a run
     workers: 2                                  # runs at a time
+    side_by_side: 5                             # runs that a worker trains in one pass; 1 for one after another
+    resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
+    send_back: true                             # runs come back from there, instead of going to a shared folder
 
-Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading a file needs
-neither torch nor data nor weights.
+Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. A file may begin with
+`extends: paper/main`; see `calprompt.sweep.extending`. Reading a file needs neither torch nor data nor weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from calprompt.errors import CalpromptError, SettingError
+from calprompt.errors import CalpromptError, SettingError, UnknownNameError
+from calprompt.executors.worker_resources import WorkerResources, parse_resources
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.target import Target
 from calprompt.runs.yaml_reader import Reader
 from calprompt.sweep.expansion import Cell, Grid, expand
+from calprompt.sweep.extending import extend
 from calprompt.sweep.names import check_calibrator
 from calprompt.text import parse_problem, slug
 
 KEYS = {
+    "extends": str,
     "recipe": str,
     "settings": dict,
     "axes": dict,
     "zip": list,
     "exclude": list,
+    "only": list,
     "seeds": list,
     "calibrators": list,
     "transfer": list,
     "device": str,
     "threads": int,
     "workers": int,
+    "side_by_side": int,
+    "resources": dict,
+    "send_back": bool,
 }
-WORDS = {str: "text", dict: "names with values", list: "a list", int: "a whole number of at least 1"}
+WORDS = {
+    bool: "true or false",
+    str: "text",
+    dict: "names with values",
+    list: "a list",
+    int: "a whole number of at least 1",
+}
 PACKAGE = "paper"  # the folder of sweeps that the package has, and the beginning of their names
 
 
@@ -66,6 +83,10 @@ class Sweep:
         transfer: What finished runs are evaluated on besides their own test images.
         threads: That a run computes with.
         workers: Runs at a time; as many as there are cores for, if None.
+        side_by_side: Runs that a worker trains in one pass; if None, a few of a small backbone, and only where they end
+            with the same bits as alone.
+        resources: What a worker needs of a machine, where machines are chosen by that.
+        send_back: Whether workers elsewhere send runs back, instead of writing them to a shared folder.
     """
 
     name: str
@@ -74,6 +95,9 @@ class Sweep:
     transfer: tuple[Target, ...] = ()
     threads: int = 1
     workers: int | None = None
+    side_by_side: int | None = None
+    resources: WorkerResources = field(default_factory=WorkerResources)
+    send_back: bool = False
 
 
 class _UniqueKeys(Reader):
@@ -115,16 +139,40 @@ def read_sweep(source: str | Path, *, root: str | None = None, device: str | Non
 
     >>> sweep = read_sweep("paper/main")
     >>> len(sweep.cells), sweep.cells[0].settings["tuner"], sweep.calibrators
-    (1155, 'coop', ('temperature', 'dac'))
+    (495, 'coop', ('temperature', 'dac'))
     """
-    name, text = _text(str(source))
+    name, content = read_content(str(source))
+    return parse_sweep(content, name, str(source), root=root, device=device)
+
+
+def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """Name and content of a sweep file, with that of the file that it extends.
+
+    Args:
+        source: Path of a YAML file, or the name of one of the package's.
+        seen: The files that extend this one.
+    """
+    name, text = _text(source)
     try:
         content = yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, RecursionError) as error:
         raise SettingError(f"{source} is not YAML: {parse_problem(error)}") from error
     except ValueError as error:
         raise SettingError(f"{source}: {error}") from error
-    return parse_sweep(content, name, str(source), root=root, device=device)
+    if not isinstance(content, dict):
+        raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
+    _check_keys(content, source)
+    other = content.pop("extends", None)
+    if other is None:
+        return name, content
+    other = other if other in available() else str(Path(source).expanduser().parent / Path(other).expanduser())
+    if other in (*seen, source):
+        raise SettingError(f"{source} extends {other}, which extends it in turn: {' → '.join((*seen, source, other))}")
+    try:
+        _, base = read_content(other, (*seen, source))
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{source}: extends: {error}") from error
+    return name, extend(base, content, source, other)
 
 
 def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None, device: str | None = None) -> Sweep:
@@ -140,6 +188,8 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     if not isinstance(content, dict):
         raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
     _check_keys(content, source)
+    if "extends" in content:
+        raise SettingError(f"{source}: extends must stand in a file, which read_sweep reads")
     settings = dict(content.get("settings") or {})
     if "device" in content:
         if "device" in settings:
@@ -153,13 +203,27 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
         axes=content.get("axes") or {},
         zipped=content.get("zip") or [],
         exclude=content.get("exclude") or [],
+        only=content.get("only") or [],
         seeds=content.get("seeds"),
     )
     calibrators = tuple(content.get("calibrators") or ())
     for place, spec in enumerate(calibrators):
         _located(f"{source}: calibrators[{place}]", check_calibrator, spec, bool(settings.get("imports")))
     transfer = _targets(content.get("transfer") or [], source, settings.get("root"))
-    return Sweep(name, expand(grid), calibrators, transfer, content.get("threads", 1), content.get("workers"))
+    threads, cells = content.get("threads", 1), expand(grid)
+    usual = WorkerResources(threads, 1 if any(str(cell.record["device"]).startswith("cuda") for cell in cells) else 0)
+    resources = parse_resources(content.get("resources") or {}, f"{source}: resources", usual)
+    return Sweep(
+        name,
+        cells,
+        calibrators,
+        transfer,
+        threads,
+        workers=content.get("workers"),
+        side_by_side=content.get("side_by_side"),
+        resources=resources,
+        send_back=content.get("send_back", False),
+    )
 
 
 def _text(source: str) -> tuple[str, str]:
@@ -182,7 +246,8 @@ def _check_keys(content: Mapping[str, Any], source: str) -> None:
         if key not in KEYS:
             raise unknown(f"key in {source}:", str(key), KEYS)
         kind = KEYS[key]
-        wrong = not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1)
+        wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        wrong = wrong or (kind is int and value < 1)
         if wrong and not (value is None and kind in (dict, list)):
             raise SettingError(f"{source}: {key} must be {WORDS[kind]}, got {value!r}")
         if value is not None and key in ("seeds", "calibrators", "transfer") and not value:

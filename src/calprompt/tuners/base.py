@@ -46,6 +46,8 @@ class Tuner(nn.Module, ABC):
         needs_pixels: Whether it learns visual prompts, so that the image tower runs at every step.
         uses_frozen_images: Whether its terms compare with frozen features of the pixels it sees.
         text_depends_on_image: Whether every image has text features of its own.
+        stackable: Whether several of them can be trained in one pass, see `stacked_text_features`. A class says it for
+            itself: what is derived from it may depend on its parameters in other ways.
         template_table: Which of the published templates it takes where a dataset has several.
         fixed_options: Options of its base class that it sets itself.
         layout: Where the learned vectors stand in the prompts of the current classes.
@@ -56,6 +58,7 @@ class Tuner(nn.Module, ABC):
     needs_pixels: ClassVar[bool] = False
     uses_frozen_images: ClassVar[bool] = False
     text_depends_on_image: ClassVar[bool] = False
+    stackable: ClassVar[bool] = False
     template_table: ClassVar[str] = "coop"
     fixed_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -133,6 +136,17 @@ class Tuner(nn.Module, ABC):
         Returns:
             [C, D]; [B, C, D] if the text depends on the image and images are given.
         """
+
+    @classmethod
+    def stacked_text_features(cls, tuners: Sequence[Tuner]) -> Tensor:
+        """Text features [K, C, D] of K tuners of this class that differ in nothing but their prompts, in one pass.
+
+        Only a tuner that is `stackable` has them: its loss depends on its parameters through `text_features` alone.
+
+        Args:
+            tuners: Of equal options and classes, over the same backbone.
+        """
+        raise NotImplementedError(f"{cls.__name__} is not stackable")
 
     def common_text_features(self, images: Tensor) -> Tensor:
         """One set of text features [C, D] for many images; an average where each image has its own."""
@@ -241,8 +255,22 @@ class Tuner(nn.Module, ABC):
         return self.logits(image, self.text_features(image))
 
     def backward(self, loss: Tensor, outputs: Outputs) -> None:
-        """Compute the gradients of a step."""
-        loss.backward()
+        """Compute the gradients of a step: those of each of the `loss_parts`, combined."""
+        parts, parameters = self.loss_parts(loss, outputs), list(self.parameters())
+        gradients = [
+            torch.autograd.grad(part, parameters, retain_graph=number < len(parts), allow_unused=True)
+            for number, part in enumerate(parts, start=1)
+        ]
+        for parameter, *each in zip(parameters, *gradients, strict=True):
+            parameter.grad = self.combine_gradients(*each)
+
+    def loss_parts(self, loss: Tensor, outputs: Outputs) -> tuple[Tensor, ...]:
+        """What is differentiated by itself: the loss, or parts that it is the sum of."""
+        return (loss,)
+
+    def combine_gradients(self, *gradients: Tensor) -> Tensor:
+        """The gradient of a parameter from those of the `loss_parts`."""
+        return gradients[0]
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """Called after each epoch, counted from 1."""

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from calprompt.clip import Backbone, unit
@@ -28,6 +29,8 @@ class CoOp(Tuner):
         class_specific: Every class has its own vectors, which cannot be used for other classes.
         **base: Options of `Tuner`.
     """
+
+    stackable = True
 
     def __init__(
         self,
@@ -66,4 +69,10 @@ class CoOp(Tuner):
         return super().with_classes(class_names, template)
 
     def text_features(self, image: Tensor | None = None) -> Tensor:
-        return unit(self.backbone.encode_text(self.layout.fill(self.context))[0])
+        return self.stacked_text_features([self])[0]
+
+    @classmethod
+    def stacked_text_features(cls, tuners: Sequence[Tuner]) -> Tensor:
+        contexts = torch.stack([cast(CoOp, tuner).context for tuner in tuners])
+        first = tuners[0]
+        return unit(first.backbone.encode_text(first.layout.fill(contexts)))

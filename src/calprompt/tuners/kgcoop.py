@@ -36,6 +36,7 @@ class KgCoOp(CoOp):
     """
 
     template_table = "kgcoop"
+    stackable = True
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class ProGrad(CoOp):
     """
 
     template_table = "prograd"
+    stackable = True
     fixed_options = frozenset({"words"})
 
     def __init__(
@@ -95,19 +96,17 @@ class ProGrad(CoOp):
         student = (outputs.logits / T).log_softmax(dim=-1)
         return {"distillation": -(T**2) * (teacher * student).sum(dim=-1).mean()}
 
-    def backward(self, loss: Tensor, outputs: Outputs) -> None:
+    def loss_parts(self, loss: Tensor, outputs: Outputs) -> tuple[Tensor, ...]:
         if not self.projection:
-            super().backward(loss, outputs)
-            return
-        distillation = outputs.terms["distillation"]
-        fit = loss - distillation
+            return (loss,)
         if self.regularisers == "distillation":
             fit = nn.functional.cross_entropy(outputs.logits, outputs.labels)
-        parameters = list(self.parameters())
-        fit_gradients = torch.autograd.grad(fit, parameters, retain_graph=True)
-        other_gradients = torch.autograd.grad(loss - fit, parameters)
-        for parameter, g_a, g_b in zip(parameters, fit_gradients, other_gradients, strict=True):
-            parameter.grad = project(g_a, g_b, self.strength)
+        else:
+            fit = loss - outputs.terms["distillation"]
+        return fit, loss - fit
+
+    def combine_gradients(self, *gradients: Tensor) -> Tensor:
+        return project(gradients[0], gradients[1], self.strength) if self.projection else gradients[0]
 
 
 def project(g_a: Tensor, g_b: Tensor, strength: float = 1.0) -> Tensor:

@@ -12,7 +12,7 @@ from calprompt.data.catalogue.check import Report, check
 from calprompt.data.catalogue.embedded import EMBEDDED
 from calprompt.data.catalogue.entries import FIELD
 from calprompt.data.catalogue.entry import Counts, Entry, plain
-from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.data.catalogue.layouts import NamedFolders, SplitFile
 from calprompt.data.templates import Templates
 from calprompt.registry import unknown
 
@@ -63,9 +63,12 @@ def nearest(name: str) -> str | None:
 
 
 def recognise(folder: Path) -> Entry | None:
-    """The dataset in a folder, recognised by its split file."""
+    """The dataset in a folder, recognised by its split file, or by its name and the class folders in it."""
     for entry in ENTRIES:
         layout = entry.layout
         if isinstance(layout, SplitFile) and any((folder / name).is_file() for name in (layout.file, layout.own_file)):
+            return entry
+        named = plain(folder.resolve().name) in map(plain, entry.folders)
+        if isinstance(layout, NamedFolders) and named and layout.place(folder) is not None:
             return entry
     return None

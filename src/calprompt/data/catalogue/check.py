@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from calprompt.data.catalogue.entry import Entry
-from calprompt.data.catalogue.layouts import SplitFile
+from calprompt.data.catalogue.layouts import OWN_SPLIT, NamedFolders, SplitFile
 from calprompt.data.listing import SPLITS, Listing
 from calprompt.errors import CalpromptError
 from calprompt.text import shorten
@@ -62,8 +62,11 @@ def check(entry: Entry, root: Path | None) -> Report:
     except CalpromptError as error:
         report.problems.append(str(error))
         return report
-    if listing.name != entry.key:
+    if listing.name == f"{entry.key}-{OWN_SPLIT}":
         report.notes.append("the split is one of your own: do not compare with published numbers")
+    place = entry.layout.place(folder) if isinstance(entry.layout, NamedFolders) else None
+    if place is not None and place.note:
+        report.notes.append(place.note)
     fixed = isinstance(entry.layout, SplitFile) and listing.name == entry.key
     remedy = "the split file is not the fixed one, get it again" if fixed else "unpack the archives again"
     for what, count, expected in _numbers(entry, listing):

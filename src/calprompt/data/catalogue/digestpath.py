@@ -3,6 +3,9 @@
     tissue-train-pos-v1/X.jpg, X_mask.jpg   ->   patches/{train,test}/{benign,malignant}/X_2_00017.png
     tissue-train-neg/Y.jpg
 
+The two folders of slides lie in the dataset's folder, or in its Colonoscopy_tissue_segment_dataset/, where PLIP's
+scripts have them.
+
 Slides are made 2, 4, 8, 16 and 32 times smaller and cut into patches of 224 pixels that overlap by a tenth. A patch
 needs tissue on half of it (a pixel with all colours at 200 or more is background). It is malignant if the mask (above
 10, because masks are JPEG files) covers half of it, benign if the mask covers nothing, and left out between.
@@ -23,12 +26,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from calprompt.data.catalogue.layouts import ready_images
 from calprompt.errors import DataError
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
     from calprompt.progress import Progress
 
+SLIDES = ("tissue-train-pos-v1", "tissue-train-neg")  # with masks, and without
+SLIDE = r"([^/]+?)_(?:downsample=)?\d+_\d{5}\.png$"  # in the name of a patch, made here or by PLIP's script
 SEED, TRAIN = 1, 0.7
 SIZE, OVERLAP = 224, 0.1
 SMALLER = (2, 4, 8, 16, 32)
@@ -42,8 +48,11 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
     """Make patches/ from the slides and masks."""
     if (folder / "patches").is_dir():
         return [f"{folder / 'patches'} is there already"]
+    ready = None if any((folder / name).is_dir() for name in SLIDES) else ready_images(entry, folder)
+    if ready is not None:
+        return [ready]
     slides: list[tuple[Path, Path | None, str]] = []
-    for name in ("tissue-train-pos-v1", "tissue-train-neg"):
+    for name in SLIDES:
         paths = sorted(path for path in (folder / name).glob("*.jpg") if not path.stem.endswith("_mask"))
         if not paths:
             raise DataError(f"{folder / name} has no slides; unpack DigestPath's colonoscopy training images there")

@@ -6,10 +6,12 @@ Kather, PanNuke and DigestPath are in none of them: their template is the senten
 
 from __future__ import annotations
 
-from calprompt.data.catalogue.digestpath import digestpath_patches
+from dataclasses import replace
+
+from calprompt.data.catalogue.digestpath import SLIDE, SLIDES, digestpath_patches
 from calprompt.data.catalogue.entry import Counts, Entry
 from calprompt.data.catalogue.imagenet import ImageNetFolders, VariantFolders
-from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, SplitFile
+from calprompt.data.catalogue.layouts import AircraftLists, NamedFolders, Place, SplitFile
 from calprompt.data.catalogue.pannuke import pannuke_patches
 from calprompt.data.catalogue.prepare import imagenet_names, own_split, variants_list
 from calprompt.data.catalogue.raw import ActionLists, CarLists, ClassFolders, FlowerLabels, PetLists, SceneLists
@@ -20,6 +22,9 @@ OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed
 PHOTO = Templates.of("a photo of a {}.")
 BENIGN = {"benign": "benign", "malignant": "malignant"}
 PATCHES = "Make the patches with 'calprompt data prepare {}'"
+PREPARED = Place("patches/train", "patches/test")
+BAPLE = Place("images/train", "images/test")  # where BAPLe, which tunes prompts of PLIP and QuiltNet, has images
+BAPLE_SPLIT = "BAPLe's split, in which other images train than in the one of 'calprompt data prepare'"
 TISSUES = {
     "ADI": "adipose tissue",
     "BACK": "background",
@@ -243,7 +248,9 @@ FIELD = (
         public="Kather",
         names=("kathercolon", "nct-crc-he"),
         folders=("kather", "kathercolon", "kather_100k_colon", "nct-crc-he"),
-        layout=NamedFolders("NCT-CRC-HE-100K", "CRC-VAL-HE-7K", TISSUES),
+        layout=NamedFolders(
+            (Place("NCT-CRC-HE-100K", "CRC-VAL-HE-7K"), BAPLE, Place("images/train", "images/val")), TISSUES
+        ),
         templates=Templates.of("An H&E image patch of {}."),
         counts=Counts(9, 100_000, 0, 7_180, 4_193, 2_987),
         source="the Zenodo record of Kather et al.: NCT-CRC-HE-100K to train, CRC-VAL-HE-7K to test",
@@ -254,7 +261,11 @@ FIELD = (
         title="PanNuke",
         public="PanNuke",
         folders=("pannuke",),
-        layout=NamedFolders("patches/train", "patches/test", BENIGN, PATCHES),
+        layout=NamedFolders(
+            (PREPARED, replace(BAPLE, split="baple-split", note=f"{BAPLE_SPLIT}: three in ten instead of seven")),
+            BENIGN,
+            PATCHES,
+        ),
         templates=Templates.of("An H&E image of {} tissue."),
         counts=Counts(2, val=0, base=0),
         source="the PanNuke page of Warwick's TIA Centre: folds 1, 2 and 3",
@@ -269,7 +280,18 @@ FIELD = (
         names=("digestpath2019",),
         folders=("digestpath", "digestpath2019"),
         inner=("Colonoscopy_tissue_segment_dataset",),
-        layout=NamedFolders("patches/train", "patches/test", BENIGN, PATCHES),
+        group_by=SLIDE,
+        sources=SLIDES,
+        layout=NamedFolders(
+            (
+                PREPARED,
+                replace(
+                    BAPLE, split="baple-split", note=f"{BAPLE_SPLIT}: overlapping patches of one slide train and test"
+                ),
+            ),
+            BENIGN,
+            PATCHES,
+        ),
         templates=Templates.of("An H&E image patch of {} tissue."),
         counts=Counts(2, val=0, base=0),
         source="the DigestPath 2019 challenge site: colonoscopy tissue segmentation, training images",

@@ -66,6 +66,8 @@ class Entry:
         licence: Of its images.
         names: Further names of it.
         inner: Folders inside its folder which may contain it instead.
+        group_by: A regular expression that finds in the name of an image what it is of, such as a slide.
+        sources: Folders that `prepare` starts from, by which the dataset is found before anything is prepared.
         prepare: Makes files that can be derived in its folder; returns lines about what it made.
         prepares: What `prepare` makes, in words.
         embedded: Makes its folder from files of the package; returns where it is.
@@ -82,6 +84,8 @@ class Entry:
     licence: str = SEE_PAGE
     names: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
+    group_by: str | None = None
+    sources: tuple[str, ...] = ()
     prepare: Callable[[Entry, Path, Progress], list[str]] | None = None
     prepares: str = ""
     embedded: Callable[[], Path] | None = None
@@ -102,11 +106,13 @@ class Entry:
         folders.sort(key=lambda path: (names.index(plain(path.name)), path.name))
         candidates = [folder / inner for folder in (*folders, root) for inner in ("", *self.inner)]
         complete = [folder for folder in candidates if folder.is_dir() and not self.layout.missing(folder, self.key)]
-        if complete or folders:
-            return (complete or folders)[0]
-        if plain(root.name) in names:
+        raw = [folder for folder in candidates if any((folder / name).is_dir() for name in self.sources)]
+        if complete or raw or folders:
+            return (complete or raw or folders)[0]
+        if plain(root.name) in (*names, *map(plain, self.inner)):
             return root
-        raise DataError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}")
+        inside = f", with {' or '.join(f'{name}/' for name in self.sources)} in it" if self.sources else ""
+        raise DataError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}{inside}")
 
     def find(self, root: Path | None) -> Path:
         """The dataset's folder: in the folder of all datasets, or made from the package if `root` is None.
@@ -135,7 +141,9 @@ class Entry:
             raise DataError(f"{self.title} is not complete:{bullets(missing)}")
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
-        return replace(listing, name=name, template=self.templates.coop, templates=self.templates)
+        return replace(
+            listing, name=name, template=self.templates.coop, templates=self.templates, group_by=self.group_by
+        )
 
 
 def plain(name: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from calprompt.data.catalogue.layouts import ready_images
 from calprompt.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]
     """Make patches/ from the arrays of the three folds."""
     if (folder / "patches").is_dir():
         return [f"{folder / 'patches'} is there already"]
+    ready = ready_images(entry, folder)
+    if ready is not None:
+        return [ready]
     images, masks, tissues = (_arrays(folder, name) for name in ("images", "masks", "types"))
     patches: dict[str, list[Patch]] = {kind: [] for kind in KINDS}
     total, done = sum(len(fold) for fold in images), 0

@@ -6,24 +6,27 @@ process does not find it computes again.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.features.store.shards import DAMAGED, DIGEST, KEY, SUFFIX, DamagedShardError, open_shard
+from calprompt.features.store.compaction import GRACE
+from calprompt.features.store.index import INDEX, DamagedIndexError, count_hashes, open_index
+from calprompt.features.store.shard_files import MERGED, ShardFiles
+from calprompt.features.store.shards import DAMAGED, SUFFIX, DamagedShardError, open_shard
 from calprompt.features.store.spaces import ABOUT, FeatureStore
 from calprompt.features.store.usage import USAGE, Usage, read_usage
 from calprompt.files import LOCK, read_json
 
-LEFTOVER = 3600.0  # seconds after which a half-written file must be that of a killed process
+AGES = {".tmp": 3600.0, MERGED: GRACE}  # seconds after which a file must be that of a killed process, or unused
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class SpaceFiles:
         folder: Where it is.
         about: space.json; empty if that is damaged.
         shards: Its files of features.
-        rubbish: Damaged shards, and half-written files of killed processes.
+        rubbish: Damaged shards, half-written files of killed processes, and merged shards that nobody reads any more.
+        derived: The index, and shards that were merged a moment ago.
         usage: How often it was used.
     """
 
@@ -57,12 +61,13 @@ class SpaceFiles:
     about: dict[str, Any]
     shards: tuple[File, ...]
     rubbish: tuple[File, ...]
+    derived: tuple[File, ...]
     usage: Usage
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return sum(file.size for file in self.shards + self.rubbish)
+        return sum(file.size for file in self.shards + self.rubbish + self.derived)
 
     @property
     def last_used(self) -> float:
@@ -76,13 +81,11 @@ class SpaceFiles:
 
     def count(self) -> tuple[int, int]:
         """How many images it has features of, and how many views of them altogether."""
-        parts = [np.empty(0, KEY)]
-        for file in self.shards:
-            with suppress(OSError, DamagedShardError):
-                parts.append(np.array(open_shard(file.path, self.folder.name).keys))
-        keys = np.unique(np.concatenate(parts))
-        digests = np.ascontiguousarray(keys.view(np.uint8).reshape(-1, KEY.itemsize)[:, :DIGEST])
-        return len(np.unique(digests.view(f"S{DIGEST}"))), len(keys)
+        files = ShardFiles(self.folder, self.folder.name, lambda: False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `verify` is there to name what is damaged
+            files.refresh(reindex=False)
+        return count_hashes(files.hashes())
 
 
 def spaces(store: FeatureStore) -> list[SpaceFiles]:
@@ -144,19 +147,23 @@ def remove(files: list[File]) -> None:
         file.path.unlink(missing_ok=True)
     for folder in {file.path.parent for file in files}:
         if not any(path.suffix == SUFFIX for path in _listed(folder)):
-            for name in (ABOUT, USAGE, LOCK):
+            derived = [path.name for path in _listed(folder) if path.suffix in (INDEX, MERGED)]
+            for name in (ABOUT, USAGE, LOCK, *derived):
                 (folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # a process has begun to fill it again
                 folder.rmdir()
 
 
 def verify(store: FeatureStore) -> Iterator[tuple[File, str]]:
-    """Check every shard; damaged ones are set aside.
+    """Check every shard and every index; damaged shards are set aside, damaged indices are removed.
 
     Yields:
         The file and what is wrong with it; an empty text if nothing is.
     """
     for space in spaces(store):
+        for file in space.derived:
+            if file.path.suffix == INDEX:
+                yield file, _index_problem(file.path, space.folder.name)
         for file in space.shards:
             problem = ""
             try:
@@ -172,6 +179,18 @@ def verify(store: FeatureStore) -> Iterator[tuple[File, str]]:
             yield file, problem
 
 
+def _index_problem(path: Path, space: str) -> str:
+    try:
+        open_index(path, space)
+    except DamagedIndexError as error:
+        with suppress(OSError):
+            path.unlink()
+        return str(error)
+    except OSError as error:
+        return "" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+    return ""
+
+
 def _is(space: SpaceFiles, backbone: str) -> bool:
     return space.backbone.startswith(backbone) or str(space.about.get("name", "")).startswith(backbone)
 
@@ -181,7 +200,7 @@ def _space(folder: Path) -> SpaceFiles:
         about = read_json(folder / ABOUT)
     except CalpromptError:
         about = {}
-    shards, rubbish = [], []
+    shards, rubbish, derived = [], [], []
     for path in sorted(_listed(folder)):
         try:
             stat = path.stat()
@@ -190,10 +209,17 @@ def _space(folder: Path) -> SpaceFiles:
         file = File(path, stat.st_size, stat.st_mtime)
         if path.suffix == SUFFIX:
             shards.append(file)
-        elif path.suffix == DAMAGED or (path.suffix == ".tmp" and time.time() - stat.st_mtime > LEFTOVER):
+        elif path.suffix == DAMAGED or time.time() - stat.st_mtime > AGES.get(path.suffix, math.inf):
             rubbish.append(file)
+        elif path.suffix in (INDEX, MERGED):
+            derived.append(file)
     return SpaceFiles(
-        folder, about if isinstance(about, dict) else {}, tuple(shards), tuple(rubbish), read_usage(folder)
+        folder,
+        about if isinstance(about, dict) else {},
+        tuple(shards),
+        tuple(rubbish),
+        tuple(derived),
+        read_usage(folder),
     )
 
 

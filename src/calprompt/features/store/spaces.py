@@ -2,25 +2,21 @@
 
     <folder>/<space>/space.json        everything that the features depend on besides an image and its view
                      1f0c….safetensors shards, see `calprompt.features.store.shards`
+                     9ab2….index       in which shard a feature is, see `calprompt.features.store.index`
                      usage.jsonl       a line for every use
 
 The folder's name is the digest of what is in space.json, and a key has the digest of an image's content in it, so a
 feature is either the right one or not found. Shards are written atomically and never changed, so processes need no lock
-to read and write. Many small ones are merged by the process that gets the space's lock. A folder that cannot be written
+to read and write. Many small ones are merged (`calprompt.features.store.compaction`). A folder that cannot be written
 to is only read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-import os
-import secrets
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +26,17 @@ from torch import Tensor
 
 from calprompt.cache import ENVIRONMENT, cache_folder
 from calprompt.errors import CalpromptError
-from calprompt.features.store.shards import DAMAGED, KEY, SUFFIX, DamagedShardError, Shard, open_shard, write_shard
+from calprompt.features.store.compaction import compact
+from calprompt.features.store.hits import Hits
+from calprompt.features.store.index import DamagedIndexError
+from calprompt.features.store.shard_files import ShardFiles
+from calprompt.features.store.shards import KEY, DamagedShardError, write_shard
 from calprompt.features.store.usage import note_use
-from calprompt.files import canonical_json, locked, read_json, write_json
+from calprompt.files import canonical_json, read_json, write_json
 
 ABOUT = "space.json"
 
 SECONDS, ROWS = 1.0, 4096  # features are written when the oldest has waited this long, or there are this many
-FAN = 16  # shards of about the same size that are merged into one
-LARGEST = 2 << 20  # bytes of a shard that is not merged any more
 
 
 class FeatureStore:
@@ -89,50 +87,53 @@ class Space:
     def __init__(self, store: FeatureStore, identity: str, about: Mapping[str, Any]) -> None:
         self.store, self.identity, self.about = store, identity, about
         self.folder = store.folder / identity
-        self.shards: dict[str, Shard] = {}  # by file name
+        self.files = ShardFiles(self.folder, identity, lambda: store.writable)
         self._waiting: dict[bytes, Tensor] = {}  # not written yet
         self._since = 0.0
-
-    def refresh(self) -> None:
-        """Open the shards that other processes have written in the meantime."""
-        while True:
-            names = self._names()
-            if names != self._names():  # a merge while listing: the list may lack both the old and the new shard
-                continue
-            self.shards = {name: shard for name, shard in self.shards.items() if name in names}
-            with suppress(FileNotFoundError):
-                for name in sorted(names - self.shards.keys()):
-                    try:
-                        self.shards[name] = open_shard(self.folder / name, self.identity)
-                    except DamagedShardError as error:
-                        self.set_aside(name, str(error))
-                    except PermissionError:
-                        continue  # another user's
-                return
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], Tensor]:
         """Look features up.
 
+        Args:
+            keys: See `calprompt.features.store.shards.key`.
+
         Returns:
             The indices of the keys that have features, and the features [found, D].
         """
-        self.refresh()
-        array = np.array(keys, dtype=KEY)
-        found: dict[int, Tensor] = {i: self._waiting[key] for i, key in enumerate(keys) if key in self._waiting}
-        for name, shard in sorted(self.shards.items(), key=lambda item: -len(item[1])):
-            missing = np.array([i for i in range(len(keys)) if i not in found], dtype=np.int64)
-            if not len(missing):
-                break
-            stored, rows = shard.find(array[missing])
-            if not len(rows):
-                continue
-            try:
-                shard.verify()
-            except DamagedShardError as error:
-                self.set_aside(name, str(error))
-                continue
-            found |= dict(zip(missing[stored].tolist(), shard.rows[torch.from_numpy(rows)], strict=True))
-        return list(found), torch.stack(list(found.values())) if found else torch.empty(0, 0)
+        found = FoundRows(len(keys))
+        for place, key in enumerate(keys):
+            if key in self._waiting:
+                found.put(np.array([place]), self._waiting[key][None])
+
+        def read(hits: Hits, right: np.ndarray) -> None:
+            raw, dtype = hits.read()
+            whole = right.all()  # as nearly always
+            rows = torch.from_numpy(raw if whole else raw[right]).view(dtype)
+            found.put(hits.which if whole else hits.which[right], rows)
+
+        self._search(keys, found.missing, read)
+        return found.result()
+
+    def contains(self, keys: Sequence[bytes]) -> np.ndarray:
+        """Which keys have features, as booleans; the features are not read."""
+        missing = np.array([key not in self._waiting for key in keys], dtype=bool)
+
+        def note(hits: Hits, right: np.ndarray) -> None:
+            missing[hits.which[right]] = False
+
+        self._search(keys, missing, note)
+        return ~missing
+
+    def locate(self, key: bytes) -> Path | None:
+        """The shard that has the feature of a key; None if there is none, or it is not written yet."""
+        missing, paths = np.ones(1, dtype=bool), []
+
+        def note(hits: Hits, right: np.ndarray) -> None:
+            missing[:] = False
+            paths.append(hits.segments[0].shard.path)
+
+        self._search([key], missing, note)
+        return paths[0] if paths else None
 
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
@@ -158,65 +159,68 @@ class Space:
         except OSError as error:
             self.store.give_up(error)
             return
-        self._merge()
+        self.files.listing.forget()
+        self.compact()
 
-    def note_use(self, found: int, computed: int, seconds: float) -> None:
-        """Note how many features were found, how many were computed, and how long that took."""
-        if self.store.writable and found + computed:
-            note_use(self.folder, found, computed, seconds)
+    def compact(self) -> bool:
+        """Merge some of the shards if there are many; returns whether there were."""
+        return self.store.writable and compact(self.files)
 
-    def set_aside(self, name: str, reason: str) -> None:
-        """Rename a damaged shard, so that it is not used any more, with a warning."""
-        self.shards.pop(name, None)
-        warnings.warn(
-            f"{self.folder / name} is damaged ({reason}); it is set aside, and its features are computed again",
-            stacklevel=2,
-        )
-        with suppress(OSError):
-            os.rename(self.folder / name, (self.folder / name).with_suffix(DAMAGED))
-
-    def _names(self) -> set[str]:
-        try:
-            return {name for name in os.listdir(self.folder) if name.endswith(SUFFIX) and not name.startswith(".")}
-        except OSError:
-            return set()
-
-    def _write(self, keys: np.ndarray, rows: Tensor) -> None:
+    def describe(self) -> None:
+        """Write down what the features depend on, unless that was done."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             described = read_json(self.folder / ABOUT) is not None
         except CalpromptError:
             described = False
         if not described:
-            draft = self.folder / f".{secrets.token_hex(8)}.tmp"  # two processes may come here at once
-            write_json(draft, self.about)
-            os.replace(draft, self.folder / ABOUT)
-        write_shard(self.folder, self.identity, keys, rows)
+            write_json(self.folder / ABOUT, self.about)
 
-    def _merge(self) -> None:
-        """Merge shards of about the same size, unless another process is merging."""
-        self.refresh()
-        tiers: dict[int, list[Shard]] = defaultdict(list)
-        for shard in self.shards.values():
-            if shard.size < LARGEST:
-                tiers[int(math.log(shard.size, FAN))].append(shard)
-        if max(map(len, tiers.values()), default=0) < FAN:
-            return
-        with suppress(CalpromptError, OSError), locked(self.folder):
-            before = self._names()  # another process may just have done it
-            for tier in tiers.values():
-                if len(tier) >= FAN and all(shard.path.name in before for shard in tier):
-                    self._put_together(tier)
+    def note_use(self, found: int, computed: int, seconds: float) -> None:
+        """Note how many features were found, how many were computed, and how long that took."""
+        if self.store.writable and found + computed:
+            note_use(self.folder, found, computed, seconds)
 
-    def _put_together(self, shards: Sequence[Shard]) -> None:
-        good = []
-        for shard in shards:
+    def _search(self, keys: Sequence[bytes], missing: np.ndarray, use: Callable[[Hits, np.ndarray], None]) -> None:
+        """Call `use` with places where missing keys may be, and which of these have the very key."""
+        array = np.array(keys, dtype=KEY)
+        while missing.any():
+            self.files.refresh()
             try:
-                shard.verify()
-                good.append(shard)
+                for hits in self.files.hits(array, missing):
+                    right = hits.keys == array[hits.which]
+                    if right.any():
+                        use(hits, right)
+                return
+            except FileNotFoundError:  # merged or pruned since it was listed
+                self.files.listing.forget()
             except DamagedShardError as error:
-                self.set_aside(shard.path.name, str(error))
-        keys, rows = np.concatenate([shard.keys for shard in good]), torch.cat([shard.rows for shard in good])
+                self.files.set_aside(error.path.name, str(error))
+            except DamagedIndexError as error:
+                self.files.drop_index(str(error))
+
+    def _write(self, keys: np.ndarray, rows: Tensor) -> None:
+        self.describe()
         write_shard(self.folder, self.identity, keys, rows)
-        for shard in good:  # only now, so that every feature is always in one file or the other
-            shard.path.unlink(missing_ok=True)
+
+
+class FoundRows:
+    """Rows of some keys, put in as they are found."""
+
+    def __init__(self, count: int) -> None:
+        self.missing = np.ones(count, dtype=bool)
+        self._rows = torch.empty(0, 0)
+
+    def put(self, which: np.ndarray, rows: Tensor) -> None:
+        """Put in the rows of the keys of these indices."""
+        if not self._rows.numel():
+            self._rows = torch.empty(len(self.missing), rows.shape[1], dtype=rows.dtype)
+        self._rows[torch.from_numpy(which)] = rows
+        self.missing[which] = False
+
+    def result(self) -> tuple[list[int], Tensor]:
+        """The indices that have rows, and the rows."""
+        if not self.missing.any():
+            return list(range(len(self.missing))), self._rows
+        found = np.flatnonzero(~self.missing)
+        return found.tolist(), self._rows[torch.from_numpy(found)] if len(found) else torch.empty(0, 0)

@@ -1,8 +1,8 @@
-"""Processes of this machine that run the groups of a sweep.
+"""Processes of this machine that do groups of tasks.
 
-    groups ──▶ worker 1   one process, one run after another; what they share stays loaded
+    groups ──▶ worker 1   one process, one task after another; what they share stays loaded
            ──▶ worker 2
-           ──▶ …          a worker that is killed is replaced, and the run it was in is begun again from its checkpoint
+           ──▶ …          a worker that is killed is replaced, and the task it was at is begun again
 
 Workers are spawned, not forked, and torch has the same number of threads in each, so that results do not depend on how
 many there are. They end with the process that started them, however that ends.
@@ -22,11 +22,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_end
+from typing import Any
 
-from calprompt.sweep.executors import Outcome, Task, Work
-from calprompt.sweep.folders import FAILED
+from calprompt.executors.protocol import FAILED, Outcome, T, Work
 
-KILLS = 5  # of its worker that a run survives
+KILLS = 5  # of its worker that a task survives
 PATIENCE = 5.0  # seconds in which a worker has to stop by itself
 
 
@@ -37,16 +37,16 @@ class LocalExecutor:
     Attributes:
         workers: How many at a time.
         threads: Of torch, in each.
-        kills: How often a run may lose its worker before it counts as failed.
+        kills: How often a task may lose its worker before it counts as failed.
         on_start: Called with every task that is handed to a worker.
     """
 
     workers: int = 1
     threads: int = 1
     kills: int = KILLS
-    on_start: Callable[[Task], None] | None = None
+    on_start: Callable[[Any], None] | None = None
 
-    def map(self, groups: Sequence[Sequence[Task]], work: Work) -> Iterator[Outcome]:
+    def map(self, groups: Sequence[Sequence[T]], work: Work[T]) -> Iterator[Outcome[T]]:
         """Do all tasks; see `Executor`."""
         waiting = deque(deque(group) for group in groups)
         slots = [_Slot(self.threads) for _ in range(min(self.workers, sum(map(len, groups))))]
@@ -67,8 +67,8 @@ class LocalExecutor:
                         yield future.result()
                     except (BrokenProcessPool, SystemExit):
                         slot.restart()
-                        killed[slot.task.cell.key] += 1
-                        if killed[slot.task.cell.key] > self.kills:
+                        killed[slot.task.key] += 1
+                        if killed[slot.task.key] > self.kills:
                             reason = f"its worker was killed {self.kills + 1} times; is there enough memory?"
                             yield Outcome(slot.task, FAILED, reason=reason)
                         else:
@@ -81,7 +81,7 @@ class LocalExecutor:
             stop(slots)
 
 
-def _refill(slot: _Slot, waiting: deque[deque[Task]], slots: Sequence[_Slot]) -> bool:
+def _refill(slot: _Slot, waiting: deque[deque[T]], slots: Sequence[_Slot]) -> bool:
     """Give a worker the next group, or, if there is none, half of what the busiest one has left."""
     if waiting:
         slot.tasks = waiting.popleft()
@@ -97,11 +97,11 @@ class _Slot:
     """A worker process and what is left for it to do."""
 
     threads: int
-    tasks: deque[Task] = field(default_factory=deque)
+    tasks: deque[Any] = field(default_factory=deque)
     pool: ProcessPoolExecutor | None = None
-    future: Future[Outcome] | None = None
+    future: Future[Outcome[Any]] | None = None
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: Work[Any]) -> None:
         """Hand the next task to the process, which is started if there is none."""
         self.task = self.tasks.popleft()
         with _interrupts_ignored():  # which a new process inherits: an interrupt is for the one that started it
@@ -135,7 +135,7 @@ class _Slot:
 
 
 def stop(slots: Sequence[_Slot]) -> None:
-    """End processes at once: their runs let go of their folders, and continue from there some other time."""
+    """End processes at once: they let go of their folders, and their tasks continue from there some other time."""
     processes = [process for slot in slots for process in slot.processes()]
     for process in processes:
         with suppress(OSError, ValueError, AttributeError):

@@ -1,0 +1,104 @@
+"""What is fitted on cross-fitted predictions: the calibrator, and when an image is none of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calprompt.calibrators import Calibrator
+from calprompt.classifier.checks import share_interval
+from calprompt.classifier.fitted_model import Predicted, calibrated, joined, stored_logits
+from calprompt.errors import SettingError
+from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.promises import OpenSetRule
+from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
+
+OPEN_SET_SCORE = "max_logit"
+UNEVEN = 1.5  # times as large a share of one class tunes as of another: calibrate in the proportions of the folder
+
+
+def fit_calibrator(
+    spec: str, crossed: Predicted, text: dict[str, Tensor], scale: float
+) -> tuple[Calibrator | None, str | None]:
+    """The calibrator, fitted on cross-fitted predictions, or None and why there is none."""
+    if spec == NONE:
+        return None, "the confidences are the model's own; nothing says how often it is right when it is this sure"
+    calibrator = create_calibrator(normalized_spec(spec))
+    try:
+        return calibrator.fit(stored_logits(crossed, text, scale, labelled=True)), None
+    except SettingError as error:
+        return None, f"{spec} could not be fitted, so the confidences are the model's own: {error}"
+
+
+def in_proportion(crossed: Predicted, totals: Sequence[int]) -> Predicted:
+    """As many images of each class as keeps the proportions of the folder, where a limit on tuning has changed them."""
+    counts = np.bincount(crossed.labels, minlength=len(totals))
+    shares = counts / np.maximum(totals, 1)
+    least = float(shares[counts > 0].min())
+    if float(shares.max()) <= UNEVEN * least:
+        return crossed
+    keep = np.zeros(len(crossed), dtype=bool)
+    for label, total in enumerate(totals):
+        own = np.flatnonzero(crossed.labels == label)
+        own = own[np.argsort([crossed.digests[row] for row in own], kind="stable")]
+        keep[own[: max(1, int(least * total + 0.5))]] = True
+    return crossed.take(keep)
+
+
+def fold_by_fold(spec: str, crossed: Predicted, text: dict[str, Tensor], scale: float) -> NDArray[np.float64]:
+    """Probabilities of each fold under a calibrator that was fitted on the other folds."""
+    found = np.empty(crossed.logits.shape)
+    for fold in np.unique(crossed.fold):
+        rows = crossed.fold == fold
+        others = crossed.take(~rows)
+        calibrator = fit_calibrator(spec, others, text, scale)[0] if len(others) else None
+        found[rows] = calibrated(calibrator, crossed.take(rows), text, scale)
+    return found
+
+
+def temperature_of(calibrator: Calibrator | None) -> float:
+    """What the calibrator divides logits by, if it is that kind; else 1."""
+    found = getattr(calibrator, "temperature", None)
+    return float(found) if found else 1.0
+
+
+def fit_open_set(rejects: float, crossed: Predicted, held: Predicted) -> OpenSetRule | None:
+    """The threshold for none of these, and how often it errs; None if there are too few images for one."""
+    scores = open_set_scores(crossed.logits, OPEN_SET_SCORE)
+    threshold = rejection_threshold(scores, rejects)
+    if not np.isfinite(threshold):
+        return None
+    if len(held):
+        below = open_set_scores(held.logits, OPEN_SET_SCORE) < threshold
+    else:  # each fold against the threshold of the others
+        below = np.zeros(len(crossed), dtype=bool)
+        for fold in np.unique(crossed.fold):
+            rows = crossed.fold == fold
+            below[rows] = scores[rows] < rejection_threshold(scores[~rows], rejects)
+    rejected = int(below.sum())
+    low, high = share_interval(rejected, len(below))
+    both = joined([crossed, held]) if len(held) else crossed
+    rates = left_out_rates(both, threshold)
+    return OpenSetRule(
+        OPEN_SET_SCORE,
+        1.0,
+        threshold,
+        (rejected / len(below), low, high),
+        class_rate_interval(rates) if len(rates) > 1 else None,
+        images=len(below),
+        classes=len(rates),
+    )
+
+
+def left_out_rates(predicted: Predicted, threshold: float) -> list[float]:
+    """Share of the images of each class that is accepted when the class is taken off the list."""
+    rates = []
+    for label in range(predicted.logits.shape[1]):
+        own = predicted.logits[predicted.labels == label]
+        if len(own) and predicted.logits.shape[1] > 2:
+            others = np.delete(own, label, axis=1)
+            rates.append(float((open_set_scores(others, OPEN_SET_SCORE) >= threshold).mean()))
+    return rates

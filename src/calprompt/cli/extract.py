@@ -1,0 +1,88 @@
+"""`calprompt extract`: image features of a dataset under several backbones, computed ahead of the runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.data.listing import SPLITS
+from calprompt.extraction.settings import ExtractionSettings
+from calprompt.text import bullets, plural
+
+EXAMPLES = """\
+  calprompt extract photos/ --backbone pocket --backbone ViT-B-16-quickgelu/openai
+  calprompt extract imagenet --root datasets --backbone ViT-B-16-quickgelu/openai --ray auto --device cuda
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `extract` to the commands of a parser."""
+    parser = create_command(
+        commands,
+        "extract",
+        help="compute image features ahead of training, with many workers",
+        description="Fill the feature store with what 'calprompt train' and 'calprompt sweep' look up: the features\n"
+        "of all images of a dataset, and of the random crops that are trained on. What is stored already is\n"
+        "skipped; the same command goes on after an interruption. Images that cannot be read are listed at the\n"
+        "end, and the exit status is then 1.",
+        examples=EXAMPLES,
+    )
+    parser.set_defaults(command=extract)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="folder, CSV, JSON, or a name of 'calprompt data list'")
+    add("--backbone", action="append", required=True, metavar="SPEC", help="as in 'calprompt train'; may be repeated")
+    add("--split", action="append", choices=SPLITS, help="train, val or test; may be repeated (default: all)")
+    add_flags(parser, ExtractionSettings, leave_out=("data", "backbones", "splits"))
+    add("--workers", type=_positive, metavar="N", help="processes (default: all cores, or one with an accelerator)")
+    add("--ray", metavar="ADDRESS", help="work on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
+    add("--send-back", action="store_true", help="with --ray: workers send features back, as they see no shared store")
+    add("--quiet", action="store_true", help="show no progress")
+
+
+def extract(args: argparse.Namespace) -> int:
+    """Fill the store, and print what was there and what was computed."""
+    from calprompt.extraction import extract as run_extraction
+    from calprompt.extraction import plan_extraction
+    from calprompt.parallel import available_cores
+
+    given = settings_of(args, ExtractionSettings)
+    given |= {"data": args.data, "backbones": tuple(args.backbone), "splits": tuple(args.split or SPLITS)}
+    settings = ExtractionSettings(**given)
+    plan = plan_extraction(settings)
+    on_cpu = settings.device == "cpu"
+    if args.ray is None:
+        with show_progress(args.quiet) as progress:
+            state = run_extraction(
+                plan, workers=args.workers or (available_cores() if on_cpu else 1), progress=progress
+            )
+    else:
+        from calprompt.executors import RayExecutor, WorkerResources
+
+        resources = WorkerResources(gpus=1 if settings.device.startswith("cuda") else 0)
+        with (
+            RayExecutor(args.ray, resources=resources, workers=args.workers) as executor,
+            show_progress(args.quiet) as progress,
+        ):
+            state = run_extraction(plan, executor=executor, send_back=args.send_back, progress=progress)
+    images = ", ".join(f"{count} {name}" for name, count in plan.images.items())
+    rate = f" ({state.computed / state.seconds:,.0f} per second)" if state.computed and state.seconds else ""
+    output().print(
+        f"{plural(plan.features, 'feature')} of {images} images: {state.computed} computed in {state.seconds:.1f} "
+        f"s{rate}, {state.found} were there",
+        markup=False,
+        soft_wrap=True,
+    )
+    if not state.unreadable:
+        return 0
+    lines = [f"{name} ({reason})" for name, reason in sorted(state.unreadable.items())]
+    count = plural(len(lines), "image")
+    output().print(f"{count} cannot be read:{bullets(lines, 100)}", markup=False, soft_wrap=True)
+    return 1
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)

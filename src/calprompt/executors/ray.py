@@ -1,0 +1,246 @@
+"""Groups of tasks on a Ray cluster: a Ray task per group, whose outcomes reach the driver one by one.
+
+    groups ── cut so that all workers are busy ── a few at a time ──▶ worker: begun, outcome, begun, outcome, …
+                                     ▲                                   │
+                                     └──── the rest of a lost group ─────┘
+
+Ray places the groups and watches the workers. A lost worker or machine costs the task that it was at: the rest of the
+group goes to another one, with that task first.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from calprompt.errors import CalpromptError
+from calprompt.executors.protocol import FAILED, Outcome, T, Work
+from calprompt.executors.ray_cluster import AUTO, capacity, check_address, connect, describe_cluster, import_ray
+from calprompt.executors.ray_worker import describe_driver, do_group, pack_group
+from calprompt.executors.worker_resources import WorkerResources
+from calprompt.parallel import available_cores
+
+RETRIES = 5  # after losses of its worker, of a task
+PIECES = 4  # groups for each worker, at least: the last ones then end at about the same time
+LOOK = 2.0  # seconds between looks at the cluster
+PATIENCE = 5.0  # seconds in which workers have to stop by themselves
+DESERTED = 60.0  # seconds without a machine that could do anything
+
+
+@dataclass
+class RayExecutor:
+    """Workers of a Ray cluster; a context manager, which lets go of the cluster at its end.
+
+    Attributes:
+        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
+        resources: What a worker needs.
+        threads: Of torch, in each worker.
+        workers: Groups at a time; as many as the cluster has room for, if None.
+        max_retries: How often a task may lose its worker or machine before it counts as failed.
+        on_start: Called with every task that a worker begins.
+        retries: How many tasks were begun again so far.
+    """
+
+    address: str = AUTO
+    resources: WorkerResources = field(default_factory=WorkerResources)
+    threads: int = 1
+    workers: int | None = None
+    max_retries: int = RETRIES
+    on_start: Callable[[Any], None] | None = None
+    retries: int = field(default=0, init=False)
+    _ray: Any = field(default=None, init=False, repr=False)
+    _own: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_address(self.address)
+
+    def __enter__(self) -> RayExecutor:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> int:
+        """Connect to the cluster, if that was not done; returns how many workers it has room for.
+
+        Raises:
+            CalpromptError: if there is no cluster, or no machine of it has what a worker needs.
+        """
+        if self._ray is None:
+            self._own = "ray" not in sys.modules or not import_ray().is_initialized()
+            cpus = self.resources.cpus
+            self._ray = connect(self.address, cpus * (self.workers or max(1, int(available_cores() / cpus))))
+        room = capacity(self._ray, self.resources)
+        if not room:
+            machines = describe_cluster(self._ray)
+            self.close()
+            raise CalpromptError(
+                f"no machine of the Ray cluster has what a worker needs: {self.resources}; there are: {machines}. "
+                "Change 'resources'"
+            )
+        return room if self.workers is None else min(room, self.workers)
+
+    def close(self) -> None:
+        """Let go of the cluster, and end it if it was started here."""
+        if self._ray is not None and self._own:
+            self._ray.shutdown()
+        self._ray = None
+
+    def map(self, groups: Sequence[Sequence[T]], work: Work[T]) -> Iterator[Outcome[T]]:
+        """Do all tasks; see `Executor`."""
+        room = self.connect()
+        waiting = deque(cut_groups(groups, PIECES * room))
+        flight = _Flight(self._ray, self.resources, describe_driver(self.threads), work)
+        lost: Counter[str] = Counter()
+        deserted = time.monotonic()
+        try:
+            while waiting or flight.groups:
+                limit = self.workers or 2 * room  # Ray has the next group at hand when a worker is free
+                while waiting and len(flight.groups) < limit:
+                    flight.begin(waiting.popleft())
+                ready = flight.wait(LOOK)
+                if not ready:
+                    room = max(1, capacity(self._ray, self.resources))
+                    deserted = time.monotonic() if capacity(self._ray, self.resources) else deserted
+                    if time.monotonic() - deserted > DESERTED:
+                        raise CalpromptError("the Ray cluster has lost all machines that could go on")
+                    continue
+                deserted = time.monotonic()
+                for group in ready:
+                    try:
+                        news = flight.next(group)
+                    except _LostError as error:
+                        if not group.tasks:  # all of it was done
+                            continue
+                        task = group.tasks[0]
+                        lost[task.key] += 1
+                        self.retries += 1
+                        if lost[task.key] > self.max_retries:
+                            reason = f"its worker was lost {self.max_retries + 1} times; {error}"
+                            yield Outcome(group.tasks.pop(0), FAILED, reason=reason)
+                        if group.tasks:
+                            waiting.appendleft(group.tasks)
+                        continue
+                    if isinstance(news, Outcome):
+                        yield news
+                    elif news is not None and self.on_start:
+                        self.on_start(news)
+        finally:
+            flight.cancel()
+
+
+class _LostError(Exception):
+    """A worker that is gone; the text says why as far as Ray knows."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """A group at work: what is left of it, and Ray's handle on what it yields."""
+
+    tasks: list[Any]
+    news: Any
+
+
+class _Flight:
+    """The groups that Ray has."""
+
+    def __init__(self, ray: Any, resources: WorkerResources, driver: dict[str, Any], work: Work[Any]) -> None:
+        self.ray, self.driver, self.work = ray, driver, work
+        self.groups: list[_Group] = []
+        self.function = ray.remote(do_group).options(
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            memory=resources.memory or None,
+            num_returns="streaming",
+            max_retries=0,  # a group that is begun again here is without what it has finished
+            name="calprompt",
+        )
+
+    def begin(self, tasks: list[Any]) -> None:
+        """Hand a group to Ray."""
+        self.groups.append(_Group(tasks, self.function.remote(self.driver, pack_group(self.work, tasks))))
+
+    def wait(self, seconds: float) -> list[_Group]:
+        """Groups with news, as soon as there is one."""
+        handles = [group.news for group in self.groups]
+        ready, _ = self.ray.wait(handles, num_returns=1, timeout=seconds, fetch_local=False)
+        return [group for group in self.groups if any(group.news is each for each in ready)]
+
+    def next(self, group: _Group) -> Any:
+        """The next outcome of a group, or a task that it begins; None at its end.
+
+        Raises:
+            _LostError: if its worker is gone; the group is then taken off the list.
+            CalpromptError: if workers cannot do anything.
+        """
+        errors = self.ray.exceptions
+        try:
+            news = self.ray.get(next(group.news))
+        except StopIteration:
+            self.groups.remove(group)
+            if group.tasks:  # never with a Ray that keeps its word
+                raise _LostError("it ended early") from None
+            return None
+        except errors.RayTaskError as error:
+            self.groups.remove(group)
+            raise CalpromptError(_refusal(error)) from error
+        except errors.RayError as error:
+            self.groups.remove(group)
+            with suppress(Exception):  # if only an answer was lost, the worker is still at it
+                self.ray.cancel(group.news, force=True)
+            raise _LostError(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        if isinstance(news, Outcome):
+            group.tasks.pop(0)
+            return news
+        return group.tasks[0]
+
+    def cancel(self) -> None:
+        """Stop what is at work: first by an interrupt, so that folders are let go of, and then by force."""
+        left = [group.news for group in self.groups]
+        self.groups = []
+        for force in (False, True):
+            for news in left:
+                with suppress(Exception):  # a cluster that is gone has nothing to cancel
+                    self.ray.cancel(news, force=force)
+            end = time.monotonic() + PATIENCE
+            while left and time.monotonic() < end:
+                left = [news for news in left if not self._is_over(news)]
+            if not left:
+                return
+
+    def _is_over(self, news: Any) -> bool:
+        try:
+            ready, _ = self.ray.wait([news.completed()], timeout=0.1, fetch_local=False)
+        except Exception:  # whatever a cluster that is gone answers
+            return True
+        return bool(ready)
+
+
+def cut_groups(groups: Sequence[Sequence[T]], pieces: int) -> list[list[T]]:
+    """Groups cut so that there are about as many pieces, in their order; none is empty.
+
+    Args:
+        groups: Tasks that share what is loaded.
+        pieces: How many are wanted, at least, if there are so many tasks.
+
+    >>> cut_groups(["abcdef", "gh"], 4)
+    [['a', 'b'], ['c', 'd'], ['e', 'f'], ['g', 'h']]
+    """
+    length = max(1, math.ceil(sum(map(len, groups)) / max(1, pieces)))
+    return [list(group[start : start + length]) for group in groups for start in range(0, len(group), length)]
+
+
+def _refusal(error: Any) -> str:
+    """Why a worker could not even begin, from what Ray says of it."""
+    cause = error.cause
+    if isinstance(cause, CalpromptError):
+        return str(cause)
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"a Ray worker could not begin ({lines[-1].strip()}); is the same calprompt installed on all machines?"

@@ -1,0 +1,126 @@
+"""The way to a Ray cluster: found or started, within a time limit, and what it has room for.
+
+Ray itself waits for ever for an address where nobody answers, so the address is tried first. Usage statistics are
+switched off, so nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from calprompt.errors import CalpromptError, NotFoundError, SettingError
+from calprompt.executors.worker_resources import WorkerResources
+
+LOCAL, AUTO = "local", "auto"
+TIME_LIMIT = 20.0  # seconds in which a cluster has to answer
+TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+OBJECT_STORE = 200_000_000  # bytes of memory for what workers send back; tasks and outcomes are small
+
+
+def import_ray() -> Any:
+    """The ray package.
+
+    Raises:
+        SettingError: if it is not installed.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ImportError as error:
+        raise SettingError("Ray is not installed; pip install 'calprompt[ray]'") from error
+    return ray
+
+
+def check_address(address: str) -> str:
+    """An address as Ray takes it.
+
+    Raises:
+        SettingError: if it is none.
+    """
+    if address in (LOCAL, AUTO) or re.fullmatch(r"[\w.-]+:\d{1,5}", address):
+        return address
+    hint = "; run the command on a machine of the cluster instead" if address.startswith("ray://") else ""
+    raise SettingError(f"Ray's address must be {AUTO}, {LOCAL} or HOST:PORT, got {address!r}{hint}")
+
+
+def connect(address: str, cpus: float, *, time_limit: float = TIME_LIMIT) -> Any:
+    """Connect this process to a cluster, or start one on this machine; returns the ray package.
+
+    Args:
+        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
+        cpus: How many CPUs a started one has.
+        time_limit: Seconds in which a running one has to answer.
+
+    Raises:
+        SettingError: if Ray is not installed, or the address is none.
+        NotFoundError: if no cluster answers there.
+        CalpromptError: if it does not take us, for example because its version is another.
+    """
+    check_address(address)
+    if address == LOCAL:
+        _set_token()
+    ray = import_ray()
+    if ray.is_initialized():
+        return ray
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    try:
+        if address == LOCAL:
+            ray.init(
+                LOCAL, num_cpus=max(1, round(cpus)), include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet
+            )
+        else:
+            _try(address, time_limit)
+            ray.init(address, **quiet)
+    except CalpromptError:
+        raise
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise CalpromptError(f"cannot use the Ray cluster at {address}: {_in_a_line(error)}") from error
+    return ray
+
+
+def _set_token() -> None:
+    """A password for a cluster that only this process knows, so that Ray does not put one into the user's folder."""
+    if "ray" not in sys.modules and not any(name in os.environ for name in TOKEN):
+        os.environ.update(zip(TOKEN, ("token", secrets.token_hex(32)), strict=True))
+
+
+def _try(address: str, time_limit: float) -> None:
+    """Raise unless a cluster answers."""
+    advice = "is it running? Start one with 'ray start --head', or use --ray local"
+    host, _, port = address.rpartition(":")
+    if address != AUTO:
+        try:
+            socket.create_connection((host, int(port)), timeout=time_limit).close()
+        except (OSError, OverflowError) as error:
+            raise NotFoundError(f"no Ray cluster answers at {address} ({_in_a_line(error)}); {advice}") from error
+    place = [] if address == AUTO else ["--address", address]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *place]
+    try:
+        healthy = subprocess.run(command, capture_output=True, timeout=time_limit, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        healthy = False
+    if not healthy:
+        where = "on this machine" if address == AUTO else f"at {address}"
+        raise NotFoundError(f"no Ray cluster answers {where} within {time_limit:g} seconds; {advice}")
+
+
+def capacity(ray: Any, resources: WorkerResources) -> int:
+    """How many workers the machines of the cluster have room for together."""
+    return sum(resources.count_in(node["Resources"]) for node in ray.nodes() if node["Alive"])
+
+
+def describe_cluster(ray: Any) -> str:
+    """What each machine has, in a line."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    words = [str(WorkerResources(node.get("CPU", 0), node.get("GPU", 0), int(node.get("memory", 0)))) for node in nodes]
+    return "; ".join(words) or "no machine"
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
