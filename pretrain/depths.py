@@ -1,7 +1,7 @@
 """Text towers of other depths for the pocket's image tower, to see what the depth of a text tower changes.
 
     python -m pretrain.depths --work build/pocket --out runs/pocket                 writes runs/pocket/depth1, depth3, …
-    python experiments/pocket.py run --settings depth6 --tuners coop --losses ce tcpt --out runs/pocket
+    calprompt sweep experiments/sweeps/depths.yaml --out runs/pocket
 
 All towers learn from the same batches of the same features: those that the pocket's image tower, which stays as it is,
 gives to renders of the drawings that pretraining saw (`python -m pretrain assemble --work build/pocket` collects them).

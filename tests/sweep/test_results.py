@@ -22,7 +22,7 @@ from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluat
 from calprompt.metrics import metrics
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
-from calprompt.sweep import Table, merge_tables, plan_sweep, read_sweep, read_table, results, run_sweep
+from calprompt.sweep import Table, merge_tables, plan_sweep, read_sweep, read_table, results, rows_of, run_sweep
 from calprompt.sweep import measuring as measuring_module
 from calprompt.sweep.result_table import TIMES
 from calprompt.training_config import TrainingConfig
@@ -309,3 +309,38 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(CalpromptError, match="cannot read the table"):
         read_table(tmp_path / "b.csv")
+
+
+def test_a_compressed_table_is_the_same(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plain, small = tmp_path / "table.csv", tmp_path / "table.csv.xz"
+    for file in (plain, small):
+        assert main(["results", str(out), "--csv", str(file)]) == 0
+    assert small.stat().st_size < plain.stat().st_size / 4
+    assert read_table(small).rows == read_table(plain).rows
+    assert read_table(small).decimals == read_table(plain).decimals
+    small.write_bytes(small.read_bytes()[:-40])
+    with pytest.raises(CalpromptError, match="cannot read the table"):
+        read_table(small)
+
+
+def test_rows_are_found_by_the_settings_of_a_sweep(out: Path, tmp_path: Path) -> None:
+    """Also those that were read from a file, and whatever made them."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(results(out).to_csv())
+    table = read_table(path)
+    cells = read_sweep(sweeps.write(tmp_path / "some.yaml", axes={"loss": ["tcpt"]}, seeds=[1])).cells
+    found = rows_of(table, cells)
+    expected = [row for row in table.rows if (row["loss"], row["data"]) == ("tcpt", str(samples.feature_file()))]
+    assert list(found.rows) == expected
+    assert found.rows
+    elsewhere = sweeps.write(tmp_path / "others.yaml", settings={"batch_size": 7}, seeds=[1])
+    assert rows_of(table, read_sweep(elsewhere).cells).rows == ()
+
+
+def test_tables_without_fingerprints_merge_by_settings(out: Path) -> None:
+    """Such as those of earlier measurements."""
+    measured = [row for row in results(out).rows if row.get("model")]
+    bare = Table(tuple({**row, "fingerprint": None, "run": None} for row in measured))
+    assert len(merge_tables([bare, bare]).rows) == len(measured)
+    with pytest.raises(CalpromptError, match="different numbers"):
+        merge_tables([bare, changed(bare, ece=0.5)])

@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("out", metavar="OUT", help="folder of runs, or a table that was written before")
     add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")
-    add("--csv", metavar="FILE", help="write the table as CSV; - is standard output")
+    add("--csv", metavar="FILE", help="write the table as CSV, compressed if it ends in .xz; - is standard output")
     add("--parquet", metavar="FILE", help="write the table as Parquet, which needs pyarrow")
     add("--no-times", action="store_true", help="without time and memory: the same runs are the same bytes")
     add("--merge", nargs="+", default=[], metavar="OTHER", help="tables or folders of other machines to add")
@@ -46,6 +46,7 @@ def add_command(commands: Any) -> None:
 def results(args: argparse.Namespace) -> None:
     """Make the table, write it down, and print what is in it."""
     from calprompt.sweep import merge_tables
+    from calprompt.sweep.result_table import packed
 
     wanted = dict(_pair(text) for text in args.filter)
     with show_progress() as progress:
@@ -55,7 +56,7 @@ def results(args: argparse.Namespace) -> None:
     if args.csv == "-":
         sys.stdout.write(table.to_csv(times=times).decode())
     elif args.csv is not None:
-        write_bytes(Path(args.csv).expanduser(), table.to_csv(times=times))
+        write_bytes(Path(args.csv).expanduser(), packed(table.to_csv(times=times), args.csv))
     if args.parquet is not None:
         write_bytes(Path(args.parquet).expanduser(), table.to_parquet(times=times))
     if args.csv != "-":

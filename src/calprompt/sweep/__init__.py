@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calprompt.sweep.expansion import Cell
     from calprompt.sweep.merging import merge_tables
     from calprompt.sweep.result_table import Table, read_table
+    from calprompt.sweep.selecting import rows_of
     from calprompt.sweep.sweep_file import Sweep, read_sweep
     from calprompt.sweep.sweep_plan import PlannedCell, SweepPlan, plan_sweep
 
@@ -33,6 +34,7 @@ __all__ = [
     "read_sweep",
     "read_table",
     "results",
+    "rows_of",
     "run_sweep",
 ]
 
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_exports(
         "expansion": ("Cell",),
         "merging": ("merge_tables",),
         "result_table": ("Table", "read_table"),
+        "selecting": ("rows_of",),
         "sweep_file": ("Sweep", "read_sweep"),
         "sweep_plan": ("PlannedCell", "SweepPlan", "plan_sweep"),
     },

@@ -38,7 +38,8 @@ def merge_tables(tables: Sequence[Table]) -> Table:
                 if known is None or _progress(row) < _progress(known):
                     others[key] = row
                 continue
-            key = tuple(cell(row.get(name)) for name in ("fingerprint", "model", "calibrator", "split"))
+            run = cell(row.get("fingerprint")) or "; ".join(_settings(row))
+            key = (run, *(cell(row.get(name)) for name in ("model", "calibrator", "split")))
             if key not in measured:
                 measured[key] = (row, table)
             else:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ WHOLE = {
 }
 MODELS = ("tuned", "zero-shot")
 PARTS = ("base", "novel", "all")
+XZ = ".xz"  # of compressed files
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
 
 
@@ -150,7 +151,7 @@ def read_table(path: str | Path) -> Table:
     """A table from a CSV or Parquet file that `calprompt results` wrote.
 
     Args:
-        path: Of the file.
+        path: Of the file; a CSV file may be compressed, as .csv.xz.
 
     Raises:
         CalpromptError: if it is not there, or is no such table.
@@ -166,11 +167,12 @@ def read_table(path: str | Path) -> Table:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
         return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        opened = lzma.open if path.suffix == XZ else open
+        with opened(path, "rt", newline="", encoding="utf-8") as file:
             texts = list(csv.DictReader(file))
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no table or folder of runs at {path}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedFileError(f"cannot read the table {path}: {error}") from error
     table = _checked(Table((), str(path)), set(texts[0]) if texts else set(IDENTITY))
     try:
@@ -184,6 +186,16 @@ def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     """Rows of a file of an earlier version with the settings that it did not have."""
     usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
     return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
+
+
+def packed(data: bytes, path: str | Path) -> bytes:
+    """What to write into a file: compressed if it is called .xz, else as it is.
+
+    Args:
+        data: Of a table.
+        path: Where it will be written.
+    """
+    return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if Path(path).suffix == XZ else data
 
 
 def _checked(table: Table, columns: set[str]) -> Table:
@@ -233,8 +245,8 @@ def _decimals(rows: Iterable[Mapping[str, str]]) -> dict[str, int]:
     for row in rows:
         for name, text in row.items():
             if text and name not in TEXTS:
-                exponent = Decimal(text).as_tuple().exponent
-                found[name] = max(found.get(name, 0), -exponent if isinstance(exponent, int) else 0)
+                digits, _, exponent = text.partition("e")
+                found[name] = max(found.get(name, 0), len(digits.partition(".")[2]) - int(exponent or 0))
     return found
 
 

@@ -1,6 +1,6 @@
 """How much there is to gain on base classes: a classifier fitted to image features alone, against zero-shot.
 
-    python experiments/pocket_room.py [--datasets photos clothes] [--shots 4 16]
+    python experiments/linear_probe.py [--datasets photos clothes] [--shots 4 16]
 
 Logistic regression on the unit features of k training pictures a class, tested on the base half. Its penalty is the
 best of four on the validation pictures. It may move every class where it likes, which no prompt can; what it cannot

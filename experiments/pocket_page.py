@@ -1,0 +1,129 @@
+"""The pages of results on the pocket, from experiments/pocket.csv.xz and the sweep files in experiments/sweeps.
+
+    python experiments/pocket_page.py write                  tables and figures of docs/pocket-results and pocket-tables
+    python experiments/pocket_page.py show tuned_all coop    a tuner, dataset by dataset
+
+A group of results is that of the sweep files that begin with its name: "tuned" on the nine datasets near to what the
+model has seen, "tuned_far" on icons, signs and digits, "tuned_all" on all twelve, "tuned_five" on the three that have
+five classes a half. "shifted" are runs of "tuned" on animals, tested on its shifts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from calprompt.report import paired_figures as figures
+from calprompt.report import paired_tables as tables
+from calprompt.report.paired import PairedResults
+from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED, Method
+from calprompt.report.reliability import save_figure
+from calprompt.sweep import read_sweep, read_table
+from calprompt.sweep.selecting import rows_by_run
+
+HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
+TABLE, SWEEPS = HERE / "pocket.csv.xz", HERE / "sweeps"
+PAGES = (DOCS / "pocket-results.md", DOCS / "pocket-tables.md")
+NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
+FAR, FIVE = ("digits", "signs", "icons"), ("photos", "clothes", "digits")
+SHIFTS = ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
+TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
+LOSSES = ("tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
+PARTS = (  # what the paper takes TCPT apart into, and what could stand in its place
+    *("margin_mean_only", "margin_variance_only", "mean_moment_only", "covariance_only", "margin_l1", "margin_l2"),
+    *("margin_orthogonality", "label_smoothing", "focal"),
+)
+VARIANTS = {
+    "words": "starting from “a photo of a”",
+    "sharp": "logit scale 50",
+    "calibrated": "a calibrated logit scale",
+    "few": "2 shots",
+    "long": "50 epochs",
+    "depth1": "text tower of 1 block, trained anew",
+    "depth3": "3 blocks, trained anew",
+    "depth6": "6 blocks",
+}
+TITLES = {"published settings": "published_all", "settings for this model": "tuned_all"}
+
+
+@cache
+def runs() -> dict[str, list[Mapping[str, Any]]]:
+    return rows_by_run(read_table(TABLE))
+
+
+def rows(group: str) -> Iterable[Mapping[str, Any]]:
+    """The rows of a group's sweep files; of a depth, those of that model."""
+    name, backbone = ("depths", f"runs/pocket/{group}") if group.startswith("depth") else (group, None)
+    files = sorted(file for file in SWEEPS.glob("*.yaml") if file.stem == name or file.stem.startswith(f"{name}-"))
+    for key in dict.fromkeys(cell.key for file in files for cell in read_sweep(file).cells):
+        for row in runs().get(key, ()):
+            data, _, split = str(row["split"]).rpartition("/")
+            if bool(data) == (group == "shifted") and backbone in (None, row["backbone"]):
+                yield {**row, "split": split, "dataset": (data or row["dataset"]).removeprefix("pocket_")}
+
+
+@cache
+def results(name: str) -> PairedResults:
+    group, _, which = name.partition("_")
+    near = SHIFTS if group == "shifted" else NEAR
+    datasets = {"": near, "far": FAR, "all": (*near, *FAR), "five": FIVE}[which]
+    tuners = [each for each in TUNERS if (group, each) != ("published", "proda") or which == "five"]  # run there alone
+    found = PairedResults((row for row in rows(group) if row["dataset"] in datasets), tuners, str(TABLE))
+    found.tuners = TUNERS
+    return found
+
+
+@cache
+def page_table(group: str, title: str) -> str:
+    if group == "crops":
+        return crops()
+    if group.startswith("variants"):
+        return variants(group.removeprefix("variants"), title)
+    return tables.named_table(results(group), title, LOSSES, PARTS)
+
+
+def variants(which: str, title: str) -> str:
+    """CoOp under settings that differ in one thing, each beside "tuned" on the same datasets and seeds."""
+    first, second = {"ce - zero-shot": (PLAIN, UNTUNED), "tcpt - ce": (TCPT, PLAIN)}[title]
+    metrics, lines = ("accuracy", "ece", "gap"), {}
+    for group, label in VARIANTS.items():
+        keys = results(f"{group}{which}").shared([PLAIN, TCPT], ["coop"])
+        seeds = ", ".join(map(str, sorted({key[2] for key in keys})))
+        where = f"as above, {len({key[1] for key in keys})} datasets, seed {seeds}"
+        for name, found in ((where, results(f"tuned{which}").subset(keys)), (label, results(f"{group}{which}"))):
+            row = tables.effect_row(found, first, second, metrics, ["coop"])
+            if row:
+                lines.setdefault((tuple(keys), name), [name, *row])
+    return tables.markdown(["", *tables.effect_columns(metrics)], lines.values())
+
+
+def crops() -> str:
+    """CoOp as published, with a new crop of every shot in every epoch, against eight taken in turn."""
+    new, lines, metrics = results("fresh_all"), [], ("accuracy", "ece", "gap")
+    both = results("published_all").subset(new.shared([PLAIN, TCPT]))
+    for (method, split, metric), values in new.values.items():
+        both.values[Method(f"{method.loss}, new", method.calibrator), split, metric] = values
+    for pair in (("ce, new", "ce"), ("tcpt, new", "tcpt"), ("tcpt, new", "ce, new"), ("tcpt", "ce")):
+        lines.append([" - ".join(pair), *tables.effect_row(both, *map(Method, pair), metrics, ["coop"])])
+    return tables.markdown(["", *tables.effect_columns(metrics)], lines)
+
+
+def write() -> None:
+    for page in PAGES:
+        page.write_text(tables.fill_page(page.read_text("utf-8"), page_table), "utf-8")
+    groups, colours = {title: results(name) for title, name in TITLES.items()}, "points, against zero-shot; "
+    save_figure(figures.gap_figure(groups), DOCS / "pocket-gaps.png")
+    save_figure(figures.effect_figure(groups), DOCS / "pocket-effects.png")
+    halves = figures.halves_figure(results("tuned_all"), (*NEAR, *FAR), len(NEAR), f"{colours}settings for this model")
+    save_figure(halves, DOCS / "pocket-halves.png")
+
+
+def show(name: str, tuner: str) -> None:
+    print(tables.dataset_table(results(name), [UNTUNED, PLAIN, *map(Method, LOSSES)], tuner))
+
+
+if __name__ == "__main__":
+    {"write": write, "show": show}[sys.argv[1]](*sys.argv[2:])
