@@ -43,6 +43,8 @@ ROOMS = [
     "metrics",
     "runs",
     "sweep",
+    "executors",
+    "extraction",
     "evaluation",
     "export",
 ]

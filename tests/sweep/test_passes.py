@@ -71,6 +71,7 @@ def test_every_task_stays_in_its_group_and_has_fitting_companions(
             others = after[place + 1 : place + 1 + len(each.beside)]
             assert [other.cell for other in others] == list(each.beside), "they come right after it"
             assert not any(other.beside for other in others)
+            assert all(other.follows for other in others)
             assert len(each.beside) < (most or MOST)
             assert each.exact == (most is None)
             for cell in each.beside:

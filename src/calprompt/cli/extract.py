@@ -37,6 +37,7 @@ def add_command(commands: Any) -> None:
     add_flags(parser, ExtractionSettings, leave_out=("data", "backbones", "splits"))
     add("--workers", type=_positive, metavar="N", help="processes (default: all cores, or one with an accelerator)")
     add("--ray", metavar="ADDRESS", help="work on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
+    add("--cpus", type=_positive, default=1, metavar="N", help="with --ray: CPUs of a worker (default: 1)")
     add("--send-back", action="store_true", help="with --ray: workers send features back, as they see no shared store")
     add("--quiet", action="store_true", help="show no progress")
 
@@ -60,7 +61,7 @@ def extract(args: argparse.Namespace) -> int:
     else:
         from calprompt.executors import RayExecutor, WorkerResources
 
-        resources = WorkerResources(gpus=1 if settings.device.startswith("cuda") else 0)
+        resources = WorkerResources(args.cpus, gpus=1 if settings.device.startswith("cuda") else 0)
         with (
             RayExecutor(args.ray, resources=resources, workers=args.workers) as executor,
             show_progress(args.quiet) as progress,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
-from calprompt.executors.protocol import FAILED, Outcome, T, Work
+from calprompt.executors.protocol import FAILED, Outcome, T, Work, cut
 
 KILLS = 5  # of its worker that a task survives
 PATIENCE = 5.0  # seconds in which a worker has to stop by itself
@@ -87,8 +87,12 @@ def _refill(slot: _Slot, waiting: deque[deque[T]], slots: Sequence[_Slot]) -> bo
         slot.tasks = waiting.popleft()
         return True
     busiest = max(slots, key=lambda other: len(other.tasks))
-    slot.tasks = deque(busiest.tasks.pop() for _ in range((len(busiest.tasks) + 1) // 2))
-    slot.tasks.reverse()
+    tasks = list(busiest.tasks)
+    own = 0  # of the tasks that are left, those that follow the one the busiest worker is at
+    while own < len(tasks) and getattr(tasks[own], "follows", False):
+        own += 1
+    keep, give = cut(tasks[own:], len(tasks[own:]) // 2)
+    busiest.tasks, slot.tasks = deque(tasks[:own] + keep), deque(give)
     return bool(slot.tasks)
 
 

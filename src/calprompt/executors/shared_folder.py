@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from calprompt.errors import CalpromptError
+
 PREFIX = ".shared-"
 PATIENCE = 3.0  # seconds in which a file of another machine has to show up; network file systems look now and then
 
@@ -68,7 +70,7 @@ def unpack_folder(files: Mapping[str, bytes], folder: Path) -> None:
         for name, content in files.items():
             place = draft / name
             if not place.resolve().is_relative_to(draft.resolve()):
-                raise ValueError(f"{name} is outside of its folder")
+                raise CalpromptError(f"{name} is outside of its folder")
             place.parent.mkdir(parents=True, exist_ok=True)
             with open(place, "wb") as file:
                 file.write(content)

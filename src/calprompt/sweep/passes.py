@@ -34,6 +34,8 @@ def _arrange(group: Sequence[Task], most: int, exact: bool) -> list[Task]:
     ordered = []
     for tasks in alike.values():
         for start in range(0, len(tasks), most):
-            first, *others = (replace(task, beside=(), exact=exact) for task in tasks[start : start + most])
-            ordered += [replace(first, beside=tuple(other.cell for other in others)), *others]
+            first, *others = tasks[start : start + most]
+            beside = tuple(other.cell for other in others)
+            ordered.append(replace(first, beside=beside, follows=False, exact=exact))
+            ordered += [replace(other, beside=(), follows=True, exact=exact) for other in others]
     return ordered

@@ -1,0 +1,51 @@
+"""Tasks that take no time to import, for executors: they note every attempt in a file, and may kill their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from calprompt.executors import Outcome
+
+
+@dataclass(frozen=True)
+class Chore:
+    """A task.
+
+    Attributes:
+        key: Its name.
+        folder: Where it notes its attempts.
+        kills: How many processes it kills before it is done.
+        seconds: That it takes.
+        fails: Whether it raises an error.
+    """
+
+    key: str
+    folder: str
+    kills: int = 0
+    seconds: float = 0.0
+    fails: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"chore {self.key}"
+
+    def attempts(self) -> int:
+        return len(list(Path(self.folder).glob(f"{self.key}-*.begun")))
+
+
+def do(chore: Chore) -> Outcome[Chore]:
+    folder, attempt = Path(chore.folder), chore.attempts()
+    (folder / f"{chore.key}-{attempt}.begun").touch()
+    if chore.fails:
+        raise ZeroDivisionError("nothing to share")
+    if attempt < chore.kills:
+        os.kill(os.getpid(), signal.SIGKILL)
+    end = time.monotonic() + chore.seconds
+    while time.monotonic() < end:
+        time.sleep(0.05)
+    (folder / f"{chore.key}-{attempt}.done").touch()
+    return Outcome(chore, "finished", result=(os.environ["OMP_NUM_THREADS"], os.getcwd(), os.getppid(), time.time()))
