@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import samples
-from calprompt import metrics, pocket, tuners
+from calprompt import metrics, pocket, training, tuners
 from calprompt.clip import load_backbone, unit
 from calprompt.data import load_dataset, save_split
 from calprompt.errors import CalpromptError
@@ -128,13 +128,13 @@ def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
 ) -> None:
     """Threads that wait for each other made a run of the embedded model take ten times as long on a busy machine."""
     seen: list[int] = []
-    step = execute.train
+    step = training.train
 
     def watched(*given: Any, **named: Any) -> Any:
         seen.append(torch.get_num_threads())
         return step(*given, **named)
 
-    monkeypatch.setattr(execute, "train", watched)
+    monkeypatch.setattr(training, "train", watched)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -18,7 +18,7 @@ from calprompt import side_by_side
 from calprompt.errors import BusyError, NonFiniteLossError
 from calprompt.files import locked
 from calprompt.losses import Objective
-from calprompt.runs import Resources, Run, RunConfig, run, together
+from calprompt.runs import Resources, Run, RunConfig, plan, run, together
 from calprompt.runs.together import run_together
 from calprompt.side_by_side import are_stackable, is_stackable, train_side_by_side
 from calprompt.training import TrainingConfig, TrainingJob, TrainingState
@@ -305,7 +305,7 @@ class TestRuns:
 
     def test_one_that_another_process_works_on_is_left_to_it(self, tmp_path: Path) -> None:
         configs = self.configs()
-        folder = together.plan(configs[2]).locate(tmp_path)
+        folder = plan(configs[2]).locate(tmp_path)
         folder.mkdir(parents=True)
         with locked(folder):
             found = run_together(configs, tmp_path, resources=Resources())
