@@ -147,7 +147,7 @@ def test_on_a_cluster_that_loses_a_node(tmp_path: Path, computed: list[int]) -> 
 
 def test_the_command_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     """Two processes at work; the second time, what the first has stored is found."""
-    photos = samples.picture_folder(tmp_path / "photos", each=150)
+    photos = samples.picture_folder(tmp_path / "photos", each=80)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CALPROMPT_CACHE": str(tmp_path / "cache")}
     words = ["extract", str(photos), "--backbone", str(samples.backbone()), "--workers", "2"]
     command = [sys.executable, "-m", "calprompt", *words]

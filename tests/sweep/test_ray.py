@@ -54,7 +54,8 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     with RayExecutor(cluster.address) as executor:
         state = run_sweep(plan_sweep(read_sweep(file), out), executor=executor, watch=watch)
     assert (len(state.done), state.failures) == (8, [])
-    assert executor.retries == 1
+    assert not cluster.worker_nodes, "it was lost in the middle"
+    assert executor.retries <= 2, "what the node was at, and what it was about to begin"
     assert max(running) == 2, "what is being worked on is shown"
     assert sweeps.table(out) == expected
     assert not visible(out)
@@ -94,8 +95,8 @@ class _invisible:  # noqa: N801 (stands in for a function)
 
 def test_ctrl_c_and_the_same_command_again(cluster: Any, tmp_path: Path) -> None:
     """The way of the command line, with its own connection to the cluster."""
-    settings = {"epochs": 300, "lr": 0.002}
-    file = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1, 2, 3], settings=settings)
+    settings = {"epochs": 200, "lr": 0.002}
+    file = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1, 2], settings=settings)
     expected, out = calm_table(file, tmp_path / "calm"), tmp_path / "out"
     command = sweeps.command("sweep", file, "--out", out, "--ray", cluster.address)
     process = subprocess.Popen(
@@ -113,7 +114,7 @@ def test_ctrl_c_and_the_same_command_again(cluster: Any, tmp_path: Path) -> None
     os.killpg(process.pid, signal.SIGINT)
     said, complaints = process.communicate(timeout=60)
     assert process.returncode == 130, said + complaints
-    assert "to do: 3 runs, 2 workers" in said
+    assert "to do: 2 runs, 2 workers" in said
     assert "Traceback" not in complaints
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
     with RayExecutor(cluster.address) as executor:
