@@ -23,6 +23,7 @@ MODULES = {
 }  # imported under another name
 EXTRAS = {  # what an extra of the package is for
     "onnx": "writes models that run without torch, for 'calprompt export'",
+    "ray": "works on a cluster, for 'calprompt sweep --ray' and 'calprompt extract --ray'",
     "parquet": "writes tables of results as Parquet, for 'calprompt results'",
     "video": "reads the videos of UCF101, for 'calprompt data prepare ucf101'",
     "test": "runs calprompt's own tests",
