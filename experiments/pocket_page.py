@@ -1,6 +1,6 @@
-"""The pages of results on the pocket, from experiments/pocket.csv.xz and the sweep files in experiments/sweeps.
+"""The pages of results on the pocket, from the tables and the sweep files in experiments.
 
-    python experiments/pocket_page.py write                  tables and figures of docs/pocket-results and pocket-tables
+    python experiments/pocket_page.py write                  tables and figures of docs/pocket-results, pocket-tables, …
     python experiments/pocket_page.py show tuned_all coop    a tuner, dataset by dataset
 
 A group of results is that of the sweep files that begin with its name: "tuned" on the nine datasets near to what the
@@ -18,15 +18,15 @@ from typing import Any
 
 from calprompt.report import paired_figures as figures
 from calprompt.report import paired_tables as tables
-from calprompt.report.paired import PairedResults
+from calprompt.report.paired import SPLITS, PairedResults
 from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED, Method
 from calprompt.report.reliability import save_figure
 from calprompt.sweep import read_sweep, read_table
 from calprompt.sweep.selecting import rows_by_run
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
-TABLE, SWEEPS = HERE / "pocket.csv.xz", HERE / "sweeps"
-PAGES = (DOCS / "pocket-results.md", DOCS / "pocket-tables.md")
+TABLE, ANCHORED, SWEEPS = HERE / "pocket.csv.xz", HERE / "anchor.csv.xz", HERE / "sweeps"
+PAGES = (DOCS / "pocket-results.md", DOCS / "pocket-tables.md", DOCS / "anchor-results.md")
 NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
 FAR, FIVE = ("digits", "signs", "icons"), ("photos", "clothes", "digits")
 SHIFTS = ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
@@ -80,6 +80,8 @@ def results(name: str) -> PairedResults:
 def page_table(group: str, title: str) -> str:
     if group == "crops":
         return crops()
+    if group == "anchored":
+        return anchored_table(title)
     if group.startswith("variants"):
         return variants(group.removeprefix("variants"), title)
     return tables.named_table(results(group), title, LOSSES, PARTS)
@@ -109,6 +111,31 @@ def crops() -> str:
     for pair in (("ce, new", "ce"), ("tcpt, new", "tcpt"), ("tcpt, new", "ce, new"), ("tcpt", "ce")):
         lines.append([" - ".join(pair), *tables.effect_row(both, *map(Method, pair), metrics, ["coop"])])
     return tables.markdown(["", *tables.effect_columns(metrics)], lines)
+
+
+@cache
+def anchored() -> PairedResults:
+    """Runs with an anchored logit scale, beside the same runs as they are."""
+    tuned = (row for row in read_table(ANCHORED).rows if row["model"] == "tuned")
+    new = [
+        {**row, "loss": f"{row['loss']}, anchored", "dataset": row["dataset"].removeprefix("pocket_")} for row in tuned
+    ]
+    found = PairedResults(new, TUNERS, str(ANCHORED))
+    both = results("tuned_all").subset(found.shared([Method("ce, anchored"), Method("tcpt, anchored")]))
+    both.values |= found.values
+    return both
+
+
+def anchored_table(title: str) -> str:
+    """Levels of a metric, or differences over all tuners or one of them."""
+    kind, _, what = title.partition(" of ")
+    plain = (PLAIN, TCPT, Method("ce, anchored"), Method("tcpt, anchored"))
+    if kind == "levels":
+        methods = (*plain, Method("ce", "temperature"), Method("tcpt", "temperature"))
+        columns = {f"{split}, {each}": (each, split, what) for split in SPLITS for each in methods}
+        return tables.mean_table(anchored(), columns)
+    pairs = [(plain[2], PLAIN), (plain[3], TCPT), (plain[3], PLAIN), (plain[3], Method("ce", "temperature"))]
+    return tables.pair_table(anchored(), pairs, ("accuracy", "ece", "nll"), [what] if what else None)
 
 
 def write() -> None:

@@ -245,7 +245,9 @@ def test_settings_of_a_newer_version(run: Path, said: Said, part: str) -> None:
 
 def test_unknown_settings_of_recipes_and_from_python(tmp_path: Path, said: Said) -> None:
     (tmp_path / "own.yaml").write_text("tuner: coop\nsparkle: 3\n")
-    assert "own.yaml: 'sparkle'. Known: anchor, autocast" in said(*training(tmp_path, "--recipe", tmp_path / "own.yaml"))
+    assert "own.yaml: 'sparkle'. Known: anchor, autocast" in said(
+        *training(tmp_path, "--recipe", tmp_path / "own.yaml")
+    )
     with pytest.raises(SettingError, match=r"unknown setting 'epoch'\. Did you mean 'epochs'"):
         build_config(backbone="pocket", data="photos", epoch=3)
     with pytest.raises(SettingError, match="the setting data is missing"):

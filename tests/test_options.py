@@ -190,6 +190,7 @@ def predicted(**changed: Any) -> dict[str, Tensor]:
     return read_tensor_file(run(config, samples.shared() / "options").folder / "logits.safetensors")[0]
 
 
+@pytest.mark.filterwarnings("ignore:the .* training images do not determine the logit scale")
 @pytest.mark.parametrize("setting", [*RUN, *TRAINING])
 def test_settings_of_runs(setting: str) -> None:
     changed = {"longer": True} if setting == "options" else {setting: (RUN | TRAINING)[setting]}

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from calprompt.report.paired import Method
 from calprompt.report.paired_tables import PLACE, PLAIN, TCPT, fill_page
-from calprompt.sweep import read_sweep
+from calprompt.sweep import read_sweep, read_table
+from calprompt.sweep.selecting import rows_by_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +34,7 @@ def runs(page: ModuleType) -> list[list[Mapping[str, Any]]]:
 
 
 def test_the_tables_of_the_pages_are_those_of_the_numbers(page: ModuleType) -> None:
-    for path, least in zip(page.PAGES, (4, 20), strict=True):
+    for path, least in zip(page.PAGES, (4, 20, 2), strict=True):
         text = path.read_text("utf-8")
         assert len(PLACE.findall(text)) >= least
         assert fill_page(text, page.page_table) == text
@@ -41,6 +43,30 @@ def test_the_tables_of_the_pages_are_those_of_the_numbers(page: ModuleType) -> N
 def test_every_committed_run_is_of_a_sweep_file(page: ModuleType) -> None:
     cells = {cell.key for file in page.SWEEPS.glob("*.yaml") for cell in read_sweep(file).cells}
     assert set(page.runs()) <= cells
+
+
+def test_the_page_of_the_paper_says_how_many_runs_there_are(page: ModuleType) -> None:
+    runs = {*page.runs(), *rows_by_run(read_table(ROOT / "experiments" / "paper.csv.xz"))}
+    text = (ROOT / "docs" / "paper.md").read_text("utf-8")
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if "` | " in line]
+    told = {row[1]: row[4] for row in rows if len(row) == 6}
+    assert len(told) == 18
+    for name, number in told.items():
+        cells = read_sweep(f"paper/pocket-{name}").cells
+        found = sum(cell.key in runs for cell in cells)
+        assert number == ("all" if found == len(cells) else str(found)), name
+
+
+def test_every_anchored_run_is_of_a_sweep_file_and_has_its_pair(page: ModuleType) -> None:
+    runs = rows_by_run(read_table(page.ANCHORED))
+    cells = {cell.key for file in page.SWEEPS.glob("anchor*.yaml") for cell in read_sweep(file).cells}
+    assert set(runs) <= cells
+    tuned = [rows[0] for rows in runs.values()]
+    losses = [Method(f"{loss}, anchored") for loss in ("ce", "tcpt")]
+    assert len(page.anchored().shared(losses)) * 2 == len(tuned), "both losses"
+    assert page.anchored().shared([*losses, PLAIN, TCPT]) == page.anchored().shared(losses), "as they are, too"
+    text = " ".join(page.PAGES[2].read_text("utf-8").split())
+    assert f"{len(tuned)} anchored runs" in text
 
 
 def test_the_page_says_how_many_runs_there_are_and_what_they_took(

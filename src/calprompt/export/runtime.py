@@ -327,6 +327,8 @@ class Model:
         """Raise a `ModelError` for options that `answers` cannot follow."""
         if coverage is not None:
             self.set_rule(coverage, per_class)
+        elif per_class:
+            raise ModelError("per_class is about sets of classes; give their coverage too")
         if min_confidence is not None and not 0 <= min_confidence <= 1:
             raise ModelError(f"min_confidence must be a probability, from 0 to 1, got {min_confidence}")
 
