@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments" / "sweeps").glob("*.yaml"))
 RUNS = {  # how many runs a group has, if everything is run
     "published": 720 + 600 + 120 + 30, "tuned": 2205 + 735 + 405 + 135, "fresh": 72, "shifted": 70, "few": 24,
-    "long": 90, "words": 120, "sharp": 120, "calibrated": 120, "depths": 162, "rates": 123, "anchor": 1008,
+    "long": 90, "words": 120, "sharp": 120, "calibrated": 120, "depths": 162, "rates": 123, "anchor": 504,
 }  # fmt: skip
 
 
