@@ -104,7 +104,6 @@ def test_addresses_that_are_none(address: str) -> None:
 
 def test_nobody_answers() -> None:
     """A closed port is said at once; a port where something else listens, after the time limit."""
-    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         threading.Thread(target=lambda: [server.accept() for _ in range(2)], daemon=True).start()

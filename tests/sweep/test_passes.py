@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,6 @@ from calprompt.sweep.executors import Task
 from calprompt.sweep.expansion import Cell
 from calprompt.sweep.passes import MOST, put_side_by_side
 from sweep import sweeps
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded() -> Iterator[None]:
-    for kept in (work_module._loaded, work_module._trained):
-        kept.clear()
-    yield
-    for kept in (work_module._loaded, work_module._trained):
-        kept.clear()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ from calprompt.sweep import work as work_module
 from sweep import sweeps
 
 GOOD, BAD = "ce", "ce + 1e30*moments"  # the second diverges
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded() -> Iterator[None]:
-    for kept in (work_module._loaded, work_module._trained):
-        kept.clear()
-    yield
-    for kept in (work_module._loaded, work_module._trained):
-        kept.clear()
 
 
 def planned(file: Path, out: Path, **options: Any) -> SweepPlan:

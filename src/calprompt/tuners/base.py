@@ -139,14 +139,15 @@ class Tuner(nn.Module, ABC):
 
     @classmethod
     def stacked_text_features(cls, tuners: Sequence[Tuner]) -> Tensor:
-        """Text features [K, C, D] of K tuners of this class that differ in nothing but their prompts, in one pass.
+        """Text features [K, C, D] of K tuners of this class that differ in nothing but their prompts.
 
-        Only a tuner that is `stackable` has them: its loss depends on its parameters through `text_features` alone.
+        A tuner that is `stackable` computes them in one pass; its loss depends on its parameters through
+        `text_features` alone.
 
         Args:
             tuners: Of equal options and classes, over the same backbone.
         """
-        raise NotImplementedError(f"{cls.__name__} is not stackable")
+        return torch.stack([tuner.text_features() for tuner in tuners])
 
     def common_text_features(self, images: Tensor) -> Tensor:
         """One set of text features [C, D] for many images; an average where each image has its own."""

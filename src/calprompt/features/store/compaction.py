@@ -23,8 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calprompt.errors import CalpromptError
-from calprompt.features.store.shard_files import MERGED, ShardFiles, replaced
+from calprompt.features.store.shard_files import MERGED, NO_LOCK, ShardFiles, replaced
 from calprompt.features.store.shards import AT_ONCE, DamagedShardError, Shard, row_checksums, write_rows
 from calprompt.files import locked
 
@@ -57,7 +56,7 @@ def compact(files: ShardFiles) -> bool:
     _remove_merged(files)
     if not group_to_merge(files.sizes()):
         return False
-    with suppress(CalpromptError, OSError, NotImplementedError), locked(files.folder):
+    with suppress(*NO_LOCK), locked(files.folder):
         files.listing.forget()
         files.refresh(reindex=False)  # another process may just have done it
         shards = [files.open(name) for name in group_to_merge(files.sizes())]

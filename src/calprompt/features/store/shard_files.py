@@ -35,6 +35,7 @@ from calprompt.features.store.listing import Listing
 from calprompt.features.store.shards import DAMAGED, SUFFIX, DamagedShardError, Shard, open_shard, write_shard
 from calprompt.files import locked
 
+NO_LOCK = (CalpromptError, OSError, NotImplementedError)  # busy, not writable, or a file system without locks
 MERGED = ".merged"  # of a file whose contents are in another one
 OUTSIDE = 16  # shards that may be outside the index,
 PER = 1 << 18  # and one more for so many keys in it, because making it again takes the longer
@@ -248,7 +249,7 @@ class ShardFiles:
     def _write_index(self) -> None:
         if self.index is None or not self.writable():
             return
-        with suppress(CalpromptError, OSError, NotImplementedError), locked(self.folder):
+        with suppress(*NO_LOCK), locked(self.folder):
             self.listing.forget()
             self.listing.refresh()
             if self._newest() not in (None, self._index_name):

@@ -1,0 +1,17 @@
+"""What all tests of sweeps need."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from calprompt.sweep import work
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded() -> Iterator[None]:
+    """What a worker keeps for the next task is nothing to the next test."""
+    for kept in (work._loaded, work._trained):
+        kept.clear()
+    yield
+    for kept in (work._loaded, work._trained):
+        kept.clear()
