@@ -28,9 +28,10 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"side_by_side"},
     {"runs"},
     {"evaluation"},
+    {"doctor", "export", "extraction", "sweep"},
     {"report"},
-    {"demo", "doctor", "export", "extraction", "sweep"},
-    {"classifier"},
+    {"classifier", "demo"},
+    {"serve"},
     {"cli"},
     {"__main__"},
 )
