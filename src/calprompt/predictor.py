@@ -236,6 +236,27 @@ class Predictor:
             progress("predicting", done, total or done, "")
 
     @torch.no_grad()
+    def predict_levels(self, levels: NDArray[np.uint8]) -> PredictionBatch:
+        """Predictions of images that were decoded, resized and cropped elsewhere, such as for a waiting client.
+
+        The tower gets as many images as there are, where `stream` fills up its batches: one image takes the time of
+        one. In exchange the last digits may depend on how many there are.
+
+        Args:
+            levels: 8-bit levels [n, size, size, 3], with the size of the backbone's input.
+        """
+        backbone, tuner = self.backbone, self.tuner
+        pixels = normalise(torch.from_numpy(levels), backbone.preprocessing)
+        zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
+        frozen = None
+        if zero_shot or not tuner.needs_pixels:
+            with backbone.limited_threads():
+                parts = [backbone.encode_image(part) for part in pixels.split(batch_size(backbone))]
+            frozen = torch.cat(parts).cpu() if parts else None
+        names = [f"image {number}" for number in range(len(levels))]
+        return self._batch(names, frozen, pixels if tuner.needs_pixels else None, {})
+
+    @torch.no_grad()
     def logits(self, images: Images, features: Tensor) -> Tensor:
         """Logits [n, C] in float32, before calibration, of images whose frozen features [n, D] are at hand."""
         if not self.tuner.needs_pixels:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from calprompt.classifier.checks import Check
-from calprompt.classifier.fitted_model import PROMISED, FittedModel
+from calprompt.classifier.fitted_model import FittedModel
 from calprompt.classifier.summary import division_sentence, none_of_these_sentence, summary
 from calprompt.text import shorten
 
@@ -67,8 +67,7 @@ def draw_reliability(model: FittedModel, path: Path) -> None:
     from calprompt.report.reliability import logits_panel, reliability_figure, save_figure
 
     source = model.checks[0].source
-    rows = model.predicted.fold == PROMISED if source == "held out" else model.predicted.fold >= 0
-    part = model.predicted.take(rows)
+    part = model.checked
     after = np.log(np.clip(model.probabilities(part), 1e-300, None))
     bins = 10 if len(part) >= 100 else 5
     panels = {

@@ -59,6 +59,7 @@ def export_model(
         labels=list(labels),
         promises=sentences,
         card=export_card(shown, labels),
+        track_record=model.track_record if rule.withdrawn is None else None,
         progress=progress,
     )
 
@@ -121,7 +122,12 @@ def export_int8(
 
     with tempfile.TemporaryDirectory(prefix="calprompt-export-") as place:
         whole = export_predictor(
-            predictor, Path(place) / "float", rule=model.rule, labels=list(model.labels), progress=progress
+            predictor,
+            Path(place) / "float",
+            rule=model.rule,
+            labels=list(model.labels),
+            track_record=model.track_record,
+            progress=progress,
         )
         return quantize_folder(
             whole,

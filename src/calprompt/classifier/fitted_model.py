@@ -14,8 +14,8 @@ from torch import Tensor
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
 from calprompt.predictor import Predictor
-from calprompt.promises import Promise
-from calprompt.promises.rule import DecisionRule
+from calprompt.promises import DecisionRule, Promise, TrackRecord
+from calprompt.promises.track_record import HELD_OUT
 from calprompt.runs.config import RunConfig
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
@@ -166,6 +166,17 @@ class FittedModel:
     def probabilities(self, part: Predicted) -> NDArray[np.float64]:
         """Calibrated probabilities [n, C] of images whose logits are stored."""
         return calibrated(self.calibrator, part, self.text, self.logit_scale)
+
+    @property
+    def checked(self) -> Predicted:
+        """The images of the first check: those held out for promises, or, if there are none, the cross-fitted ones."""
+        held = self.checks[0].source == HELD_OUT
+        return self.predicted.take(self.predicted.fold == PROMISED if held else self.predicted.fold >= 0)
+
+    @property
+    def track_record(self) -> TrackRecord | None:
+        """How often answers of a confidence were right on these images; None if there are none."""
+        return TrackRecord.of(self.checks[0].source, self.probabilities(self.checked), self.checked.labels)
 
     def parameters(self) -> dict[str, Any]:
         """Those of a classifier that would be fitted like this one."""

@@ -7,12 +7,8 @@ from calprompt.classifier.fitted_model import FittedModel
 from calprompt.evaluation.settings import NONE
 from calprompt.promises.open_set import OpenSetRule
 from calprompt.promises.requests import percent
+from calprompt.promises.track_record import DESCRIPTIONS
 from calprompt.text import plural
-
-SOURCES = {
-    "held out": "that took no part in tuning or calibration",
-    "cross-fitted": "each predicted by prompts that had not seen it",
-}
 
 
 def summary(model: FittedModel) -> list[str]:
@@ -47,7 +43,7 @@ def division_sentence(model: FittedModel) -> str:
 def check_sentences(check: Check, backbone: str) -> list[str]:
     """How good it is, beside what is no merit of its own, and what to think of it."""
     low, high = check.interval
-    which = SOURCES.get(check.source, f"of {check.source}")
+    which = DESCRIPTIONS.get(check.source, f"of {check.source}")
     zero_shot = "" if check.zero_shot is None else f", the untuned model {percent(round(check.zero_shot, 3))}"
     ece = check.metrics["ece"]
     lines = [

@@ -144,6 +144,7 @@ def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
 
 
 def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
+    from calprompt.evaluation.predicting import default_calibrator
     from calprompt.runs import load_run
 
     run = load_run(folder)
@@ -245,21 +246,6 @@ def image_paths(places: list[str]) -> Iterable[str]:
 def _listed() -> Iterator[str]:
     """Paths on standard input, one per line."""
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-
-
-def default_calibrator(run: Run) -> str:
-    """temperature, if there are validation images to fit it on and they are enough; else none."""
-    from calprompt.errors import CalpromptError
-    from calprompt.evaluation import fitted_calibrator
-    from calprompt.evaluation.settings import NONE
-
-    if not run.record["data"].get("images", {}).get("val"):
-        return NONE
-    try:
-        fitted_calibrator(run, "temperature")
-    except CalpromptError:
-        return NONE
-    return "temperature"
 
 
 def _model_notes(model: Classifier, batches: _Batches, sets: SetRule | None) -> list[str]:

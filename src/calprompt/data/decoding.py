@@ -74,6 +74,17 @@ def decode(data: bytes, *, upright: bool = False) -> Image.Image:
         return as_rgb(ImageOps.exif_transpose(image) if upright else image)
 
 
+def identify(data: bytes) -> tuple[str, int, int]:
+    """Format, width and height of an image file, from its header alone: no pixel is decoded.
+
+    Raises:
+        ImageError: if it is no image that can be read.
+    """
+    with _opened(io.BytesIO(data)) as image:
+        kind = "JPEG" if image.format == "MPO" else str(image.format)  # two JPEGs in one file, as some cameras write
+        return kind, *image.size
+
+
 def check_start(data: bytes) -> None:
     """Raise for what the beginning of a file shows already: no image, or one of a format that is not read."""
     if not data[:8].startswith(_STARTS):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator
 from calprompt.class_names import check_class_names
-from calprompt.errors import DamagedFileError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, SettingError
 from calprompt.evaluation.models import TUNED, stored_models
 from calprompt.evaluation.run_evaluation import KEEP_SOME
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
@@ -107,6 +107,17 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
             "calibrators such as dac and sals need none"
         )
     return calibrator.fit(val)
+
+
+def default_calibrator(run: Run) -> str:
+    """temperature, if there are validation images to fit it on and they are enough; else none."""
+    if not run.record["data"].get("images", {}).get("val"):
+        return NONE
+    try:
+        fitted_calibrator(run, "temperature")
+    except CalpromptError:
+        return NONE
+    return "temperature"
 
 
 def _class_names(restored: Restored, part: str | None, class_names: Sequence[str] | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.export.folder import check_free, new_folder, write_folder
 from calprompt.export.packages import EXPORTING, package_versions, require_packages
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule
+from calprompt.promises import DecisionRule, TrackRecord
 
 if TYPE_CHECKING:
     from calprompt.predictor import Predictor
@@ -30,6 +30,7 @@ def export_predictor(
     labels: Sequence[Any] | None = None,
     promises: Sequence[str] = (),
     card: str | None = None,
+    track_record: TrackRecord | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write a predictor into a folder that runs with onnxruntime, numpy and Pillow alone.
@@ -44,6 +45,7 @@ def export_predictor(
         labels: What the classes are called in data, and, as text, in answers: text or numbers, one per class.
         promises: What is promised of the answers, one sentence each.
         card: A model card in Markdown, kept beside the model.
+        track_record: How often its answers were right on held-out images; kept with the model.
         progress: Shows how far it is.
 
     Returns:
@@ -73,6 +75,7 @@ def export_predictor(
         "calibrator": {"name": None if predictor.calibrator is None else predictor.calibrator.name, "steps": steps},
         "rule": rule.to_dict(),
         "promises": [str(promise) for promise in promises],
+        "track_record": None if track_record is None else track_record.to_dict(),
         "tuner": type(tuner).__name__,
         "backbone": {"name": predictor.backbone.name, "fingerprint": predictor.backbone.fingerprint},
         "versions": package_versions(("torch", *EXPORTING, "numpy", "pillow")),

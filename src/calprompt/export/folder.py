@@ -24,8 +24,14 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import file_digest, write_bytes, write_json
 from calprompt.sealed_files import sealed
 
+RECORD = "model.json"
 SCRIPT, README, CARD = "predict.py", "README.md", "card.md"
 FOR_PEOPLE = (SCRIPT, README, CARD)  # not verified: whoever has the folder may change them
+
+
+def is_exported(folder: str | Path) -> bool:
+    """Whether a folder looks like that of an exported model, whole or damaged."""
+    return (Path(folder).expanduser() / RECORD).is_file()
 
 
 @contextmanager
@@ -71,13 +77,13 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
     """
     from calprompt.export import runtime
 
-    own = (*FOR_PEOPLE, runtime.RECORD)
+    own = (*FOR_PEOPLE, RECORD)
     digests = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in own}
     shutil.copyfile(Path(runtime.__file__), folder / SCRIPT)
     if card is not None:
         write_bytes(folder / CARD, card.encode())
     write_bytes(folder / README, readme(record, card is not None).encode())
-    write_json(folder / runtime.RECORD, sealed({**record, "files": digests}, runtime.FORMAT))
+    write_json(folder / RECORD, sealed({**record, "files": digests}, runtime.FORMAT))
 
 
 def readme(record: dict[str, Any], has_card: bool) -> str:

@@ -98,6 +98,17 @@ class OnnxPredictor:
         with library_errors():
             return self._model.predict_set(images, coverage, per_class=per_class)
 
+    def predict_levels(self, levels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Logits and calibrated probabilities, [n, C] each, of images that were decoded, resized and cropped elsewhere.
+
+        Args:
+            levels: 8-bit levels [n, size, size, 3], with the size of the model's input.
+        """
+        from calprompt.export import runtime
+
+        _, logits, zero_shot = self._model.graphs(runtime.normalise(list(levels), self.record["preprocessing"]))
+        return logits, runtime.softmax(runtime.calibrated_logits(self._model.steps, logits, zero_shot))
+
     def stream(self, images: Any, *, skip_unreadable: bool = False) -> Iterator[Batch]:
         """Batches with names, logits and probabilities, in constant memory however many images there are.
 

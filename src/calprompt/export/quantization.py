@@ -29,7 +29,7 @@ from calprompt.export.remarks import quiet
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule
+from calprompt.promises import DecisionRule, TrackRecord
 
 Refit = Callable[
     [NDArray[np.float32], NDArray[np.float32] | None], tuple[list[dict[str, Any]], DecisionRule, Sequence[str]]
@@ -116,10 +116,12 @@ def quantize_folder(
         }
         measured["images_per_second"] = speeds(model, int8, images)
         record = {name: value for name, value in model.record.items() if name not in ("format", "files", "checksum")}
+        before_record = record.get("track_record")
         record |= {
             "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
             "rule": rule.to_dict(),
             "promises": [str(promise) for promise in promises],
+            "track_record": None if before_record is None else renewed_record(before_record, after, y),
             "difference": None,
             "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
         }
@@ -127,6 +129,12 @@ def quantize_folder(
         write_folder(new, record, card=card)
     progress("quantising", len(STAGES), len(STAGES), "")
     return dict(record["quantization"])
+
+
+def renewed_record(before: dict[str, Any], probabilities: Any, labels: Any) -> dict[str, Any] | None:
+    """The track record of the int8 model on its labelled images, in the place of the float model's."""
+    found = TrackRecord.of(before["source"], probabilities, labels)
+    return None if found is None else found.to_dict()
 
 
 def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) -> list[str]:

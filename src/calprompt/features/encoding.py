@@ -24,6 +24,7 @@ from torch import Tensor
 from calprompt.clip import Backbone, Preprocessing
 from calprompt.clip.preprocessing import Evaluation
 from calprompt.data.images import Images, Picture
+from calprompt.data.resizing import resize_and_crop
 from calprompt.features import EXTRACTION
 from calprompt.features.store.shards import key
 
@@ -44,16 +45,11 @@ class Uint8Evaluation(Evaluation):
     """The evaluation view without intermediate copies, which for small images take longer than everything else."""
 
     def __call__(self, image: Image.Image) -> Tensor:
-        preprocessing, short = self.preprocessing, min(image.size)
-        if image.mode != "RGB" or preprocessing.resize_mode != "shortest":
+        preprocessing = self.preprocessing
+        if image.mode != "RGB":
             return super().__call__(image)
-        width, height = (int(preprocessing.size * side / short) for side in image.size)
-        resized = image.resize((width, height), Image.Resampling[preprocessing.interpolation.upper()])
-        if width != height:
-            from torchvision.transforms import functional
-
-            resized = functional.center_crop(resized, [preprocessing.size, preprocessing.size])
-        return preprocessing._tensor(resized)
+        size, interpolation, mode = preprocessing.size, preprocessing.interpolation, preprocessing.resize_mode
+        return preprocessing._tensor(resize_and_crop(image, size, interpolation, mode))
 
 
 def description(backbone: Backbone, images: Images) -> dict[str, Any]:

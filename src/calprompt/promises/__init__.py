@@ -9,6 +9,8 @@ from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_s
 from calprompt.promises.promise import Evidence, Promise, make_promises
 from calprompt.promises.requests import Refusal, Requests
 from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
+from calprompt.promises.track_record import Meaning, TrackRecord
+from calprompt.promises.watch import Watch
 
 __all__ = [
     "ANSWER",
@@ -18,11 +20,14 @@ __all__ = [
     "DecisionRule",
     "Division",
     "Evidence",
+    "Meaning",
     "OpenSetRule",
     "Promise",
     "Refusal",
     "Requests",
     "SetRule",
+    "TrackRecord",
+    "Watch",
     "choose_temperature",
     "class_rate_interval",
     "conformal_quantile",

@@ -1,0 +1,131 @@
+"""A process that decodes images for the server, with limits of its own: python -m calprompt.serve.decoder SETTINGS
+
+    standard input    length (8 bytes), image file
+    standard output   length (4 bytes), JSON: width, height and format, or the reason why it cannot be read;
+                      length (4 bytes), 8-bit levels [size, size, 3]
+
+An image that needs more memory than the process may have is refused; whatever else it does to a decoder, it does to
+this process and not to the server. It ends when its input ends. Neither torch nor a model is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO
+
+from PIL import Image
+
+from calprompt.data.decoding import decode, identify
+from calprompt.data.resizing import resize_and_crop
+from calprompt.errors import ImageError
+
+
+@dataclass(frozen=True)
+class DecoderSettings:
+    """What becomes of an image, and what it may cost.
+
+    Attributes:
+        size: Pixels along a side of the result.
+        interpolation: "bicubic" or "bilinear".
+        mode: "shortest" or "squash", see `calprompt.data.resizing`.
+        upright: Turn images as their EXIF data say.
+        formats: That are read.
+        pixels: Of the largest image.
+        memory: Bytes of address space that the process may take; None: as many as there are.
+    """
+
+    size: int
+    interpolation: str
+    mode: str
+    upright: bool
+    formats: tuple[str, ...]
+    pixels: int
+    memory: int | None = None
+
+    def to_json(self) -> str:
+        """As the process takes it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> DecoderSettings:
+        """From what `to_json` gave."""
+        values = json.loads(text)
+        return cls(**{**values, "formats": tuple(values["formats"])})
+
+
+def decode_image(data: bytes, settings: DecoderSettings) -> tuple[dict[str, Any], bytes]:
+    """Width, height and format of an image, or the reason why it cannot be read, and its levels.
+
+    Args:
+        data: The image file.
+        settings: What becomes of it.
+    """
+    try:
+        facts = _facts(data, settings)
+        image = decode(data, upright=settings.upright)
+        view = resize_and_crop(image, settings.size, settings.interpolation, settings.mode)
+        return facts, view.tobytes()
+    except ImageError as error:
+        if isinstance(error.__cause__, MemoryError):
+            return {"reason": "it takes more memory to decode than is allowed; make it smaller"}, b""
+        return {"reason": error.reason}, b""
+    except MemoryError:
+        return {"reason": "it takes more memory to decode than is allowed; make it smaller"}, b""
+
+
+def _facts(data: bytes, settings: DecoderSettings) -> dict[str, Any]:
+    """What the header of the file says; raises for more pixels than are allowed, before any is decoded."""
+    if not data:
+        raise ImageError("an empty file")
+    kind, width, height = identify(data)
+    if kind not in settings.formats:
+        raise ImageError(f"{kind}, which is not read here; send {' or '.join(settings.formats)}")
+    if width * height > settings.pixels:
+        raise ImageError(
+            f"{width} by {height} pixels; {settings.pixels / 1e6:g} million pixels are the most that is decoded"
+        )
+    return {"width": width, "height": height, "format": kind}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Decode what comes on standard input until it ends."""
+    settings = DecoderSettings.from_json((sys.argv[1:] if arguments is None else arguments)[0])
+    Image.MAX_IMAGE_PIXELS = None  # the settings have a limit of their own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the input
+    if settings.memory is not None:
+        _limit_memory(settings.memory)
+    source, target = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
+    while (head := source.read(8)) and len(head) == 8:
+        (length,) = struct.unpack("!Q", head)
+        data = source.read(length)
+        if len(data) < length:
+            break
+        _write(target, *decode_image(data, settings))
+    return 0
+
+
+def _write(target: BinaryIO, facts: dict[str, Any], levels: bytes) -> None:
+    text = json.dumps(facts).encode()
+    target.write(struct.pack("!I", len(text)) + text + struct.pack("!I", len(levels)) + levels)
+    target.flush()
+
+
+def _limit_memory(most: int) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

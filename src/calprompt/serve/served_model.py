@@ -1,0 +1,148 @@
+"""What the server knows of a model, whatever it was made from: a fitted classifier, a run or an exported folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calprompt.class_names import check_class_names
+from calprompt.errors import SettingError
+from calprompt.promises import Answer, DecisionRule, SetRule, TrackRecord, make_answers
+from calprompt.text import shorten
+
+Predict = Callable[[NDArray[np.uint8]], tuple[NDArray[Any], NDArray[np.float64]]]
+
+MOST_CLASSES = 1000
+MOST_CHARACTERS = 200  # of a class name
+
+
+@dataclass(frozen=True)
+class View:
+    """What an image goes through before the model sees it.
+
+    Attributes:
+        size: Pixels along a side.
+        interpolation: "bicubic" or "bilinear".
+        mode: "shortest" or "squash".
+        upright: Turned as its EXIF data say.
+    """
+
+    size: int
+    interpolation: str
+    mode: str
+    upright: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model that is served.
+
+    Attributes:
+        name: What it is called.
+        kind: "model", "run" or "onnx".
+        fingerprint: Changes with whatever changes its answers.
+        labels: Classes as people call them, in the order of the columns of logits.
+        view: What an image goes through.
+        predict: From levels [n, size, size, 3] to logits and calibrated probabilities, [n, C] each.
+        rule: When it answers.
+        promises: What is promised, refused or withdrawn: kind, text, status, detail and sentence of each.
+        track_record: How often its answers were right on images it did not learn from.
+        calibrator: Its name.
+        about: How it was made, in sentences.
+        with_labels: Makes the same model with other classes; None if that cannot be.
+        fixed: Why it cannot.
+        fitted_labels: Classes that it was fitted on.
+    """
+
+    name: str
+    kind: str
+    fingerprint: str
+    labels: tuple[str, ...]
+    view: View
+    predict: Predict
+    rule: DecisionRule = field(default_factory=DecisionRule)
+    promises: tuple[dict[str, Any], ...] = ()
+    track_record: TrackRecord | None = None
+    calibrator: str | None = None
+    about: tuple[str, ...] = ()
+    with_labels: Callable[[tuple[str, ...]], ServedModel] | None = None
+    fixed: str | None = None
+    fitted_labels: tuple[str, ...] = ()
+
+    def edited(self, names: Sequence[str]) -> ServedModel:
+        """The same model with other classes; takes a while.
+
+        Raises:
+            SettingError: if the names make no sense, or its classes cannot be edited.
+        """
+        labels = check_labels(names)
+        if labels == self.labels:
+            return self
+        if self.with_labels is None:
+            raise SettingError(f"the classes of this model cannot be edited: {self.fixed}")
+        return self.with_labels(labels)
+
+    def set_rule(self, coverage: float | None, per_class: bool = False) -> SetRule | None:
+        """How prediction sets of some coverage are made; None if none are asked for.
+
+        Raises:
+            SettingError: if there are no sets of this coverage.
+        """
+        if coverage is None:
+            if per_class:
+                raise SettingError("per_class is about prediction sets; give their coverage too")
+            return None
+        found = self.rule.set_rule(coverage, per_class)
+        if found is None:
+            known = [f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in self.rule.sets]
+            wanted = f"{coverage}{' per class' if per_class else ''}"
+            raise SettingError(f"coverage must be one that the model has ({shorten(known) or 'none'}), got {wanted}")
+        return found
+
+    def answer(
+        self,
+        name: str,
+        logits: NDArray[Any],
+        probabilities: NDArray[np.float64],
+        *,
+        set_rule: SetRule | None = None,
+        min_confidence: float | None = None,
+    ) -> Answer:
+        """The answer for one image.
+
+        Args:
+            name: Of the image.
+            logits: [C], before calibration.
+            probabilities: [C], calibrated.
+            set_rule: Makes the prediction set; None: there is none.
+            min_confidence: Instead of the model's own threshold; no promise stands behind it.
+        """
+        rule = self.rule
+        if min_confidence is not None and min_confidence != rule.min_confidence:
+            rule = rule.with_threshold(min_confidence)
+        return make_answers([name], logits[None], probabilities[None], self.labels, rule, set_rule=set_rule)[0]
+
+
+def check_labels(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names as a client may give them.
+
+    Raises:
+        SettingError: if there are too many, they are too long, alike, or no text that can be shown.
+    """
+    if len(names) > MOST_CLASSES:
+        raise SettingError(f"classes must be {MOST_CLASSES} names at most, got {len(names)}")
+    for name in names:
+        if len(name) > MOST_CHARACTERS:
+            raise SettingError(f"classes must be names of {MOST_CHARACTERS} characters at most, got {len(name)}")
+        if not name.isprintable():
+            raise SettingError(f"classes must be names without line breaks and control characters, got {name!r}")
+    if not names:
+        raise SettingError("classes must be one or more names, got none")
+    try:
+        return check_class_names([name.strip() for name in names])
+    except SettingError as error:
+        raise SettingError(str(error).replace("class_names", "classes")) from error

@@ -1,0 +1,136 @@
+"""Settings of `calprompt serve`, checked before a port is opened."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from calprompt.data.decoding import FORMATS
+from calprompt.errors import SettingError
+from calprompt.parallel import available_cores
+from calprompt.registry import unknown
+from calprompt.text import size_in_bytes
+
+MOST_DECODERS = 4  # unless more are asked for
+BESIDES = 768 * 2**20  # bytes that a decoder may take besides its picture: Python, libraries, the file itself
+A_PIXEL = 16  # bytes that decoding takes at most: two pictures of four channels, and one that is being resized
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a model is served.
+
+    Attributes:
+        host: Address to listen on; another than this machine's own needs a token.
+        port: Port to listen on; 0 takes a free one.
+        token: What clients have to send as "Authorization: Bearer TOKEN".
+        allowed_hosts: Further names that browsers may know this server by, besides localhost and its address.
+        queue: Images that may wait or be worked on at a time; further requests are told to come back.
+        batch: Images that go through the model together at most.
+        decoders: Processes that decode images; one per core up to 4, if None.
+        max_body: Largest request, such as 20MB.
+        max_memory: Of all requests together that are being worked on, such as 512MB.
+        max_pixels: Largest image, in millions of pixels.
+        formats: Image formats that are read.
+        max_images: Images in one request at most.
+        timeout: Seconds that a request may take to arrive, an image to be decoded, and an answer to be made.
+        connections: Open at a time at most.
+        drain: Seconds that requests under way have to finish when the server is stopped.
+        marks: File that keeps which answers were marked right or wrong; nothing is kept, if None.
+        keep: Folder that keeps marked images, a subfolder per class, to fit again; none are kept, if None.
+        false_alarms: How often, at most, the watch may say of a promise that holds that it does not.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    queue: int = 256
+    batch: int = 32
+    decoders: int | None = None
+    max_body: str = "20MB"
+    max_memory: str = "512MB"
+    max_pixels: float = 50.0
+    formats: tuple[str, ...] = FORMATS
+    max_images: int = 64
+    timeout: float = 30.0
+    connections: int = 1000
+    drain: float = 30.0
+    marks: str | None = None
+    keep: str | None = None
+    false_alarms: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise SettingError(f"port must be a number from 0 to 65535, got {self.port}")
+        for name in ("queue", "batch", "max_images", "connections"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.decoders is not None and self.decoders < 1:
+            raise SettingError(f"decoders must be 1 or more, got {self.decoders}")
+        for name in ("timeout", "drain", "max_pixels"):
+            if not 0 < getattr(self, name) < 1e6:
+                raise SettingError(f"{name} must be a positive number, got {getattr(self, name)}")
+        for name in ("max_body", "max_memory"):
+            if not size_in_bytes(getattr(self, name)):
+                raise SettingError(f"{name} must be a size such as 20MB, got {getattr(self, name)!r}")
+        if self.memory_bytes < self.body_bytes:
+            raise SettingError(
+                f"max_memory must be at least max_body={self.max_body}, or no such request is ever taken; got "
+                f"{self.max_memory}"
+            )
+        if not 0 < self.false_alarms < 1:
+            raise SettingError(f"false_alarms must be a rate between 0 and 1, got {self.false_alarms}")
+        for name in self.formats:
+            if name.upper() not in FORMATS:
+                raise unknown("image format", name, FORMATS)
+        object.__setattr__(self, "formats", tuple(dict.fromkeys(name.upper() for name in self.formats)))
+        if not self.formats:
+            raise SettingError(f"formats must be one or more of {', '.join(FORMATS)}")
+        if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
+            raise SettingError("token must be 8 or more characters of ASCII; make one with: openssl rand -hex 16")
+        if self.token is not None and " " in self.token:
+            raise SettingError("token must not have blanks in it")
+        if not self.is_local and self.token is None:
+            raise SettingError(
+                f"host={self.host} can be reached by other machines, so a token is needed: token=SECRET, which clients "
+                "send as 'Authorization: Bearer SECRET'"
+            )
+        if self.keep is not None and Path(self.keep).expanduser().is_file():
+            raise SettingError(f"keep must be a folder, and {self.keep} is a file")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest request, in bytes."""
+        return size_in_bytes(self.max_body) or 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all requests together, in bytes."""
+        return size_in_bytes(self.max_memory) or 0
+
+    @property
+    def pixels(self) -> int:
+        """Of the largest image."""
+        return int(self.max_pixels * 1e6)
+
+    @property
+    def decoder_count(self) -> int:
+        """Processes that decode images."""
+        return self.decoders or min(MOST_DECODERS, available_cores())
+
+    @property
+    def decoder_memory(self) -> int:
+        """Bytes of address space that a decoding process may take."""
+        return BESIDES + A_PIXEL * self.pixels + 2 * self.body_bytes
