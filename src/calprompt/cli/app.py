@@ -27,6 +27,7 @@ from calprompt.cli import (
     names,
     predict,
     results,
+    serve,
     show,
     sweep,
     train,
@@ -37,7 +38,24 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, show, names, data, extract, cache, doctor),
+    *(
+        demo,
+        fit,
+        predict,
+        evaluate,
+        export,
+        serve,
+        train,
+        transfer,
+        sweep,
+        results,
+        show,
+        names,
+        data,
+        extract,
+        cache,
+        doctor,
+    ),
 )
 EPOCHS = "continues after the last finished epoch"
 RESUMABLE = {

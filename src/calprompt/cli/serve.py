@@ -1,0 +1,66 @@
+"""`calprompt serve`: a model behind a web page and a JSON API."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from calprompt.cli.console import output
+from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.serve.packages import require_packages
+from calprompt.serve.settings import ServeSettings
+
+EXAMPLES = """\
+  calprompt serve model
+  calprompt serve exported --port 9000 --marks marks.jsonl --keep marked/
+  calprompt serve model --host 0.0.0.0 --token "$(openssl rand -hex 16)"
+  calprompt serve runs/coop-photos-16shot-seed1-0123456789ab --part all
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `serve` to the commands of a parser; its defaults are those of `ServeSettings`."""
+    parser = create_command(
+        commands,
+        "serve",
+        help="a web page and a JSON API over a model",
+        description="Serve a fitted model, an exported folder (without torch) or a run: a page to drop images on, and "
+        "a\nJSON API that is described at /openapi.json. Needs pip install calprompt[serve].",
+        examples=EXAMPLES,
+    )
+    parser.set_defaults(command=serve)
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="folder of a fitted model, of an exported one, or of a finished run")
+    add("--classes", nargs="+", metavar="NAME", help="serve these classes instead; promises are withdrawn")
+    add("--calibrator", metavar="NAME", help="of a run (default: temperature if it can be fitted, else none)")
+    add("--part", choices=("base", "novel", "all"), help="of a run: which of its classes (default: base)")
+    add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
+    add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
+    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
+    add("--threads", type=int, metavar="N", help="of an exported model (default: as onnxruntime likes)")
+    add_flags(parser, ServeSettings)
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Load the model, open the port, and serve until it is stopped."""
+    settings = ServeSettings(**settings_of(args, ServeSettings))
+    require_packages()
+    from calprompt.serve import load_served, run_server
+
+    console = output()
+    model = load_served(
+        args.model,
+        classes=args.classes,
+        calibrator=args.calibrator,
+        part=args.part,
+        backbone=args.backbone,
+        device=args.device,
+        imports=args.imports,
+        threads=args.threads,
+    )
+
+    def announce(address: str) -> None:
+        shown = address if settings.token is None else f"{address}#token={settings.token}"
+        console.print(f"{model.name}, {len(model.labels)} classes, at {shown} (stop with Ctrl-C)", markup=False)
+
+    run_server(model, settings, announce=announce)

@@ -1,0 +1,91 @@
+"""What Prometheus is told: requests, latency, batches, the queue, decisions, confidences, and the watched promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from calprompt.serve.engine import Answered, Engine
+from calprompt.serve.marks import Mark
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+SHARES = tuple(step / 20 for step in range(1, 21))
+
+
+class Measurements:
+    """Counters and histograms of one server, in a registry of their own.
+
+    Args:
+        watched: Whether a promise is watched.
+    """
+
+    def __init__(self, watched: bool) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter("calprompt_requests", "Requests", ["route", "status"], registry=registry)
+        self.seconds = Histogram(
+            "calprompt_request_seconds", "Seconds that requests took", ["route"], buckets=SECONDS, registry=registry
+        )
+        self.images = Counter("calprompt_images", "Images by what became of them", ["decision"], registry=registry)
+        self.confidence = Histogram(
+            "calprompt_confidence", "Probability of the most probable class", buckets=SHARES, registry=registry
+        )
+        self.batch_size = Histogram("calprompt_batch_images", "Images per batch", buckets=SIZES, registry=registry)
+        self.batch_seconds = Histogram(
+            "calprompt_batch_seconds", "Seconds per batch", buckets=SECONDS, registry=registry
+        )
+        self.abstentions = Counter(
+            "calprompt_abstentions", "Images that were not answered: unsure, or none of these", registry=registry
+        )
+        self.marks = Counter("calprompt_marks", "Answers that were marked", ["mark", "counted"], registry=registry)
+        self.under_way = Gauge("calprompt_images_under_way", "Images accepted and not answered yet", registry=registry)
+        self.queue = Gauge("calprompt_queue_images", "Images that wait for the model", registry=registry)
+        self.decoders = Gauge("calprompt_decoders", "Decoding processes that run", registry=registry)
+        self.restarts = Gauge("calprompt_decoder_restarts", "Decoding processes that were replaced", registry=registry)
+        self.evidence = self.holds = None
+        if watched:
+            self.evidence = Gauge(
+                "calprompt_watch_evidence", "Evidence against the promise on errors", registry=registry
+            )
+            self.holds = Gauge(
+                "calprompt_promise_holds", "1: the promise on errors holds so far, 0: it does not", registry=registry
+            )
+
+    def on_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+    def on_batch(self, size: int, seconds: float) -> None:
+        """Count a batch."""
+        self.batch_size.observe(size)
+        self.batch_seconds.observe(seconds)
+
+    def on_answer(self, answered: Answered) -> None:
+        """Count an answer."""
+        self.images.labels(answered.answer.decision).inc()
+        self.confidence.observe(answered.answer.probability)
+        if answered.answer.decision != "answer":
+            self.abstentions.inc()
+
+    def on_problem(self) -> None:
+        """Count an image that got a problem instead of an answer."""
+        self.images.labels("problem").inc()
+
+    def on_mark(self, right: bool, mark: Mark) -> None:
+        """Count a mark."""
+        self.marks.labels("right" if right else "wrong", "yes" if mark.counted else "no").inc()
+
+    def text(self, engine: Engine, watch: dict[str, Any]) -> bytes:
+        """Everything, as Prometheus reads it."""
+        self.under_way.set(engine.admission.images)
+        self.queue.set(len(engine.batcher))
+        self.decoders.set(engine.decoders.alive)
+        self.restarts.set(engine.decoders.restarts)
+        if self.evidence is not None and self.holds is not None:
+            self.evidence.set(watch["evidence"])
+            self.holds.set(watch["status"] == "holds")
+        return generate_latest(self.registry)

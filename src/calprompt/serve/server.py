@@ -1,0 +1,106 @@
+"""The process that serves: a port, signals, and an end that answers what was accepted."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from calprompt.errors import SettingError
+from calprompt.serve.app import create_app
+from calprompt.serve.protocol import CarefulProtocol
+from calprompt.serve.served_model import ServedModel
+from calprompt.serve.settings import ServeSettings
+
+BACKLOG = 2048
+SPARE = 64  # file descriptors for everything that is no connection
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends without an error when it is asked to."""
+
+    on_stop: Callable[[], None] = staticmethod(lambda: None)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; what is under way is finished first, unless Ctrl-C is pressed again."""
+        self.on_stop()
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+
+def run_server(
+    model: ServedModel, settings: ServeSettings, *, announce: Callable[[str], None] = lambda address: None
+) -> None:
+    """Serve a model until SIGTERM or Ctrl-C.
+
+    Args:
+        model: What is served.
+        settings: How.
+        announce: Told the address once the server can be reached.
+
+    Raises:
+        SettingError: if the port cannot be opened.
+    """
+    app = create_app(model, settings)
+    listener = open_port(settings.host, settings.port)
+    config = uvicorn.Config(
+        app,
+        http=CarefulProtocol.with_limits(_connections(settings.connections), settings.timeout),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=round(settings.drain),
+    )
+    server = Server(config)
+
+    def stop() -> None:
+        app.state.service.draining = True
+
+    server.on_stop = stop
+    app.state.service.on_ready = lambda: announce(address_of(listener))
+    with listener:
+        server.run(sockets=[listener])
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        SettingError: if the address is not this machine's, or the port is in use.
+    """
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SettingError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with port=N, or port=0 "
+            "for a free one"
+        ) from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """What to type into a browser."""
+    host, port = listener.getsockname()[:2]
+    host = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def _connections(wanted: int) -> int:
+    """As many as are wanted and the system allows."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted + SPARE:
+        soft = wanted + SPARE if hard == resource.RLIM_INFINITY else min(hard, wanted + SPARE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - SPARE))
