@@ -21,6 +21,7 @@ from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
 from calprompt.promises import DecisionRule, Evidence, Requests, Watch, make_promises
 from calprompt.promises.conformal import softmax
 from calprompt.promises.watch import RATIOS, weight_from
+from calprompt.promises.watch_sentence import telling_stretch
 
 marks = st.lists(st.booleans(), max_size=40)
 targets = st.floats(0.001, 0.9)
@@ -139,7 +140,7 @@ def test_it_does_not_matter_how_marks_are_bundled(bundles: list[list[bool]], tar
     at_once = start.mark_all(path)
     assert in_bundles == one_by_one == at_once == start.mark_all(np.array(path, dtype=bool))
     assert (at_once.marked, at_once.wrong) == (len(path), sum(path))
-    assert at_once.recent == "".join(str(int(mark)) for mark in path)[-100:]
+    assert at_once.recent == "".join(str(int(mark)) for mark in path[: at_once.broken_at])[-100:]
 
 
 @given(marks, marks, targets)
@@ -182,7 +183,7 @@ def test_an_alarm_stays() -> None:
     later = watch.mark_all([False] * 1000)
     assert (later.broken, later.broken_at, later.evidence) == (True, watch.broken_at, watch.evidence)
     assert (later.marked, later.wrong) == (1060, 10)
-    assert watch.evidence >= 100 > watch.mark(False).mark(True).target_error
+    assert later.recent == watch.recent, "what led to the alarm can be told later"
 
 
 def test_sentences() -> None:
@@ -203,15 +204,26 @@ def test_sentences() -> None:
     doubtful = good.mark_all([True] * 6)
     assert 10 <= doubtful.evidence < 100
     assert doubtful.sentence == (
-        "Of 126 answers that were marked, 9 were wrong (6 of the last 100); lately that is more than "
-        f"{promise} allows on average, but may still be chance."
+        f"Of 126 answers that were marked, 9 were wrong, 6 of the last 6; that speaks against {promise}, but may "
+        "still be chance."
     )
-    broken = doubtful.mark_all([True] * 4)
+    broken = doubtful.mark_all([True] * 4 + [False] * 300)
     assert broken.sentence == (
-        f"Of 130 answers that were marked, 13 were wrong (10 of the last 100): the promise {promise} no longer holds "
-        f"(the alarm came with mark {broken.broken_at}; if the promise did hold, an alarm would come at most once in "
-        "100 models)."
+        f"Of 430 answers that were marked, 13 were wrong: the promise {promise} no longer holds (the alarm came with "
+        f"mark {broken.broken_at}, when 7 of the last 7 were wrong; if the promise did hold, an alarm would come at "
+        "most once in 100 models)."
     )
+    assert broken.broken_at == 127
+    exactly = Watch(0.29).mark_all([True, False, False] * 29 + [False] * 13)
+    assert exactly.sentence.endswith("nothing speaks against 'at most 29 % of its answers are wrong'.")
+
+
+@given(st.text("01", min_size=1, max_size=100), targets)
+def test_the_stretch_in_the_sentence_is_worse_than_promised(recent: str, target: float) -> None:
+    wrong, length = telling_stretch(recent, target)
+    assert wrong == recent[-length:].count("1")
+    if recent[-1] == "1":
+        assert wrong > target * length, "an alarm comes with an error, and is explained by errors"
 
 
 def test_the_watch_of_a_fitted_model() -> None:

@@ -34,13 +34,11 @@ import numpy as np
 
 from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
 from calprompt.promises.conformal import as_fraction
-from calprompt.promises.requests import ERROR, Requests
 from calprompt.promises.rule import DecisionRule
-from calprompt.text import plural
+from calprompt.promises.watch_sentence import watch_sentence
 
 RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)  # of the odds of an error, after and before a change
-RECENT = 100  # marks that the sentence tells apart from all
-DOUBT = 10.0  # evidence from which on the sentence speaks of it; reached by at most one in ten models that keep it
+RECENT = 100  # marks that are kept one by one, for the sentence
 FORMAT = 1
 
 
@@ -55,7 +53,7 @@ class Watch:
         false_alarms: Share of models that keep the promise and alarm all the same, at most; 0.5 or less.
         marked: How many answers were marked.
         wrong: How many of them were wrong.
-        recent: The last 100 marks, one digit each: 1 is wrong.
+        recent: The last 100 marks, or the last before and with the alarm, one digit each: 1 is wrong.
         sums: S_t of each ratio; zero before the first mark.
         broken_at: The mark with which the alarm came, counted from 1; it stays. None: there was none.
 
@@ -126,7 +124,7 @@ class Watch:
             self.false_alarms,
             self.marked + len(marks),
             self.wrong + sum(marks),
-            (self.recent + "".join("01"[mark] for mark in marks[-RECENT:]))[-RECENT:],
+            (self.recent + "".join("01"[mark] for mark in marks[: number - self.marked]))[-RECENT:],
             sums,
             broken_at,
         )
@@ -144,23 +142,7 @@ class Watch:
     @property
     def sentence(self) -> str:
         """What was marked, and what follows for the promise."""
-        promise = f"'{Requests(self.target_error).words(ERROR)}'"
-        if not self.marked:
-            return f"No answer was marked yet, so nothing is known about {promise}."
-        answers = f"{plural(self.marked, 'answer')} that {_were(self.marked)} marked"
-        counts = f"Of {answers}, {self.wrong} {_were(self.wrong)} wrong"
-        if self.marked > len(self.recent):
-            counts += f" ({self.recent.count('1')} of the last {len(self.recent)})"
-        if self.broken_at is not None:
-            return (
-                f"{counts}: the promise {promise} no longer holds (the alarm came with mark {self.broken_at}; if the "
-                f"promise did hold, an alarm would come at most once in {math.floor(1 / self.false_alarms)} models)."
-            )
-        if self.wrong > self.target_error * self.marked:
-            return f"{counts}; that is more than {promise} allows on average, but may still be chance."
-        if self.evidence >= DOUBT:
-            return f"{counts}; lately that is more than {promise} allows on average, but may still be chance."
-        return f"{counts}; nothing speaks against {promise}."
+        return watch_sentence(self)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, which JSON keeps exactly."""
@@ -195,7 +177,7 @@ class Watch:
             and 0 <= self.wrong <= self.marked
             and (self.broken_at is None or 1 <= last <= self.marked)
             and set(self.recent) <= {"0", "1"}
-            and len(self.recent) == min(self.marked, RECENT)
+            and len(self.recent) == min(last, RECENT)
             and 0 <= self.wrong - self.recent.count("1") <= self.marked - len(self.recent)
             and len(self.sums) == len(RATIOS)
             and all(math.isfinite(each) and each >= 0 for each in self.sums)
@@ -232,7 +214,3 @@ def _checked(wrong: Iterable[bool]) -> list[bool]:
         if not isinstance(mark, bool | np.bool_ | int | np.integer) or mark not in (0, 1):
             raise SettingError(f"a mark must be True (the answer was wrong) or False (it was right), got {mark!r}")
     return [bool(mark) for mark in marks]
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
