@@ -8,6 +8,7 @@ It is what a person needs to know of "93 %", and it is plain data that goes alon
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,7 @@ class TrackRecord:
         right = int(self.correct[low : start + count][nearest].sum())
         return Meaning(right / count, share_interval(right, count), count, self.source)
 
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """Accuracy, calibration error, reliability diagram and risk-coverage curve, as plain data."""
         right, n = int(self.correct.sum()), len(self)

@@ -102,7 +102,7 @@ def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
         "promises": list(model.promises),
         "coverages": [{"coverage": each.coverage, "per_class": each.per_class} for each in rule.sets],
         "none_of_these": rule.open_set is not None,
-        "evidence": None if model.track_record is None else model.track_record.summary(),
+        "evidence": None if model.track_record is None else model.track_record.summary,
         "limits": {
             "body_bytes": settings.body_bytes,
             "pixels": settings.pixels,

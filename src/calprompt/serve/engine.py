@@ -126,6 +126,9 @@ class Engine:
         await self.decoders.start()
         size = self.model.view.size
         await self.batcher.submit(self.model, np.zeros((size, size, 3), dtype=np.uint8))
+        record = self.model.track_record
+        if record is not None:
+            await self.batcher.in_thread(lambda: record.summary)  # computed once
         self.started = True
 
     async def close(self) -> None:
