@@ -123,6 +123,7 @@ def test_a_hundred_thousand_marks_neither_alarm_nor_dull_it() -> None:
     assert not watch.broken
     later = watch.mark_all([True] * 20)
     assert later.broken_at is not None
+    assert len(json.dumps(watch.to_dict())) < 500, "the record does not grow"
     far = Watch(0.05, marked=10**12, recent="0" * 100, sums=(1e-20,) * len(RATIOS))
     assert far.mark_all([True] * 30).broken
 
@@ -283,6 +284,10 @@ def test_marks_from_arrays_tables_and_generators_count_alike() -> None:
         Watch(0.1).mark_all(True)  # type: ignore[arg-type]
 
 
+def test_shares_that_are_fractions_can_be_written_down() -> None:
+    assert json.loads(json.dumps(Watch(Fraction(1, 10)).to_dict())) == Watch(0.1).to_dict()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -313,16 +318,20 @@ def changed(**values: Any) -> dict[str, Any]:
         changed(format=None),
         changed(target_error=2),
         changed(target_error="0.1"),
+        changed(target_error=True),
+        changed(false_alarms=None),
         changed(marked=2),
         changed(marked=153.0),
         changed(marked=-1),
         changed(marked=True),
+        changed(marked=10**400),
         changed(wrong=154),
         changed(wrong=2),
         changed(wrong=99),
         changed(recent="0"),
         changed(recent="x" * 100),
         changed(recent=None),
+        changed(recent=["0"] * 97 + ["1"] * 3),
         changed(sums=[0.1]),
         changed(sums=None),
         changed(sums=[math.nan] * len(RATIOS)),

@@ -44,9 +44,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Watch:
-    """Marks of answers so far, and what they say of the promise on errors; see the top of this module.
+    """Marks of answers so far, and what they say of the promise that at most a share of answers is wrong.
 
-    It never changes: `mark` and `mark_all` give the next one.
+    An alarm comes when the evidence against the promise reaches 1 / `false_alarms`; the top of this module says why it
+    is false so rarely. A watch never changes: `mark` and `mark_all` give the next one.
 
     Attributes:
         target_error: The error rate among answers that is promised.
@@ -176,6 +177,7 @@ class Watch:
             all(type(count) is int for count in (self.marked, self.wrong, last))
             and 0 <= self.wrong <= self.marked
             and (self.broken_at is None or 1 <= last <= self.marked)
+            and isinstance(self.recent, str)
             and set(self.recent) <= {"0", "1"}
             and len(self.recent) == min(last, RECENT)
             and 0 <= self.wrong - self.recent.count("1") <= self.marked - len(self.recent)
