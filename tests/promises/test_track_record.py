@@ -1,0 +1,88 @@
+"""What a confidence has meant so far, from images that the model did not learn from."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calprompt.errors import DamagedFileError
+from calprompt.metrics import expected_calibration_error, risk_coverage
+from calprompt.metrics.chance import chance_band
+from calprompt.promises import TrackRecord
+
+
+def record(n: int = 400, *, seed: int = 0, bias: float = 0.0) -> TrackRecord:
+    rng = np.random.default_rng(seed)
+    confidence = np.sort(rng.uniform(0.2, 1.0, n))
+    return TrackRecord("held out", confidence, rng.random(n) < confidence - bias)
+
+
+@given(st.floats(0, 1), st.integers(20, 120), st.integers(0, 5))
+def test_a_meaning_is_that_of_the_nearest_images(confidence: float, n: int, seed: int) -> None:
+    found = record(n, seed=seed)
+    meaning = found.meaning(confidence)
+    assert meaning is not None
+    assert meaning.images == min(50, n)
+    distances = np.abs(found.confidence - confidence)
+    nearest = np.argsort(distances, kind="stable")[: meaning.images]
+    unambiguous = len(distances) == meaning.images or np.partition(distances, meaning.images)[meaning.images] > max(
+        distances[nearest]
+    )
+    if unambiguous:
+        assert meaning.share == pytest.approx(found.correct[nearest].mean())
+    assert meaning.interval[0] <= meaning.share <= meaning.interval[1]
+
+
+def test_too_few_images_mean_nothing() -> None:
+    assert record(19).meaning(0.9) is None
+    assert TrackRecord.of("test", np.empty((0, 3)), []) is None
+
+
+def test_the_summary_is_that_of_the_metrics() -> None:
+    found = record(bias=0.2)
+    probabilities = np.stack([found.confidence, 1 - found.confidence], axis=1)
+    keep = found.confidence >= 0.5
+    part = TrackRecord("held out", found.confidence[keep], found.correct[keep])
+    labels = np.where(part.correct, 0, 1)
+    summary = part.summary
+    assert summary["ece"] == pytest.approx(expected_calibration_error(probabilities[keep], labels))
+    assert summary["accuracy"] == part.correct.mean()
+    assert summary["chance_ece"] < summary["ece"]
+    assert sum(row["images"] for row in summary["reliability"]) == len(part)
+    below = [row["accuracy"] < row["chance"][0] for row in summary["reliability"]]
+    assert any(below)  # a model that is 20 points too sure falls out of the band
+    curve, whole = summary["risk_coverage"], risk_coverage(part.confidence, part.correct)
+    assert len(curve["threshold"]) <= 200
+    assert (curve["threshold"][0], curve["threshold"][-1]) == (whole.threshold[0], whole.threshold[-1])
+    assert curve["risk"][-1] == whole.risk[-1]
+    assert all(np.diff(curve["coverage"]) > 0)
+
+
+def test_the_band_of_chance_holds_95_percent_of_the_bins_of_a_calibrated_model() -> None:
+    confidence = np.random.default_rng(1).uniform(0, 1, 300)
+    band = chance_band(confidence)
+    inside = []
+    for seed in range(300):
+        correct = np.random.default_rng(seed + 10).random(300) < confidence
+        cells = np.ceil(confidence * 10).astype(int) - 1
+        inside += [band[cell][0] <= correct[cells == cell].mean() <= band[cell][1] for cell in range(10)]
+    assert 0.93 <= np.mean(inside) <= 0.99  # shares of few images are coarse, so that the band is rather too wide
+
+
+def test_many_images_in_a_bin_are_as_good_as_normal() -> None:
+    few, many = np.full(500, 0.65), np.full(501, 0.65)
+    assert chance_band(few)[6] == pytest.approx(chance_band(many)[6], abs=0.01)
+    assert np.isnan(chance_band(few)[0]).all()
+
+
+def test_it_goes_through_json() -> None:
+    found = record(30)
+    again = TrackRecord.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert again.summary == found.summary
+    for damage in ({"source": "guesses"}, {"correct": [1]}, {"confidence": "high"}):
+        with pytest.raises(DamagedFileError, match="track record of the model is damaged"):
+            TrackRecord.from_dict({**found.to_dict(), **damage})

@@ -1,0 +1,77 @@
+"""Batches take what is there, keep variants apart, and pass on what goes wrong; the door is closed when it is full."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
+
+from calprompt.serve.batching import Admission, Batcher, OverloadedError
+
+
+def test_what_gathers_while_the_model_works_is_one_batch() -> None:
+    seen: list[tuple[Hashable, list[Any]]] = []
+    free = threading.Event()
+
+    def work(key: Hashable, items: Sequence[Any]) -> list[Any]:
+        seen.append((key, list(items)))
+        free.wait(10)
+        return [(key, item) for item in items]
+
+    async def scenario() -> list[Any]:
+        batcher: Batcher[Any] = Batcher(work, 3)
+        await batcher.start()
+        first = asyncio.create_task(batcher.submit("a", 0))
+        while not seen:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(batcher.submit("b" if n == 2 else "a", n)) for n in range(1, 7)]
+        await asyncio.sleep(0.01)
+        others[2].cancel()  # nobody waits for it any more: it takes no place in a batch
+        await asyncio.sleep(0.01)
+        free.set()
+        results = await asyncio.gather(first, *others, return_exceptions=True)
+        await batcher.close()
+        return results
+
+    results = asyncio.run(scenario())
+    assert seen == [("a", [0]), ("a", [1, 4, 5]), ("b", [2]), ("a", [6])]
+    assert [each for each in results if not isinstance(each, BaseException)] == [
+        ("a", 0), ("a", 1), ("b", 2), ("a", 4), ("a", 5), ("a", 6),
+    ]  # fmt: skip
+
+
+def test_an_error_is_told_to_everybody_in_the_batch_and_the_next_batch_works() -> None:
+    def work(key: Hashable, items: Sequence[Any]) -> list[Any]:
+        if "bad" in items:
+            raise RuntimeError("no")
+        return list(items)
+
+    async def scenario() -> tuple[Any, Any]:
+        batcher: Batcher[Any] = Batcher(work, 1)
+        await batcher.start()
+        bad, good = await asyncio.gather(batcher.submit(1, "bad"), batcher.submit(1, "good"), return_exceptions=True)
+        await batcher.close()
+        return bad, good
+
+    bad, good = asyncio.run(scenario())
+    assert isinstance(bad, RuntimeError)
+    assert good == "good"
+
+
+def test_the_door_is_closed_when_it_is_full_and_opens_again() -> None:
+    admission = Admission(images=3, size=100, rate=lambda: 2.0)
+    with admission.ticket() as first:
+        first.take(images=2, size=60)
+        with admission.ticket() as second:
+            second.take(images=1)
+            with pytest.raises(OverloadedError, match="3 images are waiting already, and 3 may") as full:
+                second.take(images=1)
+            assert full.value.retry_after == 2
+            with pytest.raises(OverloadedError, match="fill the memory"):
+                second.take(size=41)
+            second.take(size=40)
+        assert (admission.images, admission.bytes) == (2, 60)
+    assert (admission.images, admission.bytes) == (0, 0)
