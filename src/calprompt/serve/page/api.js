@@ -1,0 +1,175 @@
+// The server's API: every request goes through `request`, which adds the token, repeats what may be repeated, and turns
+// whatever goes wrong into a `Problem` (the server said so) or `Unreachable` (it said nothing).
+
+const TOKEN = "calprompt-token";
+const REPEATED = new Set([408, 429, 503]); // slow, busy, a worker that died
+const TRIES = 6;
+const LONGEST_WAIT = 60;
+const LONG_QUERY = 4000; // characters; longer lists of classes travel in the body
+
+export class Problem extends Error {
+  constructor(status, title, detail) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+export class Unreachable extends Error {}
+
+export class Server {
+  /** `askToken(rejected)` resolves to a token, or to null if there is none to be had. */
+  constructor(askToken) {
+    this.askToken = askToken;
+    this.asking = null;
+    this.token = tokenOfAddress() ?? stored();
+  }
+
+  model(classes = null) {
+    return this.request(`v1/model${query({ classes })}`);
+  }
+
+  watch() {
+    return this.request("v1/watch", { tries: 1 });
+  }
+
+  async healthy() {
+    try {
+      return (await fetch("health", { cache: "no-store" })).ok;
+    } catch {
+      return false;
+    }
+  }
+
+  /** The answer for the bytes of an image, sent as they are. */
+  predict(bytes, { name, type, ...options }, { signal, onWait }) {
+    const long = query(options).length > LONG_QUERY;
+    const image = new Blob([bytes], { type: type.startsWith("image/") ? type : "application/octet-stream" });
+    if (long) {
+      return this.request("v1/predict", { method: "POST", body: form({ ...options, image: [image, name] }), signal, onWait });
+    }
+    const headers = { "Content-Type": image.type, "X-Image-Name": encodeURIComponent(name) };
+    return this.request(`v1/predict${query(options)}`, { method: "POST", body: image, headers, signal, onWait });
+  }
+
+  /** Mark an answer; `image` only if the server keeps them. `keepalive`: even if the page is being closed. */
+  mark(mark, { image = null, name = "", keepalive = false } = {}) {
+    if (image) return this.request("v1/marks", { method: "POST", body: form({ ...mark, image: [image, name] }) });
+    const headers = { "Content-Type": "application/json" };
+    return this.request("v1/marks", { method: "POST", body: JSON.stringify(mark), headers, keepalive });
+  }
+
+  async request(path, { method = "GET", body, headers = {}, signal, onWait, keepalive = false, tries = TRIES } = {}) {
+    for (let attempt = 1; ; attempt += 1) {
+      const token = this.token;
+      const authorization = token ? { Authorization: `Bearer ${token}` } : {};
+      let response, problem;
+      try {
+        response = await fetch(path, {
+          ...{ method, body, signal, keepalive, cache: "no-store" },
+          headers: { ...headers, ...authorization },
+        });
+        if (response.ok) return await response.json();
+        problem = await problemOf(response);
+      } catch (error) {
+        if (signal?.aborted) throw error;
+        throw new Unreachable("The server cannot be reached");
+      }
+      if (response.status === 401) {
+        if (!(await this.newToken(token))) throw problem;
+        attempt = 0;
+        continue;
+      }
+      if (!REPEATED.has(response.status) || attempt >= tries) throw problem;
+      const seconds = Math.min(retryAfter(response) ?? attempt, LONGEST_WAIT);
+      onWait?.(problem, seconds);
+      await wait(1000 * seconds + 300 * Math.random(), signal);
+    }
+  }
+
+  /** Ask once however many requests were refused; whether there is another token now. */
+  async newToken(refused) {
+    if (this.token !== refused) return true;
+    this.asking ??= this.askToken(refused !== null).finally(() => (this.asking = null));
+    const token = await this.asking;
+    if (token) {
+      this.token = token;
+      remember(token);
+    }
+    return Boolean(token);
+  }
+}
+
+/** "#token=…" of the address, which is taken out of it so that it is neither bookmarked nor shared. */
+function tokenOfAddress() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!token) return null;
+  history.replaceState(null, "", location.pathname + location.search);
+  remember(token);
+  return token;
+}
+
+function stored() {
+  try {
+    return sessionStorage.getItem(TOKEN);
+  } catch {
+    return null;
+  }
+}
+
+function remember(token) {
+  try {
+    sessionStorage.setItem(TOKEN, token);
+  } catch {
+    // kept in memory only
+  }
+}
+
+function* given(options) {
+  for (const [key, value] of Object.entries(options)) {
+    if (value === null || value === undefined) continue;
+    for (const each of key === "classes" ? value : [value]) yield [key, each];
+  }
+}
+
+function query(options) {
+  const text = new URLSearchParams([...given(options)].map(([key, value]) => [key, String(value)])).toString();
+  return text && `?${text}`;
+}
+
+function form(options) {
+  const data = new FormData();
+  for (const [key, value] of given(options)) {
+    if (key === "image") data.append(key, ...value);
+    else data.append(key, String(value));
+  }
+  return data;
+}
+
+async function problemOf(response) {
+  const text = await response.text();
+  try {
+    const { title, detail } = JSON.parse(text);
+    return new Problem(response.status, String(title ?? response.statusText), typeof detail === "string" ? detail : "");
+  } catch {
+    return new Problem(response.status, response.statusText || "Error", `The server answered with status ${response.status}`);
+  }
+}
+
+/** Seconds to wait, from a number or a date; null if the server does not say. */
+function retryAfter(response) {
+  const value = response.headers.get("Retry-After");
+  if (!value) return null;
+  const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
+  return Number.isFinite(seconds) ? Math.max(0, seconds) : null;
+}
+
+function wait(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}

@@ -1,0 +1,184 @@
+// The card of an image: its picture, what was decided and what that means, the probabilities, the set, the marks.
+
+import { ANSWER, NONE, PROBLEM, UNSURE, stateOf } from "./decisions.js";
+import { icon, known, make, percent, plural, sentence } from "./dom.js";
+import { markRow } from "./marking.js";
+
+const FEW = 5; // bars of a card among others
+const SMALL = 160; // pixels; smaller pictures are enlarged with sharp edges
+const ICONS = { [ANSWER]: "check", [UNSURE]: "question", [NONE]: "none", [PROBLEM]: "alert" };
+
+export class Card {
+  /** `page` is told what the user does: remove(item), again(item), explain(item), mark(item, …), undo(item). */
+  constructor(item, page) {
+    Object.assign(this, { item, page, open: false });
+    const title = `card-${item.number}`;
+    this.url = URL.createObjectURL(item.file);
+    this.image = make("img", { alt: "", loading: "lazy", decoding: "async" });
+    this.image.addEventListener("load", () => {
+      this.image.classList.toggle("small", Math.max(this.image.naturalWidth, this.image.naturalHeight) < SMALL);
+      this.forget();
+    });
+    this.image.addEventListener("error", () => {
+      this.image.replaceWith(make("span.no-preview", {}, "no preview"));
+      this.forget();
+    });
+    this.image.src = this.url;
+    this.remove = make("button.icon-button", { type: "button", "aria-label": `Remove ${item.name}`, onclick: () => page.remove(item) }, icon("close"));
+    this.body = make("div.card-body");
+    this.bars = make("div.card-bars");
+    this.marks = make("div.card-marks");
+    this.element = make(
+      "li.card",
+      { "aria-labelledby": title },
+      make("div.picture", {}, this.image),
+      make("p.name", { id: title, title: item.name }, item.name),
+      this.remove,
+      this.body,
+      this.bars,
+      this.marks,
+    );
+  }
+
+  /** The picture's address is needed no more once it is loaded. */
+  forget() {
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.url = null;
+  }
+
+  /** All of it anew. */
+  show(context) {
+    this.decide(context);
+    this.showBars(context);
+  }
+
+  /** What the threshold changes. */
+  decide(context) {
+    const { item } = this;
+    const state = stateOf(item, context.threshold);
+    this.element.dataset.state = state ?? item.status;
+    this.element.classList.toggle("stale", state === null && item.former !== undefined);
+    this.element.setAttribute("aria-busy", String(state === null));
+    this.body.replaceChildren(...BODIES[state ?? "waiting"](item, context, this.page));
+    this.showMarks(context);
+  }
+
+  showMarks(context) {
+    this.marks.replaceChildren(...markRow(this.item, context, this.page));
+  }
+
+  showBars(context) {
+    const { answer } = this.item;
+    if (!answer) {
+      const rows = this.item.problem ? 0 : Math.min(FEW, context.model.classes.length);
+      this.bars.replaceChildren(make("div.bars.empty", { "aria-hidden": "true" }, ...Array.from({ length: rows }, () => make("div"))));
+      return;
+    }
+    const all = answer.probabilities;
+    const rows = this.open || context.alone ? all : all.slice(0, FEW);
+    const parts = [barTable(rows, answer, context)];
+    if (all.length > FEW && !context.alone) {
+      const text = this.open ? "Fewer" : `${all.length - FEW} more`;
+      const toggle = () => {
+        this.open = !this.open;
+        this.showBars(context);
+        this.bars.querySelector("button").focus();
+      };
+      parts.push(make("button.link", { type: "button", "aria-expanded": String(this.open), onclick: toggle }, text));
+    }
+    if (answer.prediction_set) parts.push(setLine(answer, context));
+    this.bars.replaceChildren(...parts);
+  }
+}
+
+const BODIES = {
+  waiting: (item) => [
+    verdict("waiting", item.status === "sending" ? "Looking…" : "Waiting…"),
+    make("p.meaning", {}, item.note ?? ""),
+  ],
+  [PROBLEM]: (item, context, page) => [
+    verdict(PROBLEM, item.problem.status === 0 ? item.problem.title : "Not answered"),
+    make("p.meaning", {}, sentence(item.problem.message)),
+    make("p", {}, make("button", { type: "button", onclick: () => page.again(item) }, "Try again")),
+  ],
+  [ANSWER]: ({ answer }, context, page) => [
+    verdict(ANSWER, answer.class_name, percent(answer.probability)),
+    meaning(answer, "answers", context, page),
+    ...(context.model.promises.length && !(answer.promised && context.promised) ? [make("p.aside", {}, "No promise stands behind this answer.")] : []),
+  ],
+  [UNSURE]: ({ answer }, context, page) => [
+    verdict(UNSURE, "Unsure"),
+    make(
+      "p.guess",
+      {},
+      `Not an answer: the likeliest class, ${answer.class_name}, has only ${percent(answer.probability)} (it answers from ${percent(context.limit)}).`,
+    ),
+    meaning(answer, "guesses", context, page),
+  ],
+  [NONE]: ({ answer }, context) => [
+    verdict(NONE, "None of these"),
+    make("p.guess", {}, `It looks like none of the ${plural(context.model.classes.length, "class", "classes")}.`),
+  ],
+};
+
+function verdict(state, words, number = null) {
+  return make(
+    "p.verdict",
+    {},
+    ICONS[state] ? icon(ICONS[state]) : make("span.spinner", { "aria-hidden": "true" }),
+    make("strong", {}, words),
+    number && make("span.probability", {}, number),
+  );
+}
+
+/** What such a confidence was worth on images whose class is known, and the way to all of them. */
+function meaning(answer, noun, context, page) {
+  if (!answer.meaning) return make("p.meaning", {}, "What a confidence means was not measured for this list of classes.");
+  const { right, of, interval, images } = answer.meaning;
+  return make(
+    "p.meaning",
+    {},
+    `Of ${of} ${noun} this sure, about ${right} were right`,
+    make("span.fine", {}, ` (${interval[0]} to ${interval[1]}; ${known(images, context.model.evidence)} of similar confidence)`),
+    ". ",
+    make("button.link", { type: "button", onclick: () => page.explain(answer.probability) }, "How do we know?"),
+  );
+}
+
+function barTable(rows, answer, context) {
+  const none = answer.decision === NONE;
+  const caption = none ? "Probabilities, if it had to be one of the classes" : "Probability of each class";
+  return make(
+    "table.bars",
+    {},
+    make("caption", {}, make(none ? "span" : "span.hidden", {}, caption)),
+    make(
+      "tbody",
+      {},
+      ...rows.map(({ class_name: name, probability }) => {
+        const fill = make("div.fill");
+        fill.style.width = `${100 * probability}%`;
+        const added = !context.fitted.has(name);
+        return make(
+          "tr",
+          {},
+          make("th", { scope: "row", title: name }, name, added && make("span.tag", {}, " added")),
+          make("td.track", {}, make("div.rail", {}, fill)),
+          make("td.number", {}, percent(probability)),
+        );
+      }),
+    ),
+  );
+}
+
+function setLine(answer, context) {
+  const { prediction_set: set, coverage } = answer;
+  const made = context.setsPromised;
+  const words = made ? percent(coverage) : "no promise";
+  return make(
+    "p.set",
+    {},
+    make("span.set-label", {}, `Prediction set (${words}): `),
+    ...(set.length ? set.map((name) => make("span.member", {}, name)) : [make("span", {}, "empty: no class fits")]),
+  );
+}

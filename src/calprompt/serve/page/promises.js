@@ -1,0 +1,90 @@
+// What can be relied on, in words: the promises, whether they stand as things are set, and what marks say of them.
+
+import { reliabilityDiagram, reliabilityTable } from "./charts.js";
+import { byId, icon, make, percent, plural, sentence } from "./dom.js";
+
+const STATUS = {
+  made: ["check", "Promised"],
+  refused: ["none", "Not promised"],
+  withdrawn: ["alert", "Withdrawn"],
+  moved: ["alert", "No promise at this threshold"],
+  broken: ["alert", "Broken"],
+};
+
+/** Whether a promise is about errors, or about prediction sets; an exported model tells it by the words alone. */
+export const isOnErrors = ({ kind, text }) => (kind ? kind === "error" : /answers are wrong/.test(text));
+export const isOnSets = ({ kind, text }, perClass) =>
+  kind ? kind === (perClass ? "sets per class" : "sets") : /set contains/.test(text) && /each class/.test(text) === perClass;
+
+/** Of the promise on errors: does it stand with this list of classes, this threshold, and these marks? */
+export function standing(model, threshold, watch) {
+  const promise = model.promises.find(isOnErrors);
+  if (!promise) return { status: "refused", text: "nothing is promised about how often its answers are wrong" };
+  if (promise.status !== "made") return { status: promise.status, text: `${promise.text}: ${promise.detail}` };
+  if (watch?.status === "broken") return { status: "broken", text: watch.sentence };
+  if (threshold === null) return { status: "made", text: promise.text };
+  return { status: "moved", text: `it was made for answers from ${percent(model.min_confidence)} up` };
+}
+
+/** The line above the answers. */
+export function showStanding({ status, text }) {
+  const line = byId("standing");
+  line.dataset.status = status;
+  line.replaceChildren(icon(STATUS[status][0]), make("span", {}, make("strong", {}, `${STATUS[status][1]}: `), sentence(text).replace(/^./, (c) => (status === "broken" ? c : c.toLowerCase()))));
+}
+
+/** The list of promises; the one on errors as it stands now. */
+export function showPromises(model, stand) {
+  const entries = model.promises.map((promise) => {
+    const status = isOnErrors(promise) && stand.status in STATUS && promise.status === "made" ? stand.status : promise.status;
+    const detail = status === promise.status ? promise.detail : stand.text;
+    const [name, words] = STATUS[status];
+    return make(
+      "li",
+      { "data-status": status },
+      icon(name),
+      make("div", {}, make("strong", {}, `${words}: `), make(status === "made" ? "span" : "span.struck", {}, promise.text), make("p.fine", {}, sentence(detail))),
+    );
+  });
+  byId("promises").replaceChildren(...entries);
+  byId("no-promises").hidden = entries.length > 0;
+}
+
+/** How good it is on held-out images, or that this is not known. */
+export function showEvidence(evidence) {
+  byId("evidence").textContent = evidence
+    ? `On ${evidence.description}, it is right on ${percent(evidence.accuracy)} (${percent(evidence.interval[0])} to ${percent(evidence.interval[1])}).`
+    : "There are no held-out images for this list of classes, so how often it is right is not known.";
+  byId("show-reliability").disabled = !evidence;
+}
+
+/** What the marks say. */
+export function showWatch(watch, edited) {
+  const place = byId("watch");
+  place.hidden = !watch;
+  if (!watch) return;
+  place.dataset.status = watch.status;
+  const icons = { holds: "check", broken: "alert", unwatched: "none" };
+  const which = edited ? "The promise on the fitted classes" : "The promise";
+  const words = { holds: `${which} holds so far`, broken: `${which} is broken`, unwatched: "Not watched" };
+  const alarm = `An alarm is false for at most ${percent(watch.false_alarm_rate)} of models that keep their promise.`;
+  byId("watch-state").replaceChildren(
+    icon(icons[watch.status] ?? "none"),
+    make("div", {}, make("strong", {}, words[watch.status] ?? watch.status), make("p.fine", {}, sentence(watch.sentence)), watch.status === "holds" && make("p.fine", {}, alarm)),
+  );
+}
+
+/** The reliability diagram in its dialog, with the bin of a confidence picked out. */
+export function openReliability(evidence, confidence) {
+  const points = (share) => `${(100 * share).toFixed(1)} points`;
+  const highlighted = confidence === null ? null : evidence.reliability.find((bin) => confidence > bin.low && confidence <= bin.high);
+  byId("reliability-words").textContent =
+    `${sentence(evidence.description)} If it says 80 %, about 80 of 100 should be right: the points should lie on the dashed line. ` +
+    `On average they are ${points(evidence.ece)} off (ECE); a perfectly calibrated model would be about ${points(evidence.chance_ece)} off on so many images, by chance alone.`;
+  byId("reliability-here").textContent = highlighted
+    ? `This image's confidence, ${percent(confidence)}, is in the bin picked out: ${plural(highlighted.images, "image")}, ${percent(highlighted.accuracy)} of them right.`
+    : "";
+  byId("reliability-chart").replaceChildren(reliabilityDiagram(evidence, confidence));
+  byId("reliability-table").replaceChildren(reliabilityTable(evidence));
+  byId("reliability").showModal();
+}
