@@ -47,6 +47,7 @@ ROOMS = [
     "extraction",
     "evaluation",
     "export",
+    "serve",
 ]
 
 

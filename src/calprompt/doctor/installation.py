@@ -23,7 +23,8 @@ MODULES = {
 }  # imported under another name
 EXTRAS = {  # what an extra of the package is for
     "onnx": "writes models that run without torch, for 'calprompt export'",
-    "ray": "works on a cluster, for 'calprompt sweep --ray' and 'calprompt extract --ray'",
+    "ray": "works on a cluster, for 'calprompt sweep --ray', 'calprompt extract --ray' and 'calprompt serve --ray'",
+    "serve": "a web page and an API over a model, for 'calprompt serve'",
     "parquet": "writes tables of results as Parquet, for 'calprompt results'",
     "video": "reads the videos of UCF101, for 'calprompt data prepare ucf101'",
     "test": "runs calprompt's own tests",
