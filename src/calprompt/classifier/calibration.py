@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator
-from calprompt.classifier.checks import share_interval
 from calprompt.classifier.fitted_model import Predicted, calibrated, joined, stored_logits
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.metrics.binomial import share_interval
 from calprompt.promises import OpenSetRule
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 

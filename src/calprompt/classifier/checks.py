@@ -6,7 +6,6 @@ zero-shot   the untuned model
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from calprompt import metrics
 from calprompt.metrics import equal_width_table
+from calprompt.metrics.binomial import share_interval
 from calprompt.promises.promise import MADE, Evidence, Promise
 from calprompt.promises.requests import SETS, SETS_PER_CLASS, percent
 from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule
@@ -24,7 +24,6 @@ from calprompt.text import plural, shorten
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
 FEW = 5  # images of a class below which its accuracy says nothing
-Z = 1.959963984540054  # of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -229,19 +228,6 @@ def outcomes(rule: DecisionRule, promises: Sequence[Promise], images: Evidence) 
         "target_error": rule.target_error if rule.promised else None,
         "sets": sets,
     }
-
-
-def share_interval(count: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    >>> [round(end, 3) for end in share_interval(9, 10)]
-    [0.596, 0.982]
-    """
-    if not n:
-        return 0.0, 1.0
-    share, spread = count / n, Z * math.sqrt(count / n * (1 - count / n) / n + Z**2 / (4 * n**2))
-    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def _bands(confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[Band]:
