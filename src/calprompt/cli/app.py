@@ -23,6 +23,7 @@ from calprompt.cli import (
     evaluate,
     export,
     extract,
+    figure,
     fit,
     names,
     predict,
@@ -37,7 +38,8 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, show, names, data, extract, cache, doctor),
+    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, figure, show, names, data),
+    *(extract, cache, doctor),
 )
 EPOCHS = "continues after the last finished epoch"
 RESUMABLE = {

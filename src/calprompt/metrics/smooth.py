@@ -88,7 +88,8 @@ def grid_residuals(confidence: Floats, residual: Floats) -> Floats:
     """Residuals on the grid, each divided between its two neighbours so that sum and mean place are kept."""
     cell, share = _place(confidence)
     size = CELLS + 1
-    return np.bincount(cell, (1 - share) * residual, size) + np.bincount(cell + 1, share * residual, size)
+    below, above = np.bincount(cell, (1 - share) * residual, size), np.bincount(cell + 1, share * residual, size)
+    return np.asarray(below + above, dtype=np.float64)
 
 
 def _place(confidence: Floats) -> tuple[Ints, Floats]:
