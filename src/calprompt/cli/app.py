@@ -30,6 +30,7 @@ from calprompt.cli import (
     results,
     show,
     sweep,
+    table,
     train,
     transfer,
 )
@@ -38,7 +39,7 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, figure, show, names, data),
+    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, table, figure, show, names, data),
     *(extract, cache, doctor),
 )
 EPOCHS = "continues after the last finished epoch"

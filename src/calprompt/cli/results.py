@@ -76,6 +76,7 @@ def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
 
 def filter_pair(text: str) -> tuple[str, str]:
     """Column and value of a --filter."""
+    """Column and value of a --filter."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")

@@ -11,7 +11,7 @@ Several places are one source: the same run may be in more than one of them, if 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from calprompt.sweep.selecting import rows_by_run
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
 from calprompt.text import plural
 
+ELSEWHERE = {"root": None, "device": "cpu"}  # settings that are other on every machine
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
 KINDS = (
@@ -99,6 +100,22 @@ class ReportSource:
         rows = (row for row in self.table.rows if row.get("model") is None and row.get("status") != FINISHED)
         return tuple(Unfinished(_title(row), str(row["status"]), row.get("reason"), row) for row in rows)
 
+    def filter(self, **wanted: str) -> ReportSource:
+        """The same source with the rows that have some values, as `Table.filter` finds them.
+
+        Args:
+            **wanted: Column -> value, such as tuner="coop".
+
+        Raises:
+            NotFoundError: if there is no such row.
+        """
+        table = self.table.filter(**wanted)
+        if not table.rows:
+            shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            raise NotFoundError(f"{self.title} has no row with {shown}")
+        names = {row.get("run") for row in table.rows}
+        return replace(self, table=table, folders=tuple(each for each in self.folders if each.name in names))
+
     @property
     def failed(self) -> tuple[Unfinished, ...]:
         """What was tried and has no result."""
@@ -113,6 +130,7 @@ class ReportSource:
 def read_source(
     *places: str | Path,
     out: str | Path | None = None,
+    usual: Sequence[str] = (),
     calibrators: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> ReportSource:
@@ -122,6 +140,8 @@ def read_source(
         *places: Run folders, folders of runs, tables of results, and sweeps, in any order. With a sweep, only its runs
             count, and those of its runs that are nowhere are rows with the status missing.
         out: Folder of runs, as `calprompt sweep --out` has it; one more place.
+        usual: Names of sweeps. If no place is a sweep, the one of these chooses that the places have most runs of; and
+            none, if they have no run of any.
         calibrators: What to measure stored logits with; those of the sweeps, unless given.
         progress: Shows how far it is.
 
@@ -145,6 +165,7 @@ def read_source(
             f"{given[0]} is a grid of runs, and it is not said where their results are; give out=FOLDER of its runs, "
             "or a table of results beside it"
         )
+    candidates = () if sweeps else tuple(map(read_sweep, usual))
     tables: list[Table] = []
     folders: list[Path] = []
     for place, kind in kinds.items():
@@ -152,16 +173,25 @@ def read_source(
         if kind == "table":
             tables.append(read_table(path))
         elif kind == "run":
-            tables.append(run_results(path, calibrators=_calibrators(path.parent, sweeps, calibrators)))
+            specs = _calibrators(path.parent, (*sweeps, *candidates), calibrators)
+            tables.append(run_results(path, calibrators=specs))
             folders.append(path)
         elif kind == "folder":
-            tables.append(results(path, calibrators=_calibrators(path, sweeps, calibrators), progress=progress))
+            specs = _calibrators(path, (*sweeps, *candidates), calibrators)
+            tables.append(results(path, calibrators=specs, progress=progress))
             folders += [found.run.folder for found in run_folders(path) if found.status == FINISHED]
-    table = merge_tables(tables) if len(tables) > 1 else tables[0].sorted()
-    folders = list({folder.resolve(): folder for folder in folders}.values())
+    grouped = [(rows_by_run(table, _key), table) for table in tables] if sweeps or candidates else []
+    if candidates:
+        sweeps = _most_run(candidates, {key for runs, _ in grouped for key in runs})
     if sweeps:
-        table, folders = _chosen(table, folders, sweeps)
+        cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
+        tables = [_chosen(runs, table, cells) for runs, table in grouped]
+        folders = [folder for folder in folders if _key(load_run(folder).record["config"]) in cells]
+    table = merge_tables(tables) if len(tables) > 1 else tables[0].sorted()
+    if sweeps:
+        table = _completed(table, sweeps)
     named = {row.get("run") for row in table.rows if row.get("model") is not None}
+    folders = list({folder.resolve(): folder for folder in folders}.values())
     shown = ", ".join(Path(place).name.removesuffix(".yaml") or place for place in given)
     here = tuple(folder for folder in folders if folder.name in named)
     return ReportSource(shown, table, here, sweeps, tuple(given))
@@ -197,18 +227,41 @@ def _calibrators(out: Path, sweeps: Sequence[Sweep], given: Sequence[str] | None
     return list(dict.fromkeys([*found, *(spec for sweep in sweeps for spec in sweep.calibrators)]))
 
 
-def _chosen(table: Table, folders: Iterable[Path], sweeps: Sequence[Sweep]) -> tuple[Table, list[Path]]:
-    """The rows and folders of the runs of sweeps; a run that has no row gets one that says so."""
-    runs = rows_by_run(table)
+def _key(record: Mapping[str, Any]) -> str:
+    """What a run is found by: all settings but where its images lie and where it was computed."""
+    return record_key({**record, **ELSEWHERE})
+
+
+def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]:
+    """Of some sweeps the one that most runs are there of; none, if there are none of any."""
+    counts = [len({_key(cell.record) for cell in sweep.cells} & there) for sweep in candidates]
+    most = max(counts)
+    return (candidates[counts.index(most)],) if most else ()
+
+
+def _chosen(runs: Mapping[str, Sequence[Mapping[str, Any]]], table: Table, keys: Iterable[str]) -> Table:
+    """The rows of some runs of a table."""
+    return Table(tuple(row for key in keys for row in runs.get(key, ())), table.source, table.decimals)
+
+
+def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:
+    """The rows in the order of the sweeps; a run that has none gets one that says so."""
+    runs = rows_by_run(table, _key)
+    cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
     rows: list[Mapping[str, Any]] = []
-    cells = {cell.key: cell for sweep in sweeps for cell in sweep.cells}
     for key, cell in cells.items():
-        rows += runs.get(key) or [{"status": MISSING, **setting_columns(cell.record)}]
+        rows += _identified(runs.get(key, ())) or [{"status": MISSING, **setting_columns(cell.record)}]
     if not any(row.get("model") is not None for row in rows):
         names = ", ".join(sweep.name for sweep in sweeps)
         raise NotFoundError(f"{table.source} has no result of the {plural(len(cells), 'run')} of {names}")
-    kept = [folder for folder in folders if record_key(load_run(folder).record["config"]) in cells]
-    return Table(tuple(rows), table.source, table.decimals), kept
+    return Table(tuple(rows), table.source, table.decimals)
+
+
+def _identified(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of one run; those of a table that does not say which run give way to those of one that does."""
+    places = [tuple(row.get(name) for name in ("model", "calibrator", "split")) for row in rows]
+    known = {place for place, row in zip(places, rows, strict=True) if row.get("fingerprint")}
+    return [row for place, row in zip(places, rows, strict=True) if row.get("fingerprint") or place not in known]
 
 
 def _title(row: Mapping[str, Any]) -> str:
