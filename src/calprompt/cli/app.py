@@ -27,6 +27,7 @@ from calprompt.cli import (
     fit,
     names,
     predict,
+    report,
     results,
     show,
     sweep,
@@ -39,7 +40,7 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, table, figure, show, names, data),
+    *(demo, fit, predict, evaluate, export, train, transfer, sweep, results, table, figure, report, show, names, data),
     *(extract, cache, doctor),
 )
 EPOCHS = "continues after the last finished epoch"

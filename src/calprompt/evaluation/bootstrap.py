@@ -196,6 +196,8 @@ class ResampledMetrics:
             ace = self._midrank_gaps(values, equal, right, upto, total)
         else:
             ace = np.array([self._mass_gap(np.repeat(np.arange(len(order)), row)) for row in counts])
+        if "aurc" not in self.names:
+            return {"ace": ace}
         wrong = equal - right
         accepted = total - upto + equal  # at least this confident
         wrong_accepted = wrong.sum(axis=1, keepdims=True) - np.cumsum(wrong, axis=1) + wrong
