@@ -48,14 +48,64 @@ class FigureInfo:
 
 FIGURES = {
     "radar": FigureInfo("radar", "a metric of every method on every dataset, as a radar", "rows", "main"),
+    "effects": FigureInfo("effects", "what methods change against cross-entropy, with intervals", "rows", "main"),
     "reliability": FigureInfo("reliability_grid", "reliability diagrams, base and novel", "logits", "miscalibration"),
+    "margin-spread": FigureInfo("margin_spread", "how far margins vary, against ECE", "logits", "miscalibration"),
+    "errors": FigureInfo("errors", "how sure the model was when it was wrong", "logits", "miscalibration"),
+    "risk-coverage": FigureInfo("risk_coverage", "error rate of the most confident share", "logits", "miscalibration"),
+    "margins": FigureInfo("margins", "margins under several losses: distribution and boxes", "logits", "margins"),
+    "text-features": FigureInfo("text_features", "text features before and after, by t-SNE", "logits", "text-features"),
+    "shots": FigureInfo("shots", "accuracy and ECE against training images per class", "rows", "shots"),
+    "phrases": FigureInfo("phrases", "accuracy and ECE from several initial phrases", "rows", "phrases"),
+    "alpha-beta": FigureInfo("weights", "accuracy and ECE over the weights of the margin loss", "rows", "alpha-beta"),
+    "lambda": FigureInfo("moment_weight", "accuracy and ECE against the weight of the moment loss", "rows", "lambda"),
+    "gradients": FigureInfo("gradients", "ratios of gradient norms over steps", "steps", "gradients"),
+    "cost": FigureInfo("cost", "time and memory of training", "rows", "time"),
 }
 FUNCTIONS = {
+    "cost": ("cost_figure",),
+    "effects": ("effect_figure",),
+    "errors": ("error_figure", "error_shares"),
+    "gradients": ("gradient_figure",),
+    "margin_spread": ("Spread", "correlation", "margin_spread_figure", "margin_variability"),
+    "margins": ("label_margins", "margin_figure"),
+    "phrases": ("phrase_figure",),
     "radar": ("radar_figure",),
-    "style": ("new_figure", "style"),
+    "risk_coverage": ("risk_at", "risk_coverage_figure"),
+    "series": ("Point",),
+    "shots": ("curve_figure",),
+    "text_features": ("geometry", "text_feature_figure"),
+    "weights": ("map_figure",),
 }
 
-__all__ = ["FIGURES", "FigureInfo", "draw", "figure_info", "figure_names", "radar_figure"]
+__all__ = [
+    "FIGURES",
+    "FigureInfo",
+    "Point",
+    "Spread",
+    "correlation",
+    "cost_figure",
+    "curve_figure",
+    "draw",
+    "effect_figure",
+    "error_figure",
+    "error_shares",
+    "figure_info",
+    "figure_names",
+    "figure_options",
+    "geometry",
+    "gradient_figure",
+    "label_margins",
+    "map_figure",
+    "margin_figure",
+    "margin_spread_figure",
+    "margin_variability",
+    "phrase_figure",
+    "radar_figure",
+    "risk_at",
+    "risk_coverage_figure",
+    "text_feature_figure",
+]
 
 
 def figure_names() -> list[str]:

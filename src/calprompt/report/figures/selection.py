@@ -15,7 +15,7 @@ from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT, stored_models
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.report.names import NONE, dataset_name, method_name, method_order, tuner_name
+from calprompt.report.names import CALIBRATORS, NONE, dataset_name, method_name, method_order, tuner_name
 from calprompt.report.sources import ReportSource
 from calprompt.runs.folder import Run
 from calprompt.sweep.result_table import SETTINGS, cell
@@ -84,7 +84,7 @@ def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
 def stored_runs(
     source: ReportSource, split: str, *, methods: Sequence[str] | None = None, zero_shot: bool = False
 ) -> dict[str, list[StoredRun]]:
-    """The runs of every method on one test split.
+    """The runs of every method on one test split, on the datasets and seeds that all of these methods have.
 
     Args:
         source: With run folders.
@@ -94,7 +94,7 @@ def stored_runs(
 
     Raises:
         DataError: if two runs of a method are of the same dataset and seed.
-        NotFoundError: if there are no run folders, or none has that split.
+        NotFoundError: if there are no run folders, none has that split, or methods share no dataset and seed.
     """
     runs = tuned_runs(source)
     names = method_names([_row(run) for run in runs])
@@ -113,11 +113,16 @@ def stored_runs(
         found.setdefault(name, []).append(_stored(name, row, models[TUNED].tests[split]))
         if zero_shot:
             untuned.setdefault(row["dataset"], _stored(ZERO_SHOT, row, models[ZERO_SHOT].tests[split]))
-    if untuned:
-        found[ZERO_SHOT] = list(untuned.values())
     if not found:
         raise NotFoundError(f"no run of {source.title} was evaluated on {split} classes")
-    return {name: found[name] for name in chosen(methods, list(found))}
+    kept = {name: found[name] for name in chosen(methods, list(found))}
+    places = set.intersection(*({(run.dataset, run.seed) for run in runs} for runs in kept.values()))
+    if not places:
+        raise NotFoundError(f"no dataset and seed of {source.title} has runs of all of {', '.join(kept)}")
+    shared = {name: [run for run in runs if (run.dataset, run.seed) in places] for name, runs in kept.items()}
+    datasets = {dataset for dataset, _ in places}
+    beside = [run for dataset, run in untuned.items() if dataset in datasets]
+    return {ZERO_SHOT: beside, **shared} if beside else shared
 
 
 def splits_of(source: ReportSource) -> list[str]:
@@ -189,8 +194,17 @@ def grouped(
     return found
 
 
-def by_method(rows: Rows, metric: str) -> dict[str, dict[tuple[str, int], float]]:
-    """A metric of rows of one split, by method, dataset and seed."""
+def by_method(rows: Rows, metric: str, methods: Sequence[str] | None = None) -> dict[str, dict[tuple[str, int], float]]:
+    """A metric of rows of one split, by method, dataset and seed.
+
+    Args:
+        rows: Of one split.
+        metric: Which.
+        methods: Those that will be shown; without them, the usual ones: losses as they are, and the calibrators of
+            the paper on cross-entropy.
+    """
+    if methods is None:
+        rows = [row for row in rows if _is_usual(row)]
     names = dict(zip(map(id, rows), method_names(rows), strict=True))
     return grouped(rows, metric_value(metric), lambda row: names[id(row)])
 
@@ -235,6 +249,11 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def short_datasets(datasets: Iterable[str]) -> dict[str, str]:
     """Names of datasets as figures show them."""
     return {dataset: dataset_name(dataset) for dataset in datasets}
+
+
+def _is_usual(row: Mapping[str, Any]) -> bool:
+    calibrator = row.get("calibrator") or NONE
+    return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -58,6 +58,7 @@ RC: Any = {
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
     "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
     "legend.frameon": False,
     "legend.handlelength": 1.8,
     "legend.columnspacing": 1.2,
