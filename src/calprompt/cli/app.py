@@ -23,13 +23,16 @@ from calprompt.cli import (
     evaluate,
     export,
     extract,
+    figure,
     fit,
     names,
     predict,
+    report,
     results,
     serve,
     show,
     sweep,
+    table,
     train,
     transfer,
 )
@@ -38,24 +41,8 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(
-        demo,
-        fit,
-        predict,
-        evaluate,
-        export,
-        serve,
-        train,
-        transfer,
-        sweep,
-        results,
-        show,
-        names,
-        data,
-        extract,
-        cache,
-        doctor,
-    ),
+    *(demo, fit, predict, evaluate, export, serve, train, transfer, sweep, results, table, figure),
+    *(report, show, names, data, extract, cache, doctor),
 )
 EPOCHS = "continues after the last finished epoch"
 RESUMABLE = {

@@ -30,6 +30,7 @@ METAVARS = {
     "template": "TEXT",
     "calibrators": "NAME",
     "data": "DATA",
+    "errors": "SHARE",
 }
 PROPER = ("Python", "CSV", "EXIF")  # words that keep their capital
 ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-config", "upright": "--exif"}
@@ -156,7 +157,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
     if any(field.default is value for value in absent) or field.default == ():
         return None
     value = field.default
-    return " ".join(value) if isinstance(value, tuple) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _kind(name: str, hint: Any) -> dict[str, Any]:
@@ -168,7 +169,8 @@ def _kind(name: str, hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"action": "store_true"}
     if get_origin(hint) is tuple:
-        return {"nargs": "+", "metavar": METAVARS.get(name, "NAME")}
+        kind = get_args(hint)[0]
+        return {"nargs": "+", "metavar": METAVARS.get(name, "NAME")} | ({} if kind is str else {"type": kind})
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kind = next(each for each in alternatives if each is not type(None))
     if name in NO_VALUE:

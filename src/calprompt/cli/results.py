@@ -48,7 +48,7 @@ def results(args: argparse.Namespace) -> None:
     from calprompt.sweep import merge_tables
     from calprompt.sweep.result_table import packed
 
-    wanted = dict(_pair(text) for text in args.filter)
+    wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
         tables = [_table(place, args.calibrators, progress) for place in (args.out, *args.merge)]
     table = (merge_tables(tables) if args.merge else tables[0].sorted()).filter(**wanted)
@@ -74,7 +74,9 @@ def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
     return read_table(place)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def filter_pair(text: str) -> tuple[str, str]:
+    """Column and value of a --filter."""
+    """Column and value of a --filter."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")

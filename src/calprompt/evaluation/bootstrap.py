@@ -5,7 +5,8 @@ a bin are w·(x in the bin), so that many resamples are one product of matrices:
 What depends on the order of the confidences (ACE, AURC) is sorted once and accumulated along the sorted counts.
 
     1000 resamples of 1,600 images                                  about
-    all metrics of calprompt together, 5 or 100 classes             0.2 s
+    all metrics of calprompt but SmoothECE, 5 or 100 classes        0.2 s
+    SmoothECE                                                       0.3 s
     ACE of the conventions tcpt and dac                             0.3 s more
     a metric that was registered elsewhere                          1000 times what it takes once
 
@@ -27,6 +28,7 @@ from calprompt.metrics.binning import check_n_bins
 from calprompt.metrics.conventions import DEFAULT, find_convention
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.scores import squared_errors
+from calprompt.metrics.smooth import resampled_smooth_ece
 
 AT_ONCE = 2_000_000  # counts in memory at a time
 
@@ -142,6 +144,7 @@ class ResampledMetrics:
             ({"ace", "aurc"}, self._ranked),
             ({"macro_f1"}, self._macro_f1),
             ({"classwise_ece"}, self._classwise),
+            ({"smooth_ece"}, self._smooth),
         ]
         for group, compute in groups:
             if not group.isdisjoint(self.names):
@@ -193,6 +196,8 @@ class ResampledMetrics:
             ace = self._midrank_gaps(values, equal, right, upto, total)
         else:
             ace = np.array([self._mass_gap(np.repeat(np.arange(len(order)), row)) for row in counts])
+        if "aurc" not in self.names:
+            return {"ace": ace}
         wrong = equal - right
         accepted = total - upto + equal  # at least this confident
         wrong_accepted = wrong.sum(axis=1, keepdims=True) - np.cumsum(wrong, axis=1) + wrong
@@ -209,6 +214,9 @@ class ResampledMetrics:
     def _mass_gap(self, rows: Ints) -> float:
         table = binning.mass_table(self.confidence[rows], self.correct[rows], self.n_bins, self.rule.ace)
         return table.expected_gap
+
+    def _smooth(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
+        return {"smooth_ece": resampled_smooth_ece(self.confidence, self.correct, weights)}
 
     def _macro_f1(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
         sample, by_image = self.predictions, np.ascontiguousarray(weights.T)

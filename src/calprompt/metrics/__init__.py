@@ -37,6 +37,7 @@ from calprompt.metrics.selective import (
     guaranteed_threshold,
     risk_coverage,
 )
+from calprompt.metrics.smooth import smooth_calibration_error, smooth_ece
 from calprompt.metrics.table import BinTable
 
 __all__ = [
@@ -76,5 +77,7 @@ __all__ = [
     "proximity_calibration_error",
     "reliability_table",
     "risk_coverage",
+    "smooth_calibration_error",
+    "smooth_ece",
     "weighted_maximum_calibration_error",
 ]

@@ -1,4 +1,4 @@
-"""The binomial distribution: its lower tail in logarithms, P(Bin(n, p) ≤ k) = Σ_{i≤k} C(n,i) pⁱ (1−p)ⁿ⁻ⁱ; intervals."""
+"""Counts of successes: the interval of a share, and P(Bin(n, p) ≤ k) = Σ_{i≤k} C(n,i) pⁱ (1−p)ⁿ⁻ⁱ in logarithms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ import numpy as np
 from calprompt.metrics.inputs import Floats
 
 Z = 1.959963984540054  # of a 95 % interval
+
+
+def share_interval(count: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(end, 3) for end in share_interval(9, 10)]
+    [0.596, 0.982]
+    """
+    if not n:
+        return 0.0, 1.0
+    share, spread = count / n, Z * math.sqrt(count / n * (1 - count / n) / n + Z**2 / (4 * n**2))
+    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def log_binomial_tail(k: int, n: int, p: float) -> float:
@@ -35,16 +48,3 @@ def log_binomial_tail(k: int, n: int, p: float) -> float:
 def log_factorials(n: int) -> Floats:
     """log 0!, log 1!, …, log n!; not to be changed, because the next call gets the same array."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-
-
-def share_interval(count: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    >>> [round(end, 3) for end in share_interval(9, 10)]
-    [0.596, 0.982]
-    """
-    if not n:
-        return 0.0, 1.0
-    share, spread = count / n, Z * math.sqrt(count / n * (1 - count / n) / n + Z**2 / (4 * n**2))
-    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)

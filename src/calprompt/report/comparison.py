@@ -97,7 +97,7 @@ def compare(
     if resamples < 1:
         raise SettingError(f"resamples must be at least 1, got {resamples}")
     runs = _check(methods)
-    weights = _seed_weights(runs, resamples, np.random.default_rng((seed, *b"seeds")))
+    weights = seed_weights(runs, resamples, np.random.default_rng((seed, *b"seeds")))
     splits = list(next(iter(methods.values())))
     drawn: dict[tuple[str, str, str], Floats] = {}  # the sample itself, then the resamples: [1 + resamples]
     for split in splits:
@@ -150,7 +150,7 @@ def _resampled(
     return {key: np.concatenate(values, axis=1) for key, values in parts.items()}
 
 
-def _seed_weights(seeds: int, resamples: int, rng: np.random.Generator) -> Floats:
+def seed_weights(seeds: int, resamples: int, rng: np.random.Generator) -> Floats:
     """The weight of every seed in the mean, [seeds, 1 + resamples]: equal ones, then those of the draws."""
     equal = np.full((seeds, 1), 1 / seeds)
     if seeds == 1:

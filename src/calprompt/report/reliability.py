@@ -8,6 +8,7 @@
               confidence
 
 The data of a diagram is a `Panel`, which needs no plotting. Kinds of gap differ in hatching as well as in colour.
+The grey band is where the accuracy of a bin would lie, 95 times out of 100, if its confidences were exactly right.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from matplotlib.ticker import MultipleLocator
 
 from calprompt.errors import SettingError
 from calprompt.files import write_bytes
-from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions
+from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions, smooth_calibration_error
 from calprompt.metrics.inputs import ArrayLike, Floats
 
 BINS = 15
@@ -37,7 +38,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 200
 SIDE, LOW = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
 BETWEEN, BESIDE, BELOW = 0.08, 0.16, 0.34  # diagram and histogram; columns; rows
-MARGINS = {"left": 0.86, "right": 0.1, "top": 0.28, "bottom": 0.5, "title": 0.25, "legend": 0.17}
+MARGINS = {"left": 0.86, "right": 0.1, "top": 0.28, "bottom": 0.5, "title": 0.25, "legend": 0.17, "note": 0.15}
 FEW, PALE = 10, 0.3  # bins with fewer images are drawn pale
 SMALL, NORMAL, LARGE = 7.5, 8.5, 9.5  # points
 
@@ -47,6 +48,8 @@ OVER: dict[str, Any] = {"facecolor": "#FBE3D6", "edgecolor": "#C4481A", "linewid
 UNDER: dict[str, Any] = {"facecolor": "#DCE9F5", "edgecolor": "#1B4F7F", "linewidth": 0.6, "hatch": "......"}
 SHARE: dict[str, Any] = {"facecolor": "#A9A9A9", "edgecolor": "white", "linewidth": 0.6}
 DIAGONAL: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
+CHANCE: dict[str, Any] = {"facecolor": "#222222", "alpha": 0.22, "linewidth": 0}
+LEVEL = 0.95  # of the band of chance
 SURE: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": "-"}
 HEADING: dict[str, Any] = {"fontsize": LARGE, "fontweight": "bold", "color": INK}
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 2.2, "columnspacing": 1.4}
@@ -62,17 +65,38 @@ class Panel:
         accuracy: Fraction of the predictions that are right.
         confidence: Mean confidence.
         ece: Expected calibration error over the same bins; for several runs, the mean of theirs.
+        smooth_ece: The calibration error without bins; for several runs, the mean of theirs.
+        repeats: How often each image is in the table, which is so with runs that were tested on the same images.
     """
 
     table: BinTable
     accuracy: float
     confidence: float
     ece: float
+    smooth_ece: float | None = None
+    repeats: int = 1
 
     @property
     def share(self) -> Floats:
         """Fraction of the images in each bin."""
         return np.asarray(self.table.count / self.table.total)
+
+    @property
+    def chance(self) -> tuple[Floats, Floats]:
+        """Between which accuracies 95 % of the outcomes of each bin lie if its confidences are exactly right.
+
+        Quantiles of a binomial with the bin's mean confidence; the confidences of a bin differ so little that this is
+        hardly wider than the exact distribution. An image that is in the table several times counts once, since all of
+        its outcomes may be the same. Empty bins have NaN.
+        """
+        from scipy.stats import binom
+
+        images = self.table.count // self.repeats
+        filled = images > 0
+        low, high = np.full(len(images), np.nan), np.full(len(images), np.nan)
+        for ends, share in ((low, (1 - LEVEL) / 2), (high, (1 + LEVEL) / 2)):
+            ends[filled] = binom.ppf(share, images[filled], self.table.confidence[filled]) / images[filled]
+        return low, high
 
 
 def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) -> Panel:
@@ -82,7 +106,8 @@ def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) ->
 
 def runs_panel(runs: Sequence[Predictions], *, n_bins: int = BINS) -> Panel:
     """The panel of runs of one method, such as those of several seeds."""
-    return _panel([(run.confidence, run.correct) for run in runs], n_bins)
+    different = {run.labels.tobytes() for run in runs}
+    return _panel([(run.confidence, run.correct) for run in runs], n_bins, -(-len(runs) // max(1, len(different))))
 
 
 def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = BINS) -> Panel:
@@ -95,22 +120,26 @@ def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int =
     return _panel([(confidence, correct)], n_bins)
 
 
-def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int) -> Panel:
+def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int, repeats: int = 1) -> Panel:
     if not runs:
         raise SettingError("a panel needs at least one run")
     tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
     confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
     together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
     ece = float(np.mean([table.expected_gap for table in tables]))
-    return Panel(together, float(correct.mean()), float(confidence.mean()), ece)
+    smooth = float(np.mean([smooth_calibration_error(*run) for run in runs]))
+    return Panel(together, float(correct.mean()), float(confidence.mean()), ece, smooth, repeats)
 
 
-def reliability_figure(panels: Mapping[str, Mapping[str, Panel]], title: str | None = None) -> Figure:
+def reliability_figure(
+    panels: Mapping[str, Mapping[str, Panel]], title: str | None = None, *, note: str | None = None
+) -> Figure:
     """A figure of panels with the same axes.
 
     Args:
         panels: By row and column, such as panels["novel"]["CoOp"]; a missing one leaves an empty place.
         title: Above the figure.
+        note: Under it.
 
     Raises:
         SettingError: if there are no panels.
@@ -119,7 +148,7 @@ def reliability_figure(panels: Mapping[str, Mapping[str, Panel]], title: str | N
     if not columns:
         raise SettingError("there are no panels to draw")
     highest = max(panel.share.max() for row in panels.values() for panel in row.values())
-    place = _Places(len(panels), len(columns), bool(title))
+    place = _Places(len(panels), len(columns), bool(title), bool(note))
     figure = Figure(figsize=(place.width, place.height))
     for i, (row, row_panels) in enumerate(panels.items()):
         figure.text(*place.row(i), row, rotation=90, ha="center", va="center", **HEADING)
@@ -140,7 +169,12 @@ def reliability_figure(panels: Mapping[str, Mapping[str, Panel]], title: str | N
                     axes.yaxis.set_label_coords(-0.22, 0.5)
             if last:
                 lower.set_xlabel("confidence", fontsize=NORMAL, color=INK)
-    figure.legend(handles=_legend(), loc="lower center", ncols=place.legend_columns, **LEGEND)
+    below = MARGINS["note"] / place.height if note else 0
+    figure.legend(
+        handles=_legend(), loc="lower center", bbox_to_anchor=(0.5, below), ncols=place.legend_columns, **LEGEND
+    )
+    if note:
+        figure.text(0.5, 0.05 / place.height, note, ha="center", va="bottom", fontsize=SMALL, color=FAINT)
     if title:
         figure.suptitle(title, y=1 - 0.06 / place.height, va="top", fontsize=LARGE, color=INK)
     return figure
@@ -153,6 +187,7 @@ class _Places:
     rows: int
     columns: int
     title: bool
+    note: bool = False
 
     @property
     def top(self) -> float:
@@ -168,7 +203,8 @@ class _Places:
 
     @property
     def bottom(self) -> float:
-        return MARGINS["bottom"] + MARGINS["legend"] * math.ceil(len(_legend()) / self.legend_columns)
+        legend = MARGINS["legend"] * math.ceil(len(_legend()) / self.legend_columns)
+        return MARGINS["bottom"] + legend + (MARGINS["note"] if self.note else 0)
 
     @property
     def legend_columns(self) -> int:
@@ -205,14 +241,16 @@ def _diagram(axes: Axes, panel: Panel) -> None:
         for style, which in ((OVER, kind & (confidence > accuracy)), (UNDER, kind & (confidence < accuracy))):
             axes.bar(left[which], gap[which], width[which], low[which], align="edge", zorder=3, alpha=alpha, **style)
     axes.plot([0, 1], [0, 1], zorder=4, **DIAGONAL)
+    for start, end, lowest, highest in zip(table.lower, table.upper, *panel.chance, strict=True):
+        axes.fill_between([start, end], lowest, highest, zorder=3.5, **CHANCE)
     axes.text(
         0.045,
         0.955,
-        f"accuracy {100 * panel.accuracy:.1f} %\nECE {100 * panel.ece:.1f} %",
+        _numbers(panel),
         transform=axes.transAxes,
         ha="left",
         va="top",
-        fontsize=NORMAL,
+        fontsize=SMALL,
         color=INK,
         linespacing=1.25,
         zorder=5,
@@ -222,6 +260,15 @@ def _diagram(axes: Axes, panel: Panel) -> None:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_locator(MultipleLocator(0.2))
     axes.yaxis.set_major_formatter("{x:.2g}")
+
+
+def _numbers(panel: Panel) -> str:
+    """Accuracy, both calibration errors, and of how many images."""
+    lines = [f"accuracy {100 * panel.accuracy:.1f} %", f"ECE {100 * panel.ece:.1f} %"]
+    if panel.smooth_ece is not None:
+        lines.append(f"SmoothECE {100 * panel.smooth_ece:.1f} %")
+    images = panel.table.total // panel.repeats
+    return "\n".join([*lines, f"n = {images:,}" + (f" \N{MULTIPLICATION SIGN} {panel.repeats}" if panel.repeats > 1 else "")])
 
 
 def _histogram(axes: Axes, panel: Panel, highest: float) -> None:
@@ -266,7 +313,20 @@ def _legend() -> list[Patch | Line2D]:
         Patch(label="under-confident by", **UNDER),
         Line2D([], [], label="mean accuracy", **CORRECT),
         Patch(label=f"fewer than {FEW} images", alpha=PALE, **RIGHT),
+        Patch(label="what chance does, 95 %", **CHANCE),
     ]
+
+
+def check_suffix(path: str | Path) -> str:
+    """The suffix of a file that figures can be written to.
+
+    Raises:
+        SettingError: if it is none of .png, .svg and .pdf.
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in SUFFIXES:
+        raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {Path(path).name!r}")
+    return kind
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
@@ -276,12 +336,10 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
         SettingError: if the suffix is another one.
     """
     path = Path(path).expanduser()
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {path.name!r}")
+    kind = check_suffix(path)
     undated = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[kind]
     data = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "calprompt", "pdf.fonttype": 42}):
+    with matplotlib.rc_context({"svg.hashsalt": "calprompt", "svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(data, format=kind[1:], dpi=DPI, metadata=undated)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data.getvalue())

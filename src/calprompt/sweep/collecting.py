@@ -13,7 +13,7 @@ from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
 from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import record_key
-from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, run_folders
+from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, read_folder, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
 from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
@@ -58,6 +58,20 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
         rows += _run_rows(found, specs, transfers.get(key, []))
     progress("reading runs", len(folders), len(folders), "")
     return Table((*rows, *_missing_rows(journals, there)), str(out)).sorted()
+
+
+def run_results(folder: str | Path, *, calibrators: Sequence[str] = ()) -> Table:
+    """The table of one run.
+
+    Args:
+        folder: Of the run.
+        calibrators: What to measure with.
+
+    Returns:
+        A row per model, calibrator and split; one with its status, if it is not finished.
+    """
+    specs = list(dict.fromkeys((NONE, *map(normalized_spec, calibrators))))
+    return Table(tuple(_run_rows(read_folder(Path(folder).expanduser()), specs, [])), str(folder)).sorted()
 
 
 def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -101,16 +101,19 @@ class RunFolders:
 def run_folders(out: Path) -> Iterator[Found]:
     """Every run folder in a folder, in the order of their names."""
     for path in sorted(out.glob(f"*/{RECORD}")):
-        folder = path.parent
-        try:
-            run = Run(folder, read_record(folder))
-        except CalpromptError as error:
-            yield Found(Run(folder, {}), DAMAGED, str(error))
-            continue
-        status = run.status
-        if status == FINISHED and not all((folder / name).is_file() for name in result_files(run.record)):
-            status = INTERRUPTED
-        yield Found(run, status, run.record.get("reason"))
+        yield read_folder(path.parent)
+
+
+def read_folder(folder: Path) -> Found:
+    """One run folder, as far as its record says."""
+    try:
+        run = Run(folder, read_record(folder))
+    except CalpromptError as error:
+        return Found(Run(folder, {}), DAMAGED, str(error))
+    status = run.status
+    if status == FINISHED and not all((folder / name).is_file() for name in result_files(run.record)):
+        status = INTERRUPTED
+    return Found(run, status, run.record.get("reason"))
 
 
 def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:

@@ -169,22 +169,32 @@ def read_table(path: str | Path) -> Table:
     try:
         opened = lzma.open if path.suffix == XZ else open
         with opened(path, "rt", newline="", encoding="utf-8") as file:
-            texts = list(csv.DictReader(file))
+            lines = list(csv.reader(file))
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no table or folder of runs at {path}") from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedFileError(f"cannot read the table {path}: {error}") from error
-    table = _checked(Table((), str(path)), set(texts[0]) if texts else set(IDENTITY))
+    names = lines[0] if lines else []
+    table = _checked(Table((), str(path)), set(names) if len(lines) > 1 else set(IDENTITY))
+    wrong = next((number for number, line in enumerate(lines, 1) if line and len(line) != len(names)), None)
+    if wrong is not None:
+        raise DamagedFileError(
+            f"{path} is not a table of results: line {wrong} has {len(lines[wrong - 1])} cells instead of {len(names)}"
+        )
+    columns = dict(zip(names, zip(*filter(None, lines[1:]), strict=True), strict=False))
     try:
-        rows = tuple({name: _value(name, text) for name, text in row.items()} for row in texts)
+        values = [_values(name, texts) for name, texts in columns.items()]
     except ValueError as error:
         raise DamagedFileError(f"{path} is not a table of results: {error}") from error
-    return Table(_completed(rows), table.source, _decimals(texts))
+    rows = tuple(dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
+    return Table(_completed(rows), table.source, _decimals(columns))
 
 
 def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     """Rows of a file of an earlier version with the settings that it did not have."""
     usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
+    if rows and usual.keys() <= rows[0].keys():
+        return rows
     return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
 
 
@@ -231,22 +241,24 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _value(name: str, text: str | None) -> Any:
-    if text is None or text == "":
-        return None
+def _values(name: str, texts: Sequence[str]) -> list[Any]:
+    """A column of a file; equal texts, of which settings have many, are read once."""
     if name in TEXTS:
-        return text
-    return int(text) if text.lstrip("-").isdecimal() else float(text)
+        return [text or None for text in texts]
+    known: dict[str, int | float | None] = {"": None}
+    known |= {text: int(text) if text.lstrip("-").isdecimal() else float(text) for text in set(texts) if text}
+    return [known[text] for text in texts]
 
 
-def _decimals(rows: Iterable[Mapping[str, str]]) -> dict[str, int]:
+def _decimals(columns: Mapping[str, Iterable[str]]) -> dict[str, int]:
     """How many digits behind the point the numbers of each column have at most."""
     found: dict[str, int] = {}
-    for row in rows:
-        for name, text in row.items():
-            if text and name not in TEXTS:
-                digits, _, exponent = text.partition("e")
-                found[name] = max(found.get(name, 0), len(digits.partition(".")[2]) - int(exponent or 0))
+    for name, texts in columns.items():
+        if name in TEXTS:
+            continue
+        for text in set(texts) - {""}:
+            digits, _, exponent = text.partition("e")
+            found[name] = max(found.get(name, 0), len(digits.partition(".")[2]) - int(exponent or 0))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -32,11 +32,14 @@ def rows_of(table: Table, cells: Iterable[Cell]) -> Table:
     return Table(tuple(rows), table.source, table.decimals)
 
 
-def rows_by_run(table: Table) -> dict[str, list[Mapping[str, Any]]]:
+def rows_by_run(
+    table: Table, key: Callable[[Mapping[str, Any]], str] = record_key
+) -> dict[str, list[Mapping[str, Any]]]:
     """All rows of a table that have settings, by the key of their run, which is that of its cell in a sweep.
 
     Args:
         table: Results of any runs.
+        key: Of the record of a run; that of all settings, unless given.
     """
     keys: dict[tuple[Any, ...], str] = {}
     runs: dict[str, list[Mapping[str, Any]]] = {}
@@ -45,7 +48,7 @@ def rows_by_run(table: Table) -> dict[str, list[Mapping[str, Any]]]:
         if not row.get("backbone"):
             continue
         if settings not in keys:
-            keys[settings] = record_key(row_record(row))
+            keys[settings] = key(row_record(row))
         runs.setdefault(keys[settings], []).append(row)
     return runs
 

@@ -1,0 +1,61 @@
+"""`calprompt figure`: a figure of results, written as PNG, SVG or PDF."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import create_command
+from calprompt.cli.results import filter_pair
+from calprompt.report.figures import FIGURES
+
+EXAMPLES = """\
+  calprompt figure radar experiments/pocket.csv.xz paper/pocket-main --filter tuner=coop --out radar.png
+  calprompt figure reliability runs/pocket paper/pocket-miscalibration --out reliability.pdf
+  calprompt figure margins runs/pocket --split base --out margins.svg
+"""
+OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # given on to the figure, if they were given
+
+
+def add_command(commands: Any) -> None:
+    """Add `figure` to the commands of a parser."""
+    names = "\n".join(f"  {name:<17}{info.title}; from {info.needs}" for name, info in FIGURES.items())
+    parser = create_command(
+        commands,
+        "figure",
+        help="draw a figure of runs or results: reliability, margins, shots, effects, …",
+        description="Draw a figure of results, in the size of a column of a paper, and write it as PNG, SVG or PDF.\n"
+        "Sources are run folders, folders of runs, tables of results, and sweeps that choose runs from them. Without\n"
+        "a sweep, the paper's own one for the figure chooses, if its runs are there.\n\n"
+        f"figures, and what they are made from:\n{names}",
+        examples=EXAMPLES,
+    )
+    parser.set_defaults(command=figure)
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of the figure")
+    add("sources", nargs="+", metavar="SOURCE", help="runs, tables of results, sweeps")
+    add("--out", required=True, metavar="FILE", help="what to write: .png, .svg or .pdf")
+    add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")
+    add("--split", metavar="SPLIT", help="only base, novel or all")
+    add("--metric", metavar="NAME", help="which metric, such as ece, ace or accuracy")
+    add("--methods", nargs="+", metavar="NAME", help="which methods, by the names in the figure and in this order")
+    add("--bins", type=int, metavar="N", help="how many bins")
+    add("--zero-shot", action="store_true", default=None, help="with the untuned model too")
+
+
+def figure(args: argparse.Namespace) -> None:
+    """Draw the figure, write it, and say where it is."""
+    from calprompt.report.figures import draw, figure_info
+    from calprompt.report.figures.selection import filtered
+    from calprompt.report.reliability import check_suffix, save_figure
+    from calprompt.report.sources import read_source
+
+    info = figure_info(args.name)
+    check_suffix(args.out)
+    wanted = dict(filter_pair(text) for text in args.filter)
+    with show_progress() as progress:
+        source = filtered(read_source(*args.sources, usual=info.sweeps, progress=progress), wanted)
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    path = save_figure(draw(args.name, source, **options), args.out)
+    output().print(str(path), markup=False, soft_wrap=True)

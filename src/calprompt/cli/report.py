@@ -1,0 +1,79 @@
+"""`calprompt report`: one HTML page of results, and the check that it is true."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from calprompt.cli.console import output, show_progress
+from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.errors import SettingError
+from calprompt.report.page.settings import ReportSettings
+from calprompt.text import format_size
+
+EXAMPLES = """\
+  calprompt report runs/coop-photos-16shot-seed1-0123456789ab
+  calprompt report runs/main --out report.html
+  calprompt report paper/pocket-main --runs runs/main --calibrators temperature dac
+  calprompt report results.csv.xz --no-figures
+  calprompt report --check report.html
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `report` to the commands of a parser; its defaults are those of `ReportSettings`."""
+    parser = create_command(
+        commands,
+        "report",
+        help="one HTML page of runs, a sweep or a table of results; and whether a page is true",
+        description="Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
+        "mistakes, thresholds, and the commands that make it again. With --check, compute every number\n"
+        "of such a file again from the stored logits and name what differs.",
+        examples=EXAMPLES,
+    )
+    parser.set_defaults(command=report)
+    add = parser.add_argument
+    add("places", nargs="*", metavar="PLACE", help="run folders, folders of runs, sweeps, tables of results")
+    add("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
+    add("--runs", metavar="DIR", help="folder of the runs of a sweep; with --check, where the runs are now")
+    add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the sweeps)")
+    add("--check", metavar="FILE", help="compute all numbers of a report again and compare")
+    add("--tolerance", type=float, default=0.0, metavar="X", help="of --check, in percentage points (default: 0)")
+    add("--quiet", action="store_true", help="show no progress")
+    add_flags(parser, ReportSettings)
+
+
+def report(args: argparse.Namespace) -> None:
+    """Write a page and say where it is; or check one."""
+    if args.check is not None:
+        if args.places:
+            raise SettingError("--check takes one report and no other places; say where its runs are with --runs DIR")
+        _check(args)
+        return
+    settings = ReportSettings(**settings_of(args, ReportSettings))
+    from calprompt.report.page import build_report, write_report
+    from calprompt.report.sources import read_source
+
+    out = Path(args.out).expanduser()
+    with show_progress(args.quiet) as progress:
+        source = read_source(*args.places, out=args.runs, calibrators=args.calibrators, progress=progress)
+        done = build_report(source, settings, near=out.parent, progress=progress)
+        write_report(done, out)
+    console = output()
+    for line in (*done.headline, *done.remarks, *done.notes):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"{out} ({format_size(out.stat().st_size)})", markup=False, soft_wrap=True)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from calprompt.report.check import check_report, require_true
+
+    with show_progress(args.quiet) as progress:
+        checked = check_report(args.check, runs=args.runs, tolerance=args.tolerance, progress=progress)
+    require_true(checked)
+    origin = f"from the stored logits of {checked.from_logits} runs"
+    if checked.from_tables:
+        origin += f"; those of {checked.from_tables} runs, whose folders are not here, from the table of results"
+    line = f"{checked.path} is true: {checked.numbers:,} numbers were computed again, {origin}"
+    output().print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,179 @@
+"""One style for all figures: widths of columns, sizes of text, colours that colour-blind people can tell apart.
+
+Text has its final size when a figure is put into a column without scaling: 3.3 inches (COLUMN), or 6.9 over both
+columns (PAGE). The colours are those of Okabe and Ito; lines and points differ in dashes and markers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from calprompt.text import plural
+
+COLUMN, PAGE = 3.3, 6.9  # inches
+SMALL, NORMAL, LARGE = 6.0, 7.0, 7.5  # points
+INK, FAINT, GRID = "#222222", "#7A7A7A", "#E6E6E6"
+BASE, NOVEL = "#0072B2", "#D55E00"
+SPLIT_COLOURS = {"base": BASE, "novel": NOVEL, "all": "#009E73"}
+SPLIT_MARKERS = {"base": "o", "novel": "^", "all": "s"}
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5B3F8C", "#A0A0A0")
+MARKERS = ("o", "s", "^", "v", "P", "X", "d", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1.2, 1)), (0, (4, 1, 1, 1)), (0, (6, 2)), (0, (2, 2)))
+FONTS = ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]
+RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": FONTS,
+    "font.size": NORMAL,
+    "axes.labelsize": NORMAL,
+    "axes.titlesize": LARGE,
+    "axes.titlepad": 3,
+    "axes.labelpad": 2,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "xtick.major.pad": 2,
+    "ytick.major.pad": 2,
+    "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.5,
+    "legend.labelspacing": 0.3,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "text.color": INK,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one thing looks in all panels of a figure.
+
+    Attributes:
+        color: Of lines, bars and marks.
+        marker: Of points.
+        dash: Of lines.
+    """
+
+    color: str
+    marker: str
+    dash: Any
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """For lines with points."""
+        return {"color": self.color, "marker": self.marker, "linestyle": self.dash}
+
+
+KNOWN = {
+    "cross-entropy": Look("#0072B2", "o", DASHES[1]),
+    "TCPT": Look("#D55E00", "D", DASHES[0]),
+    "zero-shot": Look("#7A7A7A", "s", DASHES[2]),
+}
+
+
+def style() -> Any:
+    """A context in which figures are drawn in this style.
+
+    >>> from matplotlib.figure import Figure
+    >>> with style():
+    ...     axes = Figure().subplots()
+    >>> axes.spines["top"].get_visible()
+    False
+    """
+    return matplotlib.rc_context(RC)
+
+
+def new_figure(width: float = COLUMN, height: float = 2.2) -> Figure:
+    """An empty figure whose parts make room for each other."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each name: that of what is well known, and the next free one for others.
+
+    >>> looks(["TCPT", "MbLS"])["TCPT"].color
+    '#D55E00'
+    """
+    free = [Look(COLOURS[i], MARKERS[i], DASHES[i % len(DASHES)]) for i in range(1, len(COLOURS))]
+    found: dict[str, Look] = {}
+    for name in dict.fromkeys(names):
+        unknown = len([each for each in found if each not in KNOWN])
+        found[name] = KNOWN.get(name, free[unknown % len(free)])
+    return found
+
+
+def add_note(figure: Figure, text: str) -> None:
+    """The line under a figure that says how much it was made from."""
+    width = figure.get_figwidth() * 72 / (0.52 * SMALL)  # characters of a line
+    figure.supxlabel("\n".join(_folded(text, int(width))), fontsize=SMALL, color=FAINT)
+
+
+def add_legend(figure: Figure, axes: Axes | None = None, *, columns: int | None = None, **options: Any) -> None:
+    """A legend above all panels, in as many columns as fit."""
+    axes = axes or figure.axes[0]
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    if columns is None:
+        widest = max(map(len, labels)) * 0.55 * SMALL + 3.2 * SMALL + 6
+        columns = max(1, min(len(labels), int(figure.get_figwidth() * 72 / widest)))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, **options)
+
+
+def sample_text(images: int = 0, runs: int = 0, datasets: int = 0, seeds: int = 0, classes: int = 0) -> str:
+    """What a figure was made from, in words.
+
+    >>> sample_text(images=4500, runs=9, datasets=3, seeds=3)
+    '3 datasets, 3 seeds, 9 runs, 4,500 images'
+    """
+    counts: Mapping[str, int] = {
+        "dataset": datasets,
+        "seed": seeds,
+        "run": runs,
+        "class": classes,
+        "image": images,
+    }
+    return ", ".join(_count(number, what) for what, number in counts.items() if number)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {plural(number, what).partition(' ')[2]}"
+
+
+def _folded(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

@@ -1,0 +1,110 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const root = document.documentElement;
+  const PAGE = 100; // rows that are shown at first
+  const remember = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not allowed here */ } };
+  const recall = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
+
+  // Theme: as the system has it, light, dark.
+  const themes = ["auto", "light", "dark"];
+  const themeButton = document.getElementById("theme");
+  const setTheme = (theme) => {
+    if (theme === "auto") root.removeAttribute("data-theme"); else root.dataset.theme = theme;
+    themeButton.textContent = `Theme: ${theme}`;
+    themeButton.dataset.now = theme;
+  };
+  setTheme(themes.includes(recall("calprompt-theme")) ? recall("calprompt-theme") : "auto");
+  themeButton.hidden = false;
+  themeButton.addEventListener("click", () => {
+    const next = themes[(themes.indexOf(themeButton.dataset.now) + 1) % themes.length];
+    remember("calprompt-theme", next);
+    setTheme(next);
+  });
+
+  // Tables: sort by a column, choose rows, show the first hundred.
+  const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+  const valueOf = (cell) => (Array.isArray(cell) ? (cell.length && cell[0] !== null ? cell[0] : null) : cell);
+  const isThere = (value) => value !== null && value !== "";
+  const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b));
+
+  for (const table of data.tables) {
+    const section = document.getElementById(`table-${table.key}`);
+    const body = section.querySelector("tbody");
+    const rows = [...body.rows].map((element, place) => ({
+      element, place, values: table.rows[place][0].map(valueOf), text: null,
+    }));
+    let order = rows, all = false;
+    const count = section.querySelector(".count");
+    const more = section.querySelector(".more button");
+    const search = section.querySelector("input");
+    const selects = [...section.querySelectorAll("select")];
+
+    const show = () => {
+      const words = (search?.value ?? "").trim().toLowerCase().split(/\s+/).filter(Boolean);
+      const wanted = selects.filter((select) => select.value !== "").map((select) => [Number(select.dataset.column), select.value]);
+      let found = 0;
+      for (const row of order) {
+        let fits = wanted.every(([column, value]) => row.values[column] === value);
+        if (fits && words.length) {
+          row.text ??= row.values.filter((value) => typeof value === "string").join(" ").toLowerCase();
+          fits = words.every((word) => row.text.includes(word));
+        }
+        if (fits) found += 1;
+        row.element.hidden = !fits || (!all && found > PAGE);
+      }
+      const shown = all ? found : Math.min(found, PAGE);
+      count.textContent = shown === rows.length ? `${rows.length} rows` : `${shown} of ${found} rows that fit, ${rows.length} in all`;
+      more.parentElement.hidden = found <= PAGE || all;
+      more.textContent = `Show all ${found} rows`;
+    };
+
+    section.querySelectorAll("thead th").forEach((heading, column) => {
+      const button = heading.querySelector("button");
+      if (!button) return;
+      button.disabled = false;
+      button.addEventListener("click", () => {
+        const rising = heading.getAttribute("aria-sort") !== "ascending";
+        section.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+        heading.setAttribute("aria-sort", rising ? "ascending" : "descending");
+        const there = rows.filter((row) => isThere(row.values[column])); // what is missing comes last either way
+        const sign = rising ? 1 : -1;
+        there.sort((a, b) => sign * compare(a.values[column], b.values[column]) || a.place - b.place);
+        order = [...there, ...rows.filter((row) => !isThere(row.values[column]))];
+        body.replaceChildren(...order.map((row) => row.element));
+        show();
+      });
+    });
+    for (const select of selects) {
+      const column = Number(select.dataset.column);
+      const values = [...new Set(rows.map((row) => row.values[column]))].filter(isThere);
+      for (const value of values.sort(collator.compare)) select.add(new Option(value, value));
+      select.closest("label").hidden = values.length < 2;
+      select.addEventListener("change", show);
+    }
+    search?.addEventListener("input", show);
+    more.addEventListener("click", () => { all = true; show(); body.rows[PAGE]?.querySelector("th, td")?.focus(); });
+    section.querySelector(".tools").hidden = rows.length < 2;
+    show();
+  }
+  addEventListener("beforeprint", () => document.querySelectorAll("details.print").forEach((each) => { each.open = true; }));
+
+  // Figures: the drawing moves into a dialog and back.
+  const dialog = document.getElementById("enlarged");
+  const place = dialog.querySelector(".paper");
+  let home = null;
+  document.querySelectorAll("figure").forEach((figure) => {
+    const button = figure.querySelector("button");
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      home = figure.querySelector(".paper");
+      place.replaceChildren(...home.childNodes);
+      dialog.setAttribute("aria-label", figure.dataset.title);
+      dialog.showModal();
+    });
+  });
+  dialog.addEventListener("close", () => { home?.replaceChildren(...place.childNodes); home = null; });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.querySelector("button").addEventListener("click", () => dialog.close());
+  root.classList.add("js");
+})();

@@ -1,0 +1,89 @@
+"""The figures of a page: reliability diagrams of each dataset, and those of `calprompt figure` that suit the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure as Drawing
+
+from calprompt.errors import CalpromptError
+from calprompt.evaluation.models import PARTS
+from calprompt.evaluation.settings import NONE
+from calprompt.metrics import Predictions
+from calprompt.progress import Progress, silent
+from calprompt.report.figures import FIGURES, draw
+from calprompt.report.page.document import Figure
+from calprompt.report.page.headline import FEW
+from calprompt.report.page.measured import Measurements
+from calprompt.report.page.methods import headline_pairs
+from calprompt.report.page.settings import ReportSettings
+from calprompt.report.page.svg import figure_svg
+from calprompt.report.reliability import reliability_figure, runs_panel
+from calprompt.report.sources import ReportSource
+from calprompt.text import slug
+
+MOST_COLUMNS = 4  # methods in a row of diagrams
+NAMED: Mapping[str, str] = {}
+
+
+def draw_figures(
+    source: ReportSource, measured: Measurements, settings: ReportSettings, progress: Progress = silent
+) -> tuple[list[Figure], list[str]]:
+    """Figures, and why some are not there.
+
+    Args:
+        source: Runs and tables.
+        measured: All results.
+        settings: Of the report.
+        progress: Shows how far it is.
+    """
+    found = [figure for dataset in _closest(measured) if (figure := _reliability(dataset, measured, settings))]
+    notes: list[str] = []
+    wanted = [name for name in NAMED if name in FIGURES and (measured.stored or FIGURES[name].needs == "rows")]
+    for number, name in enumerate(wanted):
+        progress("drawing", number, len(wanted), name)
+        try:
+            drawn = draw(name, source)
+        except CalpromptError as error:
+            notes.append(f"The figure {name!r} is not there: {error}")
+            continue
+        title = FIGURES[name].title
+        found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, f"calprompt figure {name} …"))
+    progress("drawing", len(wanted), len(wanted), "")
+    return found, notes
+
+
+def _closest(measured: Measurements) -> list[str]:
+    """The datasets that have diagrams of their own."""
+    return measured.datasets[:FEW]
+
+
+def _reliability(dataset: str, measured: Measurements, settings: ReportSettings) -> Figure | None:
+    pair = next(iter(headline_pairs(measured.methods)), ())
+    untuned = [method for method in measured.methods if method.is_zero_shot and method.calibrator == NONE]
+    every = [method for method in measured.methods if method.calibrator == NONE]
+    methods = every if len(every) <= MOST_COLUMNS else [*untuned[:1], *(each for each in pair if each not in untuned)]
+    panels: dict[str, dict[str, list[Predictions]]] = {}
+    for split in PARTS:
+        for method in methods:
+            runs = [each.sample for each in measured.where(dataset=dataset, split=split, method=method)]
+            samples = [sample for sample in runs if sample is not None]
+            if samples and len(samples) == len(runs):
+                panels.setdefault(split, {})[method.name] = samples
+    if not panels:
+        return None
+    drawn = reliability_figure(
+        {
+            split: {name: runs_panel(samples, n_bins=settings.bins) for name, samples in of_split.items()}
+            for split, of_split in panels.items()
+        }
+    )
+    caption = (
+        "A bar goes up to how often predictions of a confidence were right. On the dashed line confidence and accuracy "
+        "are equal; hatching is the gap to it. Below is how many predictions have which confidence."
+    )
+    return _figure(f"reliability-{slug(dataset)}", f"Confidence and accuracy on {dataset}", caption, drawn)
+
+
+def _figure(key: str, title: str, caption: str, drawn: Drawing, command: str = "") -> Figure:
+    return Figure(key, title, caption, figure_svg(drawn, key, title), command)

@@ -1,0 +1,225 @@
+"""Results of a page: what every run, model, calibrator and split reached, from stored logits where they are here.
+
+run folder ── logits ── calibrator ── Predictions ── metrics, intervals          numbers are computed here
+row of a table ─────────────────────────────────────────────────────┘            numbers are those of the table
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from calprompt.errors import CalpromptError
+from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.models import StoredModel, stored_models
+from calprompt.evaluation.settings import create_calibrator
+from calprompt.metrics import Predictions, evaluate, metric_info, predictions
+from calprompt.metrics.binomial import share_interval
+from calprompt.progress import Progress, silent
+from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
+from calprompt.report.page.methods import Method, methods_of, ordered
+from calprompt.report.page.settings import ReportSettings
+from calprompt.report.sources import ReportSource
+from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+
+METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
+MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
+ABOUT = {
+    "accuracy": "share of right predictions, percent",
+    "ece": "expected calibration error: mean gap between confidence and accuracy over bins of equal width, percent",
+    "ace": "adaptive calibration error: the same over bins with equally many images, percent",
+    "weighted_mce": "largest gap of a bin, weighted with its share of the images, as published tables have it, percent",
+    "nll": "negative log likelihood",
+    "confidence_gap": "mean confidence minus accuracy, percentage points; above 0 is over-confident",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One run, model, calibrator and split.
+
+    Attributes:
+        row: Of the table of results.
+        method: What it is of.
+        runs: Places of its runs in `Report.runs`; several, if they have the same untuned model and images.
+        numbers: By metric.
+        sample: What was predicted; None if the logits are not here.
+    """
+
+    row: Mapping[str, Any]
+    method: Method
+    runs: tuple[int, ...]
+    numbers: Mapping[str, Number]
+    sample: Predictions | None = None
+
+    @property
+    def dataset(self) -> str:
+        return str(self.row.get("dataset"))
+
+    @property
+    def split(self) -> str:
+        return str(self.row.get("split"))
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.method.is_zero_shot else self.row.get("seed")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run whose logits are here.
+
+    Attributes:
+        run: Its folder as it was read.
+        models: The tuned and the zero-shot one.
+    """
+
+    run: Run
+    models: Mapping[str, StoredModel]
+
+    @cached_property
+    def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Class names and image names by split."""
+        _, metadata = read_run_tensors(self.run.folder, LOGITS, self.run.record)
+        return metadata["class_names"], metadata.get("image_names", {})
+
+    def sample(self, model: str, calibrator: str, split: str) -> Predictions:
+        """What was predicted, under a calibrator fitted on the run's validation images.
+
+        Raises:
+            CalpromptError: if the calibrator cannot be fitted or applied.
+        """
+        stored, fitted = self.models[model], create_calibrator(calibrator)
+        if fitted.learns:
+            if stored.val is None:
+                raise CalpromptError(f"{self.run.folder} has no validation images to fit {calibrator} on")
+            fitted.fit(stored.val)
+        record = stored.tests[split]
+        return predictions(fitted(record), record.given("labels"), from_logits=True)
+
+
+@dataclass
+class Measurements:
+    """Everything that tables of a page are made of.
+
+    Attributes:
+        runs: Identities of all runs.
+        resamples: How often images are drawn for intervals; 0 if there are too many results for that.
+        results: In the order of the table of results.
+        stored: Runs whose logits are here, by their place in `runs`.
+    """
+
+    runs: list[RunIdentity]
+    resamples: int
+    results: list[Result] = field(default_factory=list)
+    stored: dict[int, StoredRun] = field(default_factory=dict)
+
+    @property
+    def methods(self) -> list[Method]:
+        """The untuned model, then by tuner the plain one and the others, in the order in which they come."""
+        return ordered(result.method for result in self.results)
+
+    @property
+    def datasets(self) -> list[str]:
+        return list(dict.fromkeys(result.dataset for result in self.results))
+
+    def where(self, **wanted: Any) -> list[Result]:
+        """Results with some attributes, such as method=…, dataset=…, split=…"""
+        return [each for each in self.results if all(getattr(each, name) == value for name, value in wanted.items())]
+
+
+def metric_columns() -> tuple[Column, ...]:
+    """The columns of the metrics that tables have."""
+    columns = []
+    for name in METRICS:
+        info = metric_info(name)
+        label = "MCE" if name == "weighted_mce" else info.label
+        kind = PERCENT if info.unit == "%" else PLAIN
+        columns.append(Column(name, label, kind, ABOUT[name], signed=info.signed))
+    return tuple(columns)
+
+
+def measure(
+    source: ReportSource, runs: Sequence[RunIdentity], settings: ReportSettings, progress: Progress = silent
+) -> Measurements:
+    """Measure all results of a source.
+
+    Args:
+        source: Runs and tables.
+        runs: The identities of all runs of the source.
+        settings: Of the report.
+        progress: Shows how far it is.
+    """
+    rows = source.measured.sorted().rows
+    known = {(run.name, run.fingerprint): place for place, run in enumerate(runs)}
+    found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0)
+    intervals = _Intervals(settings, found.resamples)
+    alike: dict[tuple[Any, ...], int] = {}
+    for number, (row, method) in enumerate(zip(rows, methods_of(rows), strict=True)):
+        progress("measuring", number, len(rows), str(row.get("run") or ""))
+        place = known[str(row.get("run")), str(row.get("fingerprint"))]
+        sample, numbers = None, _table_numbers(row)
+        run = source.run_of.get(str(row.get("run")))
+        if run is not None and numbers["accuracy"].value is not None:
+            if place not in found.stored:
+                found.stored[place] = StoredRun(run, stored_models(run))
+            full = found.stored[place].sample(str(row["model"]), method.calibrator, str(row["split"]))
+            numbers = intervals(full, str(row["split"]))
+            sample = full if found.resamples else _slim(full)
+        result = Result(row, method, (place,), numbers, sample)
+        key = (method, result.dataset, result.split, row.get("template"), tuple(numbers.values()))
+        if method.is_zero_shot and key in alike:  # the same model on the same images, in another run
+            first = found.results[alike[key]]
+            found.results[alike[key]] = Result(first.row, method, (*first.runs, place), numbers, first.sample)
+        else:
+            alike[key] = len(found.results)
+            found.results.append(result)
+    progress("measuring", len(rows), len(rows), "")
+    return found
+
+
+def _table_numbers(row: Mapping[str, Any]) -> dict[str, Number]:
+    """Numbers of a row of a table; the accuracy has an interval, because the number of images is known."""
+    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in METRICS}
+    gap = row.get("confidence_gap")
+    if gap is None and row.get("mean_confidence") is not None and row.get("accuracy") is not None:
+        numbers["confidence_gap"] = Number(row["mean_confidence"] - row["accuracy"])
+    accuracy, images = row.get("accuracy"), row.get("images")
+    if accuracy is not None and images:
+        numbers["accuracy"] = Number(accuracy, *share_interval(round(accuracy * images), images))
+    return numbers
+
+
+class _Intervals:
+    """Metrics with intervals; those of equal predictions, such as zero-shot's in every run, are computed once."""
+
+    def __init__(self, settings: ReportSettings, resamples: int) -> None:
+        self.settings, self.resamples = settings, resamples
+        self.known: dict[bytes, dict[str, Number]] = {}
+
+    def __call__(self, sample: Predictions, split: str) -> dict[str, Number]:
+        arrays = (sample.probs, sample.labels, sample.log_likelihood)
+        key = hashlib.sha256(split.encode() + b"".join(array.tobytes() for array in arrays)).digest()
+        if key not in self.known:
+            values = evaluate(sample, names=METRICS, n_bins=self.settings.bins)
+            ends: Mapping[str, tuple[float, float]] = {}
+            if self.resamples:
+                ends = bootstrap_intervals(
+                    sample,
+                    names=METRICS,
+                    n_bins=self.settings.bins,
+                    resamples=self.resamples,
+                    seed=(self.settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws
+                )
+            else:
+                ends = {"accuracy": share_interval(int(sample.correct.sum()), len(sample.labels))}
+            self.known[key] = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
+        return self.known[key]
+
+
+def _slim(sample: Predictions) -> Predictions:
+    """The same predictions with the largest probability alone, which is all that most tables need."""
+    return Predictions(sample.confidence[:, None], sample.labels, sample.predicted, sample.log_likelihood)

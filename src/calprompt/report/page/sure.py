@@ -1,0 +1,176 @@
+"""How often it is right when it says that it is sure: what the headline rests on.
+
+    level       the highest of 90, 80, … 50 % at which there are enough predictions to tell
+    sure        predictions with at least that confidence
+    right       how many of them are right, of 100
+
+The interval over images and seeds is that of `calprompt.report.comparison`: images are drawn again, the same for both
+methods, and so are seeds. With many datasets the interval is over datasets instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calprompt.errors import DataError
+from calprompt.evaluation.bootstrap import percentile_interval, resample_counts
+from calprompt.metrics import Predictions
+from calprompt.metrics.inputs import Floats
+from calprompt.report.comparison import seed_weights
+from calprompt.report.page.document import COUNT, PERCENT, POINTS, Cell, Column, Number, Row, Table
+from calprompt.report.page.measured import Measurements
+from calprompt.report.page.methods import Method, headline_pairs
+from calprompt.report.page.settings import ReportSettings
+
+LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
+ENOUGH = 30  # predictions of a run that are as sure as that
+SPLITS = {"novel": "on classes it never saw", "all": "on its test images", "base": "on the classes it was tuned on"}
+
+
+@dataclass(frozen=True)
+class SureSide:
+    """What one method reaches when it is sure.
+
+    Attributes:
+        predictions: How many there are, of all images and seeds.
+        sure: How many of them are as sure as that.
+        confidence: Mean confidence of these.
+        right: Share of them that is right, with its interval.
+        runs: Of which runs.
+    """
+
+    predictions: int
+    sure: int
+    confidence: float
+    right: Number
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SureShare:
+    """What two methods reach on one dataset and split when they are sure.
+
+    Attributes:
+        dataset: Which.
+        split: Which.
+        level: From which confidence on.
+        methods: The plain one and the other.
+        sides: Of each of them.
+        difference: The second share of right predictions minus the first.
+    """
+
+    dataset: str
+    split: str
+    level: float
+    methods: tuple[Method, Method]
+    sides: tuple[SureSide, SureSide]
+    difference: Number
+
+
+def sure_shares(measured: Measurements, settings: ReportSettings) -> list[SureShare]:
+    """For every pair of the headline, dataset and split whose logits are here.
+
+    Args:
+        measured: All results.
+        settings: Of the report.
+    """
+    found = []
+    for pair in headline_pairs(measured.methods):
+        for dataset in measured.datasets:
+            for split in SPLITS:
+                share = _share(measured, pair, dataset, split, settings)
+                if share is not None:
+                    found.append(share)
+    return found
+
+
+def _share(
+    measured: Measurements, pair: tuple[Method, Method], dataset: str, split: str, settings: ReportSettings
+) -> SureShare | None:
+    chosen = tuple(measured.where(method=method, dataset=dataset, split=split) for method in pair)
+    if not pair[0].is_zero_shot:  # which has no seeds
+        shared = {each.seed for each in chosen[0]} & {each.seed for each in chosen[1]}
+        chosen = tuple([each for each in results if each.seed in shared] for results in chosen)
+    samples = [[each.sample for each in results if each.sample is not None] for results in chosen]
+    if not all(samples) or list(map(len, samples)) != list(map(len, chosen)):
+        return None
+    level = next((level for level in LEVELS if all(_is_enough(runs, level) for runs in samples)), None)
+    if level is None:
+        return None
+    shares = _resampled(samples, level, settings, split)
+    sides = []
+    for results, runs, values in zip(chosen, samples, shares, strict=True):
+        sure = np.concatenate([run.confidence[run.confidence >= level] for run in runs])
+        places = tuple(sorted({run for each in results for run in each.runs}))
+        total = sum(len(run.labels) for run in runs)
+        sides.append(SureSide(total, len(sure), float(sure.mean()), _number(values), places))
+    return SureShare(dataset, split, level, pair, (sides[0], sides[1]), _number(shares[1] - shares[0]))
+
+
+def _number(values: Floats) -> Number:
+    """The first value, with the interval of the others."""
+    return Number(float(values[0]), *(percentile_interval(values[1:], 0.95) if len(values) > 1 else ()))
+
+
+def _is_enough(runs: Sequence[Predictions], level: float) -> bool:
+    return bool(np.mean([(run.confidence >= level).sum() for run in runs]) >= ENOUGH)
+
+
+def _resampled(
+    methods: Sequence[Sequence[Predictions]], level: float, settings: ReportSettings, split: str
+) -> list[Floats]:
+    """Share of right predictions among sure ones, of each method: of the sample itself, then of the resamples."""
+    n = len(methods[0][0].labels)
+    if any(len(run.labels) != n for runs in methods for run in runs):
+        raise DataError("methods were not evaluated on the same images")
+    seeds = max(len(runs) for runs in methods)
+    rng = np.random.default_rng((settings.seed, *b"sure", *split.encode()))
+    weights = seed_weights(seeds, settings.bootstrap, rng)  # [seeds, 1 + resamples]
+    ones = [np.ones((1, n), dtype=np.int64)]
+    parts = [*ones, *(resample_counts(rng, n, settings.bootstrap) if settings.bootstrap else ())]
+    found = []
+    for runs in methods:
+        sure = np.stack([run.confidence >= level for run in runs]).astype(np.float64)  # [seeds, N]
+        right = sure * np.stack([run.correct for run in runs])
+        counted, hits = (np.concatenate([x @ part.T for part in parts], axis=1) for x in (sure, right))
+        own = weights if len(runs) == seeds else np.ones((1, weights.shape[1]))
+        total = (own * counted).sum(axis=0)
+        found.append(np.divide((own * hits).sum(axis=0), total, out=np.zeros_like(total), where=total > 0))
+    return found
+
+
+def sure_table(shares: Sequence[SureShare]) -> Table | None:
+    """What the headline rests on, for all splits.
+
+    Args:
+        shares: Of all datasets and splits.
+    """
+    if not shares:
+        return None
+    rows = []
+    for share in shares:
+        for place, (method, side) in enumerate(zip(share.methods, share.sides, strict=True)):
+            cells: list[Cell] = [share.dataset, share.split, method.name, f"{100 * share.level:.0f} %"]
+            cells += [Number(side.sure), Number(side.predictions)]
+            cells += [Number(side.confidence), side.right, share.difference if place else Number(None)]
+            rows.append(Row(tuple(cells), side.runs))
+    columns = (
+        Column("dataset", "dataset"),
+        Column("split", "classes"),
+        Column("method", "method"),
+        Column("level", "at least", about="predictions with this confidence or more are counted"),
+        Column("sure", "so sure", COUNT, "predictions that are as sure as that, of all seeds together"),
+        Column("predictions", "of", COUNT, "all predictions: images times seeds"),
+        Column("confidence", "says on average", PERCENT, "mean confidence of these predictions, percent"),
+        Column("right", "is right", PERCENT, "share of these predictions that is right, percent"),
+        Column("difference", "difference", POINTS, "share that is right, minus that of the row above, points"),
+    )
+    caption = (
+        "Of the predictions that are at least so sure, how many are right? The level is the highest of 90, 80, … 50 % "
+        f"at which a run has at least {ENOUGH} predictions. Below a number is its 95 % interval over test images and "
+        "seeds. If a model says less than it is right, it is too modest; if it says more, it is over-confident."
+    )
+    return Table("sure", "When it says that it is sure", caption, columns, tuple(rows), ("dataset", "split", "method"))

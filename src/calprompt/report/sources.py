@@ -1,0 +1,274 @@
+"""What a table, figure or page is made of: run folders, folders of runs, tables of results, and sweeps that choose.
+
+    runs/coop-photos-…            a run                         rows and stored logits
+    runs/pocket-main              a folder of runs              rows, stored logits, and what is missing
+    results.csv[.xz], .parquet    a table of results            rows
+    paper/pocket-main, grid.yaml  a sweep                       chooses its runs from all of the others
+
+Several places are one source: the same run may be in more than one of them, if its numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import NotFoundError, SettingError
+from calprompt.progress import Progress, silent
+from calprompt.registry import unknown
+from calprompt.runs.folder import RECORD, Run, load_run
+from calprompt.sweep.collecting import results, run_results, setting_columns
+from calprompt.sweep.expansion import record_key
+from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
+from calprompt.sweep.journal import read_journals
+from calprompt.sweep.merging import merge_tables
+from calprompt.sweep.result_table import Table, read_table
+from calprompt.sweep.selecting import rows_by_run
+from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
+from calprompt.text import plural
+
+ELSEWHERE = {"root": None, "device": "cpu"}  # settings that are other on every machine
+SWEEPS = (".yaml", ".yml")
+TABLES = (".csv", ".xz", ".parquet")
+KINDS = (
+    "a run folder, a folder of runs, a table of results (.csv, .csv.xz, .parquet) or a sweep (a .yaml file, or a name "
+    f"such as {PACKAGE}/pocket-main)"
+)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A planned run, or an evaluation of it on other data, that has no result.
+
+    Attributes:
+        title: What it is, in a line.
+        status: failed, damaged, missing, running or interrupted.
+        reason: Why, if that is known.
+        row: Of the table: its settings, and its folder's name if it has one.
+    """
+
+    title: str
+    status: str
+    reason: str | None
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """Results, and where they are from.
+
+    Attributes:
+        title: Names of the places, in a line.
+        table: All rows; a run without results has a row with its status, without `model` and metrics.
+        folders: Of the finished runs among them that are here, in the order of the places.
+        sweeps: Those that chose the runs; all runs of the places, if there are none.
+        places: As they were given.
+    """
+
+    title: str
+    table: Table
+    folders: tuple[Path, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    places: tuple[str, ...] = ()
+
+    @cached_property
+    def measured(self) -> Table:
+        """The rows with results: one per run, model, calibrator and split."""
+        rows = tuple(row for row in self.table.rows if row.get("model") is not None)
+        return Table(rows, self.table.source, self.table.decimals)
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The finished runs whose folders are here, read when they are asked for; `stored_models` has their logits.
+
+        Raises:
+            DamagedFileError: if a file of a run is not what was written.
+        """
+        return tuple(map(load_run, self.folders))
+
+    @cached_property
+    def run_of(self) -> dict[str, Run]:
+        """The runs by the name that they have in the column `run` of the table."""
+        return {run.folder.name: run for run in self.runs}
+
+    @cached_property
+    def unfinished(self) -> tuple[Unfinished, ...]:
+        """Everything planned that has no result."""
+        rows = (row for row in self.table.rows if row.get("model") is None and row.get("status") != FINISHED)
+        return tuple(Unfinished(_title(row), str(row["status"]), row.get("reason"), row) for row in rows)
+
+    def filter(self, **wanted: str) -> ReportSource:
+        """The same source with the rows that have some values, as `Table.filter` finds them.
+
+        Args:
+            **wanted: Column -> value, such as tuner="coop".
+
+        Raises:
+            NotFoundError: if there is no such row.
+        """
+        table = self.table.filter(**wanted)
+        if not table.rows:
+            shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            raise NotFoundError(f"{self.title} has no row with {shown}")
+        names = {row.get("run") for row in table.rows}
+        return replace(self, table=table, folders=tuple(each for each in self.folders if each.name in names))
+
+    @property
+    def failed(self) -> tuple[Unfinished, ...]:
+        """What was tried and has no result."""
+        return tuple(each for each in self.unfinished if each.status in (FAILED, DAMAGED))
+
+    @property
+    def missing(self) -> tuple[Unfinished, ...]:
+        """What was not tried yet, is being worked on, or was interrupted."""
+        return tuple(each for each in self.unfinished if each.status not in (FAILED, DAMAGED))
+
+
+def read_source(
+    *places: str | Path,
+    out: str | Path | None = None,
+    usual: Sequence[str] = (),
+    calibrators: Sequence[str] | None = None,
+    progress: Progress = silent,
+) -> ReportSource:
+    """Read results from wherever they are.
+
+    Args:
+        *places: Run folders, folders of runs, tables of results, and sweeps, in any order. With a sweep, only its runs
+            count, and those of its runs that are nowhere are rows with the status missing.
+        out: Folder of runs, as `calprompt sweep --out` has it; one more place.
+        usual: Names of sweeps. If no place is a sweep, the one of these chooses that the places have most runs of; and
+            none, if they have no run of any.
+        calibrators: What to measure stored logits with; those of the sweeps, unless given.
+        progress: Shows how far it is.
+
+    Returns:
+        The rows of all places, the runs whose folders are here, and what is missing.
+
+    Raises:
+        CalpromptError: if a place is not there or is nothing of these, or two places disagree about a run.
+
+    >>> source = read_source("experiments/pocket.csv.xz", "paper/pocket-moments")
+    >>> source.title, len(source.sweeps[0].cells), len(source.missing), source.runs
+    ('pocket.csv.xz, pocket-moments', 18, 0, ())
+    """
+    given = [str(place) for place in (*places, *([] if out is None else [out]))]
+    if not given:
+        raise SettingError(f"a report needs at least one place with results: {KINDS}")
+    kinds = {place: _kind(place) for place in given}
+    sweeps = tuple(read_sweep(place) for place, kind in kinds.items() if kind == "sweep")
+    if len(sweeps) == len(kinds):
+        raise SettingError(
+            f"{given[0]} is a grid of runs, and it is not said where their results are; give out=FOLDER of its runs, "
+            "or a table of results beside it"
+        )
+    candidates = () if sweeps else tuple(map(read_sweep, usual))
+    tables: list[Table] = []
+    folders: list[Path] = []
+    for place, kind in kinds.items():
+        path = Path(place).expanduser()
+        if kind == "table":
+            tables.append(read_table(path))
+        elif kind == "run":
+            specs = _calibrators(path.parent, (*sweeps, *candidates), calibrators)
+            tables.append(run_results(path, calibrators=specs))
+            folders.append(path)
+        elif kind == "folder":
+            specs = _calibrators(path, (*sweeps, *candidates), calibrators)
+            tables.append(results(path, calibrators=specs, progress=progress))
+            folders += [found.run.folder for found in run_folders(path) if found.status == FINISHED]
+    grouped = [(rows_by_run(table, _key), table) for table in tables] if sweeps or candidates else []
+    if candidates:
+        sweeps = _most_run(candidates, {key for runs, _ in grouped for key in runs})
+    if sweeps:
+        cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
+        tables = [_chosen(runs, table, cells) for runs, table in grouped]
+        folders = [folder for folder in folders if _key(load_run(folder).record["config"]) in cells]
+    table = merge_tables(tables) if len(tables) > 1 else tables[0].sorted()
+    if sweeps:
+        table = _completed(table, sweeps)
+    named = {row.get("run") for row in table.rows if row.get("model") is not None}
+    folders = list({folder.resolve(): folder for folder in folders}.values())
+    shown = ", ".join(Path(place).name.removesuffix(".yaml") or place for place in given)
+    here = tuple(folder for folder in folders if folder.name in named)
+    return ReportSource(shown, table, here, sweeps, tuple(given))
+
+
+def _kind(place: str) -> str:
+    """run, folder, table or sweep."""
+    path = Path(place).expanduser()
+    if place in available() or path.suffix in SWEEPS:
+        return "sweep"
+    if path.suffix in TABLES and not path.is_dir():
+        return "table"
+    if (path / RECORD).is_file():
+        return "run"
+    if path.is_dir():
+        if any(path.glob(f"*/{RECORD}")) or read_journals(path):
+            return "folder"
+        inner = sorted({found.parent.parent for found in path.glob(f"*/*/{RECORD}")})
+        hint = f"; there are some in {', '.join(map(str, inner[:3]))}" if inner else ""
+        raise NotFoundError(f"there are no runs in {path}{hint}")
+    if place.startswith(f"{PACKAGE}/"):
+        raise unknown("sweep", place, available())
+    if path.exists():
+        raise SettingError(f"{place} is not {KINDS}")
+    raise NotFoundError(f"there is nothing at {place}; expected {KINDS}")
+
+
+def _calibrators(out: Path, sweeps: Sequence[Sweep], given: Sequence[str] | None) -> list[str]:
+    """What to measure runs of a folder with: what was asked for, or what the sweeps have, there and here."""
+    if given is not None:
+        return list(given)
+    found = [spec for journal in read_journals(out) for spec in journal.calibrators]
+    return list(dict.fromkeys([*found, *(spec for sweep in sweeps for spec in sweep.calibrators)]))
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    """What a run is found by: all settings but where its images lie and where it was computed."""
+    return record_key({**record, **ELSEWHERE})
+
+
+def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]:
+    """Of some sweeps the one that most runs are there of; none, if there are none of any."""
+    counts = [len({_key(cell.record) for cell in sweep.cells} & there) for sweep in candidates]
+    most = max(counts)
+    return (candidates[counts.index(most)],) if most else ()
+
+
+def _chosen(runs: Mapping[str, Sequence[Mapping[str, Any]]], table: Table, keys: Iterable[str]) -> Table:
+    """The rows of some runs of a table."""
+    return Table(tuple(row for key in keys for row in runs.get(key, ())), table.source, table.decimals)
+
+
+def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:
+    """The rows in the order of the sweeps; a run that has none gets one that says so."""
+    runs = rows_by_run(table, _key)
+    cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
+    rows: list[Mapping[str, Any]] = []
+    for key, cell in cells.items():
+        rows += _identified(runs.get(key, ())) or [{"status": MISSING, **setting_columns(cell.record)}]
+    if not any(row.get("model") is not None for row in rows):
+        names = ", ".join(sweep.name for sweep in sweeps)
+        raise NotFoundError(f"{table.source} has no result of the {plural(len(cells), 'run')} of {names}")
+    return Table(tuple(rows), table.source, table.decimals)
+
+
+def _identified(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of one run; those of a table that does not say which run give way to those of one that does."""
+    places = [tuple(row.get(name) for name in ("model", "calibrator", "split")) for row in rows]
+    known = {place for place, row in zip(places, rows, strict=True) if row.get("fingerprint")}
+    return [row for place, row in zip(places, rows, strict=True) if row.get("fingerprint") or place not in known]
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    """What a row is of: tuner, loss, data, shots and seed; or the name of the folder, if nothing else is known."""
+    words = [str(row[name]) for name in ("tuner", "loss") if row.get(name) is not None]
+    words += [str(row.get("dataset") or row["data"])] if row.get("dataset") or row.get("data") else []
+    words += [plural(row["shots"], "shot")] if row.get("shots") is not None else []
+    words += [f"seed {row['seed']}"] if row.get("seed") is not None else []
+    words += [f"on {row['split']}"] if row.get("split") else []
+    return ", ".join(words) or str(row.get("run"))

@@ -1,0 +1,218 @@
+"""Methods down, grouped by tuner; datasets across, and their average: the layout of the paper's Tables 1 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from calprompt.errors import NotFoundError
+from calprompt.report.published import (
+    AVERAGE,
+    OTHER_BACKBONE,
+    Key,
+    published_table,
+    same_backbone,
+    variance_verdict,
+    verdict,
+)
+from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.names import (
+    VANILLA,
+    ZERO_SHOT,
+    backbone_label,
+    dataset_label,
+    method_label,
+    metric_measure,
+    tuner_label,
+)
+from calprompt.report.tables.options import HARMONIC, TableOptions
+from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
+from calprompt.report.tables.statistics import (
+    BySeed,
+    average,
+    mean_number,
+    only_context,
+    paired_difference,
+    variance_number,
+    with_published,
+)
+from calprompt.report.tables.values import SHARED, Group, Place, Values
+
+
+def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
+    """The table of one split.
+
+    Args:
+        definition: Which table.
+        values: Results by their place.
+        split: base, novel, all or harmonic.
+        options: What is different from the paper's.
+
+    Raises:
+        NotFoundError: if the results have nothing of the split.
+    """
+    return _DatasetTable(definition, values, split, options).build()
+
+
+class _DatasetTable:
+    def __init__(self, definition: TableDefinition, values: Values, split: str, options: TableOptions) -> None:
+        self.definition, self.values, self.split, self.options = definition, values, split, options
+        self.measures = [self._measure(name) for name in options.metrics or definition.metrics]
+
+    def build(self) -> PaperTable:
+        if not self.datasets:
+            found = sorted({place.split for place in self.values.rows})
+            raise NotFoundError(f"there are no results on {self.split} classes, but on {', '.join(found) or 'none'}")
+        lines = [line for group in self.groups for line in self._group_lines(group)]
+        most = max((len(number.seeds) for line in lines for number in line.numbers), default=0)
+        lines = [replace(line, numbers=tuple(_lacking(each, most) for each in line.numbers)) for line in lines]
+        return PaperTable(
+            self.definition.name,
+            self.split,
+            self.definition.title.format(split=self.split),
+            "method",
+            tuple(self._columns()),
+            tuple(lines),
+            tuple(self._notes(most)),
+            self.options.spread and self.definition.statistic == "mean",
+        )
+
+    @cached_property
+    def published(self) -> Mapping[Key, float]:
+        """What the paper has in this table; nothing unless it was asked for."""
+        return published_table(self.definition.published.get(self.split, "")) if self.options.published else {}
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        splits = ("base", "novel") if self.split == HARMONIC else (self.split,)
+        return list(dict.fromkeys(place.dataset for place in self.values.rows if place.split in splits))
+
+    @cached_property
+    def others(self) -> list[str]:
+        """Datasets that only the paper has."""
+        found = dict.fromkeys(key[-1] for key in self.published if key[-1] != AVERAGE)
+        return [name for name in found if name not in self.datasets]
+
+    @property
+    def same_datasets(self) -> bool:
+        """Whether the paper's average is over the same datasets as ours."""
+        return set(self.datasets) == {key[-1] for key in self.published} - {AVERAGE}
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        found = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
+        return [*found, *self.values.groups]
+
+    def _columns(self) -> list[Column]:
+        columns = [Column((dataset_label(name),)) for name in self.datasets]
+        columns.append(Column(("Avg",), "average"))
+        if self.options.difference:
+            columns.append(Column(("Avg - plain",), "difference"))
+        columns += [Column((dataset_label(name),)) for name in self.others]
+        if self.published and not self.same_datasets:
+            columns.append(Column(("Avg, paper",), "average"))
+        return columns
+
+    def _measure(self, name: str) -> Measure:
+        measure = metric_measure(name)
+        if self.definition.statistic == "variance":
+            return replace(measure, label=f"Var. {measure.label}", better="lower", scale=measure.scale)
+        if self.split == HARMONIC:
+            return replace(measure, label=f"H {measure.label}" if name == "accuracy" else f"mean {measure.label}")
+        return measure
+
+    def _methods(self, group: Group) -> list[str]:
+        """Of a group: those of the paper in its order, then other losses; of the paper only if there is a result or
+        published numbers are wanted."""
+        there = self.values.methods(group)
+        if self.options.methods:
+            return [name for name in self.options.methods if name in there]
+        tuner = group[0] or ZERO_SHOT
+        wanted = [name for name in self.definition.methods if name in there or self._is_published(tuner, name)]
+        extra = [name for name in there if name not in wanted and "," not in name and name not in _CALIBRATED]
+        return [*wanted, *(name for name in extra if name != ZERO_SHOT or ZERO_SHOT in self.definition.methods)]
+
+    def _is_published(self, tuner: str, method: str) -> bool:
+        return any(key[2] == tuner and key[3] == method for key in self.published)
+
+    def _group_lines(self, group: Group) -> list[Line]:
+        tuner, backbone = group
+        name = tuner_label(tuner) if tuner else ""
+        if backbone:
+            name = f"{name}, {backbone_label(backbone)}"
+        return [
+            Line(name, method_label(method, tuner), self._numbers(group, method, measure), measure)
+            for method in self._methods(group)
+            for measure in self.measures
+        ]
+
+    def _numbers(self, group: Group, method: str, measure: Measure) -> tuple[Number, ...]:
+        by_seed = [self._by_seed(group, method, name, measure) for name in self.datasets]
+        is_variance = self.definition.statistic == "variance"
+        numbers = [variance_number(each) if is_variance else mean_number(each) for each in by_seed]
+        total = average(numbers, by_seed)
+        if is_variance:
+            total = Number(total.value)
+        row = [self._beside(n, group, method, measure, d) for n, d in zip(numbers, self.datasets, strict=True)]
+        row.append(self._beside(total, group, method, measure, AVERAGE) if self.same_datasets else total)
+        if self.options.difference:
+            plain = [self._by_seed(group, VANILLA, name, measure) for name in self.datasets]
+            comparable = method not in (VANILLA, ZERO_SHOT) and not is_variance
+            row.append(paired_difference(by_seed, plain) if comparable else Number())
+        row += [self._beside(Number(), group, method, measure, name) for name in self.others]
+        if self.published and not self.same_datasets:
+            row.append(self._beside(Number(), group, method, measure, AVERAGE))
+        return tuple(row)
+
+    def _by_seed(self, group: Group, method: str, dataset: str, measure: Measure) -> BySeed:
+        values = self.values.seeds(Place(group, method, dataset, self.split), measure.name)
+        return {seed: measure.scale * value for seed, value in values.items()}
+
+    def _beside(self, number: Number, group: Group, method: str, measure: Measure, dataset: str) -> Number:
+        if not self.published:
+            return number
+        metric = f"{measure.name}_variance" if self.definition.statistic == "variance" else measure.name
+        tuner = ZERO_SHOT if method == ZERO_SHOT else group[0]
+        ours = self._backbone(group)
+        for backbone in dict.fromkeys(key[1] for key in self.published):
+            if group[1] and not same_backbone(group[1], backbone):
+                continue
+            value = self.published.get((self.split, backbone, tuner, method, metric, dataset))
+            judge = variance_verdict if self.definition.statistic == "variance" else verdict
+            return with_published(
+                number, value, judge if same_backbone(ours, backbone) else only_context(OTHER_BACKBONE)
+            )
+        return number
+
+    def _backbone(self, group: Group) -> str:
+        """That the results of a group are of."""
+        rows = (row for place, seeds in self.values.rows.items() if place.group == group for row in seeds.values())
+        return str(next(rows, {}).get("backbone", ""))
+
+    def _notes(self, most: int) -> list[str]:
+        variance = self.definition.statistic == "variance"
+        what = f"variance over {most} seeds (n - 1)" if variance else f"mean of {most} seeds"
+        plain = [measure.label for measure in self.measures if measure.scale == 1]
+        unit = f"per cent, but for {' and '.join(plain)}" if plain else "per cent"
+        notes = [f"{unit}; {what if most > 1 else 'one seed'}; - has no result"]
+        if variance:
+            notes = [f"{what}, in squared per cent; the average is that of the variances; - has no result"]
+        if self.options.spread and not variance and most > 1:
+            notes.append("± standard deviation over seeds")
+        if self.options.difference:
+            notes.append(
+                f"Avg - plain: paired difference to cross-entropy, mean over {len(self.datasets)} datasets "
+                "[95 % interval with datasets as units]; * excludes 0"
+            )
+        if self.split == HARMONIC:
+            notes.append("H: harmonic mean of base and novel accuracy; mean: of the errors on base and novel classes")
+        return notes
+
+
+_CALIBRATED = {"temperature", "dac"}
+
+
+def _lacking(number: Number, most: int) -> Number:
+    """A mean of fewer seeds than others is marked."""
+    return replace(number, lacking=most - len(number.seeds)) if 0 < len(number.seeds) < most else number

@@ -1,0 +1,156 @@
+"""Tables as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from calprompt.evaluation.tables import csv_bytes
+from calprompt.report.tables.cell_text import PUBLISHED, all_notes, cell_text, has_published, published_text
+from calprompt.report.tables.paper_table import Line, PaperTable
+
+CSV = ("table", "split", "group", "method", "metric", "column", "value", "spread", "seeds", "low", "high")
+MARKDOWN = {1: "**{}**", 2: "<u>{}</u>"}
+LATEX = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
+SPECIAL = re.compile(r"[&%$#_{}~^\\]")
+ESCAPES = {"~": r"$\sim$", "^": r"\^{}", "\\": r"\textbackslash{}"}
+SIGNS = {"±": r"{\scriptsize$\pm$}", "≠": r"$\neq$", "†": r"$^\dagger$"}
+
+
+def to_markdown(table: PaperTable) -> str:
+    """The table in Markdown, with a heading line, groups as bold lines, and its notes below.
+
+    Args:
+        table: Any table.
+    """
+    heads = [" ".join(column.headings) for column in table.columns]
+    stub = [table.stub, *([""] if table.has_measures else [])]
+    lines = [f"**{table.title}**", "", _row([*stub, *heads])]
+    lines.append(_row([*("---" for _ in stub), *("---:" for _ in heads)]))
+    for group, members in table.groups:
+        if group and len(table.groups) > 1:
+            lines.append(_row([f"**{_bars(group)}**", *("" for _ in (*stub[1:], *heads))]))
+        lines += [_row(cells) for cells in _cells(table, members, MARKDOWN, _bars)]
+    return "\n".join([*lines, "", *(f"{note}." for note in map(_bars, all_notes(table))), ""])
+
+
+def to_latex(table: PaperTable) -> str:
+    r"""The table for a paper with `\usepackage{booktabs}`: best bold, second underlined, groups between rules.
+
+    Args:
+        table: Any table.
+    """
+    stub = 2 if table.has_measures else 1
+    width = stub + len(table.columns)
+    aligned = "l" * stub + "r" * len(table.columns)
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(table.title)}. {'. '.join(map(escape_latex, all_notes(table)))}.}}",
+        rf"  \label{{tab:{'-'.join(filter(None, (table.name, table.split)))}}}",
+        r"  \setlength{\tabcolsep}{4pt}",
+        rf"  \begin{{tabular}}{{{aligned}}}",
+        r"    \toprule",
+    ]
+    lines += [f"    {line}" for line in _latex_heads(table, stub)]
+    for group, members in table.groups:
+        lines.append(r"    \midrule")
+        if group and len(table.groups) > 1:
+            lines.append(rf"    \multicolumn{{{width}}}{{c}}{{\textbf{{{escape_latex(group)}}}}} \\")
+            lines.append(r"    \midrule")
+        lines += [rf"    {' & '.join(cells)} \\" for cells in _cells(table, members, LATEX, escape_latex)]
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def to_csv(tables: Sequence[PaperTable]) -> bytes:
+    """Tables as tidy CSV: a row per number, with its seeds, spread or interval, and what was published.
+
+    Args:
+        tables: Any tables; they have the same columns.
+    """
+    published = any(table.has_published for table in tables)
+    columns = (*CSV, *(("published", "verdict") if published else ()))
+    return csv_bytes(columns, (row for table in tables for row in _records(table, published)))
+
+
+def escape_latex(text: str) -> str:
+    r"""Text in which LaTeX finds no commands.
+
+    >>> escape_latex("95 % of a_b"), escape_latex("3.4±0.1"), escape_latex("1~")
+    ('95 \\% of a\\_b', '3.4{\\scriptsize$\\pm$}0.1', '1$\\sim$')
+    """
+    escaped = SPECIAL.sub(lambda found: ESCAPES.get(found[0], rf"\{found[0]}"), text)
+    return "".join(SIGNS.get(letter, letter) for letter in escaped)
+
+
+def _cells(
+    table: PaperTable, members: Sequence[tuple[int, Line]], styles: dict[int, str], escape: Callable[[str], str]
+) -> Iterator[list[str]]:
+    """The cells of the lines of a group: a label only where it is new, and under each line what was published."""
+    before = ""
+    for place, line in members:
+        shown = []
+        for at, (number, column) in enumerate(zip(line.numbers, table.columns, strict=True)):
+            text = escape(cell_text(number, table.measure(line, column), spread=table.spread))
+            shown.append(styles.get(table.ranks.get((place, at), 0), "{}").format(text))
+        measure = [escape(line.measure.label)] if line.measure else []
+        yield [escape(line.label) if line.label != before else "", *measure, *shown]
+        before = line.label
+        if has_published(line):
+            pairs = zip(line.numbers, table.columns, strict=True)
+            theirs = [escape(published_text(number, table.measure(line, column))) for number, column in pairs]
+            yield ["" if measure else PUBLISHED, *([PUBLISHED] if measure else []), *theirs]
+
+
+def _latex_heads(table: PaperTable, stub: int) -> Iterator[str]:
+    """Headings, the widest first, with rules under those that span columns."""
+    depth = len(table.columns[0].headings)
+    for level in range(depth):
+        last = level == depth - 1
+        cells, rules, at = [], [], stub + 1
+        for _, same in groupby(table.columns, key=lambda column: column.headings[: level + 1]):
+            columns = list(same)
+            text, span = escape_latex(columns[0].headings[level]), len(columns)
+            cells.append(text if last else rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
+            rules.append(rf"\cmidrule(lr){{{at}-{at + span - 1}}}")
+            at += span
+        names = [escape_latex(table.stub) if last else "", *([""] if stub == 2 else [])]
+        yield rf"{' & '.join([*names, *cells])} \\"
+        if not last:
+            yield " ".join(rules)
+
+
+def _records(table: PaperTable, published: bool) -> Iterator[dict[str, object]]:
+    for line in table.lines:
+        for number, column in zip(line.numbers, table.columns, strict=True):
+            half = number.interval.half if number.interval else None
+            ends = (number.value - half, number.value + half) if half is not None and number.value is not None else None
+            record: dict[str, object] = {
+                "table": table.name,
+                "split": table.split,
+                "group": line.group,
+                "method": line.label,
+                "metric": table.measure(line, column).name,
+                "column": " ".join(column.headings),
+                "value": _full(number.value),
+                "spread": _full(number.spread),
+                "seeds": len(number.seeds) or "",
+                "low": _full(ends[0] if ends else None),
+                "high": _full(ends[1] if ends else None),
+            }
+            if published:
+                record |= {"published": _full(number.published), "verdict": number.verdict or ""}
+            yield record
+
+
+def _full(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _bars(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")

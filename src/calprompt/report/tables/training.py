@@ -1,0 +1,136 @@
+"""Tables of training itself: what it takes in time and memory, and the ratios of gradient norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from calprompt.errors import NotFoundError
+from calprompt.report.published import OTHER_BACKBONE, OTHER_MACHINE, published_table, same_backbone
+from calprompt.report.sources import ReportSource
+from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of, tuner_label
+from calprompt.report.tables.options import TableOptions
+from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
+from calprompt.report.tables.statistics import mean_number, only_context, with_published
+
+COSTS = (
+    Measure("seconds_step", "ms per step", "none", 1, 1e3),
+    Measure("seconds_epoch", "s per epoch", "none", 2),
+    Measure("cpu_seconds_train", "CPU s of training", "none", 2),
+    Measure("peak_memory_train", "peak memory, MB", "none", 0, 1e-6),
+    Measure("peak_device_memory", "peak GPU memory, GB", "none", 2, 1e-9),
+)
+PUBLISHED = {"seconds_epoch": "seconds_per_epoch", "peak_device_memory": "peak_gpu_gb"}
+RATIOS = {
+    "rho_margin": "margin: mean / variance",
+    "rho_mom": "moments: mean / covariance",
+    "rho_mom/margin": "moments / margin",
+    "rho_margin/CE": "margin / cross-entropy",
+    "rho_mom/CE": "moments / cross-entropy",
+}
+QUANTILES = ("median", "q10", "q90")
+
+
+def cost_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> PaperTable:
+    """Seconds and memory of training, a line per tuner and method.
+
+    Args:
+        definition: Which table.
+        source: Results with the columns of time.
+        options: What is different from the paper's.
+
+    Raises:
+        NotFoundError: if the results have no times.
+    """
+    runs: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for row in source.measured.rows:
+        method = method_of(row)
+        if row.get("model") == "tuned" and method in definition.methods:
+            seeds = runs.setdefault((str(row["tuner"]), method), {})
+            kept = seeds.get(int(row["seed"]))
+            if kept is None or kept.get("seconds_step") is None:
+                seeds[int(row["seed"])] = row
+    every = [row for seeds in runs.values() for row in seeds.values()]
+    measures = [each for each in COSTS if any(row.get(each.name) is not None for row in every)]
+    if not measures:
+        raise NotFoundError(
+            f"{source.title} has no times; run folders have them, and tables that were written without --no-times"
+        )
+    published = published_table(definition.published[""]) if options.published else {}
+    if published:
+        measures += [each for each in COSTS if each.name in PUBLISHED and each not in measures]
+    lines = []
+    for tuner in dict.fromkeys(key[0] for key in runs):
+        for method in definition.methods:
+            seeds = runs.get((tuner, method), {})
+            numbers = []
+            for measure in measures:
+                found = {seed: row.get(measure.name) for seed, row in sorted(seeds.items())}
+                number = mean_number(
+                    {seed: measure.scale * value for seed, value in found.items() if value is not None}
+                )
+                metric = PUBLISHED.get(measure.name, "")
+                value = published.get(("base", "ViT-B/16", tuner, method, metric, "oxford_flowers"))
+                numbers.append(with_published(number, value, only_context(OTHER_MACHINE)))
+            label = (
+                method_label(method, tuner) if method == VANILLA else f"{tuner_label(tuner)} + {method_label(method)}"
+            )
+            lines.append(Line(tuner_label(tuner), label, tuple(numbers)))
+    datasets = ", ".join(dict.fromkeys(dataset_label(str(row["dataset"])) for row in every))
+    processors = ", ".join(dict.fromkeys(str(row["processor"]) for row in every if row.get("processor")))
+    most = max(len(seeds) for seeds in runs.values())
+    note = f"mean of {most} seeds on {datasets}; steps and epochs are medians of a run"
+    notes = (f"{note}; {processors}" if processors else note, "- was not measured")
+    columns = tuple(Column((each.label,), "value", each) for each in measures)
+    return PaperTable(definition.name, "", definition.title, "method", columns, tuple(lines), notes, options.spread)
+
+
+def gradient_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> PaperTable:
+    """Median and quantiles of the ratios of gradient norms over all diagnosed steps of all runs.
+
+    Args:
+        definition: Which table.
+        source: With folders of runs, as steps are not part of a table of results.
+        options: What is different from the paper's.
+
+    Raises:
+        NotFoundError: if there is no run with diagnosed steps.
+    """
+    import numpy as np
+
+    diagnosed = {run.folder.name: steps for run in source.runs if (steps := run.steps())}
+    if not diagnosed:
+        raise NotFoundError(
+            f"{source.title} has no folder of a run with diagnosed steps; train with diagnose_every=1, such as "
+            f"'calprompt sweep {definition.sweeps[-1]} --out runs/pocket', and give that folder"
+        )
+    published = published_table(definition.published[""]) if options.published else {}
+    backbone = str(source.run_of[next(iter(diagnosed))].record["config"]["backbone"])
+    lines = []
+    for name, label in RATIOS.items():
+        values = [step[name] for steps in diagnosed.values() for step in steps if name in step]
+        if not values:
+            continue
+        shown = (median(values), *(float(np.quantile(values, share)) for share in (0.1, 0.9)))
+        numbers, metric = [], name.replace("/", "_over_").lower()
+        for value, which in zip(shown, QUANTILES, strict=True):
+            theirs = published.get(("base", "ViT-B/16", "maple", "tcpt", f"{metric}_{which}", ""))
+            number = Number(value, (value,))
+            word = OTHER_BACKBONE if not same_backbone(backbone, "ViT-B/16") else "dataset not said"
+            numbers.append(with_published(number, theirs, only_context(word)))
+        lines.append(Line("", label, tuple(numbers)))
+    measure = Measure("ratio", "ratio", "none", 2)
+    columns = tuple(Column((which,), "value", measure) for which in ("median", "10 %", "90 %"))
+    notes = (_steps_note(source, diagnosed),)
+    return PaperTable(definition.name, "", definition.title, "ratio", columns, tuple(lines), notes)
+
+
+def _steps_note(source: ReportSource, diagnosed: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """How many steps of what."""
+    steps = sum(map(len, diagnosed.values()))
+    configs = [source.run_of[name].record for name in diagnosed]
+    tuners = ", ".join(dict.fromkeys(tuner_label(str(each["config"]["tuner"])) for each in configs))
+    datasets = ", ".join(dict.fromkeys(dataset_label(str(each["data"]["name"])) for each in configs))
+    return f"{tuners} with TCPT, {steps} steps of {len(diagnosed)} runs on {datasets}"
