@@ -26,9 +26,10 @@ import calprompt
 from calprompt.errors import CalpromptError, ImageError, SettingError
 from calprompt.serve import schemas
 from calprompt.serve.batching import Ticket
-from calprompt.serve.bodies import Form, Upload, read_body, read_form, read_json
+from calprompt.serve.bodies import read_body, read_form, read_json
 from calprompt.serve.descriptions import IMAGE_BODY, IMAGES_BODY, MARK_BODY, PROBLEMS, describe, model_info, shown
 from calprompt.serve.engine import TOP, Answered, Engine, Options
+from calprompt.serve.forms import Form, Upload
 from calprompt.serve.guard import Guard, known_hosts
 from calprompt.serve.marks import Mark, MarkBook
 from calprompt.serve.measurements import Measurements
@@ -78,6 +79,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     app.state.service = state
     app.add_middleware(
@@ -148,18 +150,17 @@ class Service:
         """The images and fields of a request, within all limits."""
         settings = self.settings
         data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
-        return await read_form(request, data, most_images=most_images)
+        return await read_form(request, data, ticket, most_images=most_images)
 
     async def answer(self, upload: Upload, options: Options) -> dict[str, Any]:
         """The answer for an image, as clients get it; raises a problem."""
+        most = 2 * self.settings.timeout  # decoding alone may take half of it, and says why it is given up
         try:
-            async with asyncio.timeout(self.settings.timeout):
+            async with asyncio.timeout(most):
                 answered = await self.running.answer(upload.name, upload.data, options)
         except TimeoutError:
             self.measurements.on_problem()
-            raise ProblemError(
-                503, f"the answer took longer than {self.settings.timeout:g} s; send it again", Retry_After="1"
-            ) from None
+            raise ProblemError(503, f"the answer took longer than {most:g} s; send it again", Retry_After="1") from None
         except CalpromptError as error:
             self.measurements.on_problem()
             raise problem_of(error) from error
@@ -293,7 +294,7 @@ async def _mark(request: Request, ticket: Ticket, state: Service) -> tuple[Mark,
     data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
     image: bytes | None = None
     if is_form:
-        form = await read_form(request, data, most_images=1)
+        form = await read_form(request, data, ticket, most_images=1)
         values: dict[str, Any] = {name: texts[-1] for name, texts in form.fields.items()}
         if "right" in values:
             values["right"] = _flag("right", values["right"])

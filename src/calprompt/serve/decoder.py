@@ -5,7 +5,8 @@
                       length (4 bytes), 8-bit levels [size, size, 3]
 
 An image that needs more memory than the process may have is refused; whatever else it does to a decoder, it does to
-this process and not to the server. It ends when its input ends. Neither torch nor a model is imported.
+this process and not to the server. The process ends when its input ends, or when an image takes far too long. Neither
+torch nor a model is imported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import signal
 import struct
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -38,6 +40,7 @@ class DecoderSettings:
         formats: That are read.
         pixels: Of the largest image.
         memory: Bytes of address space that the process may take; None: as many as there are.
+        seconds: After which the process ends itself if it still works on an image; None: never.
     """
 
     size: int
@@ -47,6 +50,7 @@ class DecoderSettings:
     formats: tuple[str, ...]
     pixels: int
     memory: int | None = None
+    seconds: float | None = None
 
     def to_json(self) -> str:
         """As the process takes it."""
@@ -97,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Decode what comes on standard input until it ends."""
     settings = DecoderSettings.from_json((sys.argv[1:] if arguments is None else arguments)[0])
     Image.MAX_IMAGE_PIXELS = None  # the settings have a limit of their own
+    warnings.simplefilter("ignore")  # odd images would fill the server's log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the input
     if settings.memory is not None:
         _limit_memory(settings.memory)
@@ -107,7 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = source.read(length)
         if len(data) < length:
             break
-        _write(target, *decode_image(data, settings))
+        _set_alarm(settings.seconds or 0)
+        found = decode_image(data, settings)
+        _set_alarm(0)
+        _write(target, *found)
     return 0
 
 
@@ -115,6 +123,11 @@ def _write(target: BinaryIO, facts: dict[str, Any], levels: bytes) -> None:
     text = json.dumps(facts).encode()
     target.write(struct.pack("!I", len(text)) + text + struct.pack("!I", len(levels)) + levels)
     target.flush()
+
+
+def _set_alarm(seconds: float) -> None:
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _limit_memory(most: int) -> None:

@@ -108,7 +108,7 @@ class DecoderPool:
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.timeout)
-        for process in self._processes:
+        for process in list(self._processes):
             if process.returncode is None:
                 if process.stdin is not None:
                     process.stdin.close()
@@ -153,20 +153,22 @@ class DecoderPool:
     async def _add(self) -> None:
         """Start one process, trying until it works."""
         while not self._closed:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "calprompt.serve.decoder", self.settings.to_json()),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
-                start_new_session=True,
-            )
+            process: asyncio.subprocess.Process | None = None
             try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "calprompt.serve.decoder", self.settings.to_json()),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
+                    start_new_session=True,
+                )
                 await asyncio.wait_for(_exchange(process, b""), START)  # answers that an empty file is no image
             except (OSError, EOFError, asyncio.IncompleteReadError, ValueError, TimeoutError) as error:
                 logger.warning("a decoding process could not be started (%s); trying again", error or "no answer")
-                if process.returncode is None:
-                    process.kill()
-                await process.wait()
+                if process is not None:
+                    if process.returncode is None:
+                        process.kill()
+                    await process.wait()
                 await asyncio.sleep(PAUSE)
                 continue
             self._processes.add(process)

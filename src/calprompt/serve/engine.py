@@ -20,6 +20,7 @@ from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
 EDITED = 8  # variants with other classes that are kept ready
+GRACE = 2.0  # seconds after which a slow decoder ends itself if the server has not ended it
 TOP = 20  # probabilities in an answer, unless asked otherwise
 
 
@@ -107,6 +108,7 @@ class Engine:
             settings.formats,
             settings.pixels,
             settings.decoder_memory,
+            settings.timeout + GRACE,
         )
         self.decoders = DecoderPool(decoder, settings.decoder_count, timeout=settings.timeout)
         self.batcher: Batcher[Any] = Batcher(_predict, settings.batch, on_batch=on_batch)

@@ -1,5 +1,6 @@
 """What every request passes: who may ask, from which page, and what goes with every answer.
 
+size      of the headers, in number and bytes
 host      known by a name of this server's own, so that no foreign site can reach it under a name of its own
 origin    a page of another site may not make a browser mark answers
 token     if there is one, on everything but the page itself and /health
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,6 +34,8 @@ HEADERS = {
 }
 OPEN = ("/", "/static/", "/health", "/ready")  # need no token: they hold nothing of the model
 SAFE = ("GET", "HEAD", "OPTIONS")
+MOST_HEADERS = 100
+HEAD_BYTES = 64 * 1024  # of the address and all headers
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 Observe = Callable[[str, int, float], None]
@@ -78,6 +82,11 @@ class Guard:
 
     def _problem(self, scope: Scope) -> ProblemError | None:
         headers, path = Headers(scope=scope), scope["path"]
+        size = len(path) + len(scope["query_string"]) + sum(map(len, chain(*scope["headers"])))
+        if len(scope["headers"]) > MOST_HEADERS or size > HEAD_BYTES:
+            return ProblemError(
+                431, f"the address and headers must have {HEAD_BYTES // 1024} KB and {MOST_HEADERS} lines at most"
+            )
         host = headers.get("host", "").lower()
         if self.hosts and _name(host) not in self.hosts:
             return ProblemError(

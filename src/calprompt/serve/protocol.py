@@ -4,16 +4,19 @@ uvicorn's protocol, with limits that it does not have:
 
     a connection too many          429 at once
     headers that do not come       closed
+    answers that are not read      closed
     the rest of a refused body     taken and forgotten for a few seconds, so that its sender hears why
-    SIGTERM                        a request that is on its way is still answered; then its connection is closed
+    SIGTERM                        a request that is on its way is still answered, and told that it was the last one
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import h11
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calprompt.serve.problems import MEDIA_TYPE, ProblemError
@@ -27,18 +30,24 @@ class CarefulProtocol(H11Protocol):
 
     Attributes:
         most_connections: That may be open at a time.
-        patience: Seconds for the headers of a request.
+        patience: Seconds for the headers of a request, and for a client to read an answer.
+        is_stopping: Whether the server is being stopped.
     """
 
     most_connections: ClassVar[int] = 1000
     patience: ClassVar[float] = 30.0
+    is_stopping: Callable[[], bool] = staticmethod(lambda: False)
     _timer: asyncio.TimerHandle | None = None
-    _ending = False
+    _stalled: asyncio.TimerHandle | None = None
+    _refused = False
 
     @classmethod
-    def with_limits(cls, most_connections: int, patience: float) -> type[CarefulProtocol]:
+    def with_limits(
+        cls, most_connections: int, patience: float, is_stopping: Callable[[], bool] = lambda: False
+    ) -> type[CarefulProtocol]:
         """The same with other limits."""
-        return type(cls.__name__, (cls,), {"most_connections": most_connections, "patience": patience})
+        limits = {"most_connections": most_connections, "patience": patience, "is_stopping": staticmethod(is_stopping)}
+        return type(cls.__name__, (cls,), limits)
 
     @property
     def is_idle(self) -> bool:
@@ -56,20 +65,39 @@ class CarefulProtocol(H11Protocol):
                 )
             )
         else:
-            self._wait(self.patience)
+            self._wait(LAST_CALL if self.is_stopping() else self.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait(None)
+        self._read_again()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read_again()
+        super().resume_writing()
+
+    def _read_again(self) -> None:
+        """The client reads its answer, or is gone."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+        self._stalled = None
+
+    def data_received(self, data: bytes) -> None:
+        if not self._refused:
+            super().data_received(data)
+
     def handle_events(self) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         super().handle_events()
         if not self.is_idle:
             self._wait(None)
-            if self._ending:
-                self.cycle.keep_alive = False
+            if self.is_stopping():
+                self._make_last()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -79,14 +107,25 @@ class CarefulProtocol(H11Protocol):
         self._wait(LINGER if unread else self.patience + self.timeout_keep_alive)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ProblemError(400, "this is not a request in HTTP/1.1, or its headers are too long"))
+        if not self.is_idle:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        self._refuse(ProblemError(400, "this is not a request in HTTP/1.1, or its headers are too long"), linger=LINGER)
 
     def shutdown(self) -> None:
         if self.is_idle:
-            self._ending = True
             self._wait(LAST_CALL)
         else:
-            super().shutdown()
+            self._make_last()
+
+    def _make_last(self) -> None:
+        """Close the connection after the answer that is being made, and say so in it."""
+        self.cycle.keep_alive = False
+        if CLOSE_HEADER not in self.cycle.default_headers:
+            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE_HEADER]
 
     def _wait(self, seconds: float | None) -> None:
         """Close the connection after some time without a request; None: wait no longer."""
@@ -95,14 +134,19 @@ class CarefulProtocol(H11Protocol):
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._close)
 
     def _close(self) -> None:
-        if self.is_idle and not self.transport.is_closing():
+        if (self.is_idle or self._refused) and not self.transport.is_closing():
             self.transport.close()
 
-    def _refuse(self, problem: ProblemError) -> None:
-        """Answer at once, whatever was sent, and close."""
+    def _refuse(self, problem: ProblemError, *, linger: float = 0.0) -> None:
+        """Answer at once, whatever was sent, and close; not before the client does, or some seconds later."""
         body = problem.body()
         head: dict[str, Any] = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close"}
         lines = [f"HTTP/1.1 {problem.status} {problem.to_dict()['title']}"]
         lines += [f"{name}: {value}" for name, value in {**head, **problem.headers}.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        self.transport.close()
+        if linger and self.transport.can_write_eof():  # to close with something unread would take back the answer
+            self._refused = True
+            self.transport.write_eof()
+            self._wait(linger)
+        else:
+            self.transport.close()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from calprompt.errors import SettingError
 from calprompt.serve.app import create_app
+from calprompt.serve.guard import HEAD_BYTES
 from calprompt.serve.protocol import CarefulProtocol
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
@@ -31,6 +34,35 @@ class Server(uvicorn.Server):
             self.force_exit = True
         self.should_exit = True
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish what is under way, and what was connected and not looked at yet; then end."""
+        loop = asyncio.get_running_loop()
+        late = [
+            loop.create_task(loop.connect_accepted_socket(self._protocol, client))
+            for listener in sockets or []
+            for client in _pending(listener)
+        ]
+        await super().shutdown(sockets)
+        await asyncio.gather(*late, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: Any = self.config.http_protocol_class
+        found: asyncio.Protocol = made(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return found
+
+
+def _pending(listener: socket.socket) -> Iterator[socket.socket]:
+    """Clients that the system has connected, and nobody has accepted."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # there are no more
+            return
+        client.setblocking(False)
+        yield client
+
 
 def run_server(
     model: ServedModel, settings: ServeSettings, *, announce: Callable[[str], None] = lambda address: None
@@ -49,7 +81,9 @@ def run_server(
     listener = open_port(settings.host, settings.port)
     config = uvicorn.Config(
         app,
-        http=CarefulProtocol.with_limits(_connections(settings.connections), settings.timeout),
+        http=CarefulProtocol.with_limits(
+            _connections(settings.connections), settings.timeout, lambda: app.state.service.draining
+        ),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -57,6 +91,7 @@ def run_server(
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=round(settings.drain),
     )
     server = Server(config)

@@ -75,9 +75,9 @@ class ServeSettings:
         for name in ("max_body", "max_memory"):
             if not size_in_bytes(getattr(self, name)):
                 raise SettingError(f"{name} must be a size such as 20MB, got {getattr(self, name)!r}")
-        if self.memory_bytes < self.body_bytes:
+        if self.memory_bytes < 2 * self.body_bytes:  # a form and its parts
             raise SettingError(
-                f"max_memory must be at least max_body={self.max_body}, or no such request is ever taken; got "
+                f"max_memory must be at least twice max_body={self.max_body}, or no such form is ever taken; got "
                 f"{self.max_memory}"
             )
         if not 0 < self.false_alarms < 1:
