@@ -43,13 +43,15 @@ export class Server {
 
   /** The answer for the bytes of an image, sent as they are. */
   predict(bytes, { name, type, ...options }, { signal, onWait }) {
-    const long = query(options).length > LONG_QUERY;
-    const image = new Blob([bytes], { type: type.startsWith("image/") ? type : "application/octet-stream" });
-    if (long) {
-      return this.request("v1/predict", { method: "POST", body: form({ ...options, image: [image, name] }), signal, onWait });
+    const kind = type.startsWith("image/") ? type : "application/octet-stream";
+    const request = { method: "POST", signal, onWait };
+    const asked = query(options);
+    if (asked.length > LONG_QUERY) {
+      const body = form({ ...options, image: [new Blob([bytes], { type: kind }), name] });
+      return this.request("v1/predict", { ...request, body });
     }
-    const headers = { "Content-Type": image.type, "X-Image-Name": encodeURIComponent(name) };
-    return this.request(`v1/predict${query(options)}`, { method: "POST", body: image, headers, signal, onWait });
+    const headers = { "Content-Type": kind, "X-Image-Name": encodeURIComponent(name) };
+    return this.request(`v1/predict${asked}`, { ...request, body: bytes, headers });
   }
 
   /** Mark an answer; `image` only if the server keeps them. `keepalive`: even if the page is being closed. */
@@ -152,7 +154,11 @@ async function problemOf(response) {
     const { title, detail } = JSON.parse(text);
     return new Problem(response.status, String(title ?? response.statusText), typeof detail === "string" ? detail : "");
   } catch {
-    return new Problem(response.status, response.statusText || "Error", `The server answered with status ${response.status}`);
+    return new Problem(
+      response.status,
+      response.statusText || "Error",
+      `The server answered with status ${response.status}`,
+    );
   }
 }
 

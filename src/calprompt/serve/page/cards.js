@@ -24,7 +24,11 @@ export class Card {
       this.forget();
     });
     this.image.src = this.url;
-    this.remove = make("button.icon-button", { type: "button", "aria-label": `Remove ${item.name}`, onclick: () => page.remove(item) }, icon("close"));
+    this.remove = make(
+      "button.icon-button",
+      { type: "button", "aria-label": `Remove ${item.name}`, onclick: () => page.remove(item) },
+      icon("close"),
+    );
     this.body = make("div.card-body");
     this.bars = make("div.card-bars");
     this.marks = make("div.card-marks");
@@ -71,7 +75,9 @@ export class Card {
     const { answer } = this.item;
     if (!answer) {
       const rows = this.item.problem ? 0 : Math.min(FEW, context.model.classes.length);
-      this.bars.replaceChildren(make("div.bars.empty", { "aria-hidden": "true" }, ...Array.from({ length: rows }, () => make("div"))));
+      this.bars.replaceChildren(
+        make("div.bars.empty", { "aria-hidden": "true" }, ...Array.from({ length: rows }, () => make("div"))),
+      );
       return;
     }
     const all = answer.probabilities;
@@ -86,7 +92,7 @@ export class Card {
       };
       parts.push(make("button.link", { type: "button", "aria-expanded": String(this.open), onclick: toggle }, text));
     }
-    if (answer.prediction_set) parts.push(setLine(answer, context));
+    if (answer.prediction_set && answer.decision !== NONE) parts.push(setLine(answer, context));
     this.bars.replaceChildren(...parts);
   }
 }
@@ -104,7 +110,9 @@ const BODIES = {
   [ANSWER]: ({ answer }, context, page) => [
     verdict(ANSWER, answer.class_name, percent(answer.probability)),
     meaning(answer, "answers", context, page),
-    ...(context.model.promises.length && !(answer.promised && context.promised) ? [make("p.aside", {}, "No promise stands behind this answer.")] : []),
+    ...(context.model.promises.length && !(answer.promised && context.promised)
+      ? [make("p.aside", {}, "No promise stands behind this answer.")]
+      : []),
   ],
   [UNSURE]: ({ answer }, context, page) => [
     verdict(UNSURE, "Unsure"),
@@ -115,7 +123,7 @@ const BODIES = {
     ),
     meaning(answer, "guesses", context, page),
   ],
-  [NONE]: ({ answer }, context) => [
+  [NONE]: (item, context) => [
     verdict(NONE, "None of these"),
     make("p.guess", {}, `It looks like none of the ${plural(context.model.classes.length, "class", "classes")}.`),
   ],
@@ -133,13 +141,18 @@ function verdict(state, words, number = null) {
 
 /** What such a confidence was worth on images whose class is known, and the way to all of them. */
 function meaning(answer, noun, context, page) {
-  if (!answer.meaning) return make("p.meaning", {}, "What a confidence means was not measured for this list of classes.");
+  if (!answer.meaning)
+    return make("p.meaning", {}, "What a confidence means was not measured for this list of classes.");
   const { right, of, interval, images } = answer.meaning;
   return make(
     "p.meaning",
     {},
     `Of ${of} ${noun} this sure, about ${right} were right`,
-    make("span.fine", {}, ` (${interval[0]} to ${interval[1]}; ${known(images, context.model.evidence)} of similar confidence)`),
+    make(
+      "span.fine",
+      {},
+      ` (${interval[0]} to ${interval[1]}; ${known(images, context.model.evidence)} of similar confidence)`,
+    ),
     ". ",
     make("button.link", { type: "button", onclick: () => page.explain(answer.probability) }, "How do we know?"),
   );

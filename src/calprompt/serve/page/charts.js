@@ -78,7 +78,11 @@ export function reliabilityDiagram(evidence, confidence = null) {
     );
   }
   parts.push(
-    draw("text.label", { x: area.x(0.5), y: base + 24, "text-anchor": "middle" }, "confidence (%); bars: number of images"),
+    draw(
+      "text.label",
+      { x: area.x(0.5), y: base + 24, "text-anchor": "middle" },
+      "confidence (%); bars: number of images",
+    ),
   );
   const words = `Reliability diagram from ${plural(evidence.images, "image")}; its numbers are in the table below.`;
   return picture(area, "reliability", words, ...parts);
@@ -101,9 +105,13 @@ export function reliabilityTable(evidence) {
           "tr",
           {},
           make("th", { scope: "row" }, range([bin.low, bin.high])),
-          ...[String(bin.images), percent(bin.confidence), percent(bin.accuracy), range(bin.interval), range(bin.chance)].map(
-            (text) => make("td", {}, text),
-          ),
+          ...[
+            String(bin.images),
+            percent(bin.confidence),
+            percent(bin.accuracy),
+            range(bin.interval),
+            range(bin.chance),
+          ].map((text) => make("td", {}, text)),
         ),
       ),
     ),
@@ -133,7 +141,15 @@ export function riskCurve(curve, target) {
       draw("text.tick", { x: area.x(0) + 4, y: y - 5 }, `promised: at most ${percent(target)}`),
     );
   }
-  const svg = picture(area, "risk-curve", "Risk-coverage curve; the two numbers above say where the threshold is on it.", ...parts, guide, own, here);
+  const svg = picture(
+    area,
+    "risk-curve",
+    "Risk-coverage curve; the two numbers above say where the threshold is on it.",
+    ...parts,
+    guide,
+    own,
+    here,
+  );
   const put = (element, point) => {
     const shown = point !== null && point.risk !== null;
     element.classList.toggle("gone", !shown);
@@ -145,7 +161,8 @@ export function riskCurve(curve, target) {
     guide.classList.toggle("gone", place === null);
     if (place) {
       here.setAttribute("transform", `translate(${place})`);
-      for (const [key, value] of Object.entries({ x1: place[0], x2: place[0], y1: place[1] })) guide.setAttribute(key, value);
+      for (const [key, value] of Object.entries({ x1: place[0], x2: place[0], y1: place[1] }))
+        guide.setAttribute(key, value);
     }
     if (ownPlace) own.setAttribute("transform", `translate(${ownPlace})`);
   };

@@ -9,18 +9,26 @@ export class ClassPanel {
     this.input = byId("new-class");
     byId("add-class").addEventListener("submit", (event) => {
       event.preventDefault();
-      const names = this.input.value.split(/[\r\n]+/).map((name) => name.trim()).filter(Boolean);
+      const names = this.input.value
+        .split(/[\r\n]+/)
+        .map((name) => name.trim())
+        .filter(Boolean);
       if (names.length) this.edit([...this.classes, ...names], `Added ${names.join(", ")}`);
       else this.complain("Write the name of a class first.");
     });
     this.input.addEventListener("input", () => this.complain(""));
     this.input.addEventListener("paste", (event) => {
-      const lines = (event.clipboardData?.getData("text/plain") ?? "").split(/[\r\n]+/).map((name) => name.trim()).filter(Boolean);
+      const lines = (event.clipboardData?.getData("text/plain") ?? "")
+        .split(/[\r\n]+/)
+        .map((name) => name.trim())
+        .filter(Boolean);
       if (lines.length < 2) return; // a list, one name a line
       event.preventDefault();
       this.edit([...this.classes, ...lines], `Added ${plural(lines.length, "class", "classes")}`);
     });
-    byId("reset-classes").addEventListener("click", () => this.edit(this.fitted, "The classes are those it was fitted on"));
+    byId("reset-classes").addEventListener("click", () =>
+      this.edit(this.fitted, "The classes are those it was fitted on"),
+    );
   }
 
   load(model) {
@@ -39,7 +47,9 @@ export class ClassPanel {
     byId("classes-reason").textContent = model.classes_reason ?? "";
     this.input.maxLength = model.limits.class_characters * 1;
     const limit = this.classes.length > 1;
-    byId("classes").replaceChildren(...this.classes.map((name) => this.chip(name, { added: !fitted.has(name), editable: editable && limit })));
+    byId("classes").replaceChildren(
+      ...this.classes.map((name) => this.chip(name, { added: !fitted.has(name), editable: editable && limit })),
+    );
     byId("removed").hidden = removed.length === 0;
     byId("removed-classes").replaceChildren(...removed.map((name) => this.chip(name, { back: true })));
   }
@@ -48,14 +58,27 @@ export class ClassPanel {
     const words = back ? `Put ${name} back` : `Remove ${name}`;
     const edit = () =>
       back
-        ? this.edit(this.fitted.filter((each) => each === name || this.classes.includes(each)).concat(this.classes.filter((each) => !this.fitted.includes(each))), `${name} is back`)
-        : this.edit(this.classes.filter((each) => each !== name), `Removed ${name}`);
+        ? this.edit(
+            this.fitted
+              .filter((each) => each === name || this.classes.includes(each))
+              .concat(this.classes.filter((each) => !this.fitted.includes(each))),
+            `${name} is back`,
+          )
+        : this.edit(
+            this.classes.filter((each) => each !== name),
+            `Removed ${name}`,
+          );
     return make(
       `li.chip${added ? ".added" : ""}${back ? ".back" : ""}`,
       {},
       make("span", {}, name),
       added && make("span.tag", {}, "added: no promise"),
-      editable && make("button", { type: "button", "aria-label": words, title: words, onclick: edit }, icon(back ? "plus" : "close")),
+      editable &&
+        make(
+          "button",
+          { type: "button", "aria-label": words, title: words, onclick: edit },
+          icon(back ? "plus" : "close"),
+        ),
     );
   }
 
@@ -69,7 +92,8 @@ export class ClassPanel {
       await this.changed(same ? null : classes);
       this.input.value = "";
       const buttons = byId("classes").querySelectorAll("button");
-      if (place >= 0) (buttons[Math.min(place, buttons.length - 1)] ?? this.input).focus(); // the one used is gone
+      if (place >= 0)
+        (buttons[Math.min(place, buttons.length - 1)] ?? this.input).focus(); // the one used is gone
       else if (document.activeElement === document.body) this.input.focus();
       announce(words);
     } catch (error) {

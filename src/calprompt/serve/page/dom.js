@@ -48,11 +48,14 @@ export function percent(share) {
 export const plural = (count, noun, many = `${noun}s`) => `${count.toLocaleString("en")} ${count === 1 ? noun : many}`;
 
 /** "190 held-out images": those that a model did not learn from, by where they come from. */
-export const known = (count, evidence) => plural(count, `${{ "held out": "held-out", "cross-fitted": "cross-fitted" }[evidence?.source] ?? "test"} image`);
+export const known = (count, evidence) =>
+  plural(count, `${{ "held out": "held-out", "cross-fitted": "cross-fitted" }[evidence?.source] ?? "test"} image`);
 
 /** Bytes as people write them. */
 export function fileSize(bytes) {
-  return bytes < 1e6 ? `${Math.max(1, Math.round(bytes / 1e3))}\u00a0kB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)}\u00a0MB`;
+  return bytes < 1e6
+    ? `${Math.max(1, Math.round(bytes / 1e3))}\u00a0kB`
+    : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)}\u00a0MB`;
 }
 
 /** Tell those who listen instead of look. */

@@ -14,7 +14,13 @@ export function markRow(item, context, page) {
   const labelled = (words) => ({ type: "button", "aria-label": `${words}: ${item.name}` });
   if (stateOf(item, context.threshold) !== ANSWER) {
     if (!context.model.keeps_images) return []; // only answers are watched
-    return [make("button.quiet", { ...labelled("Say what it is"), onclick: () => page.chooseTrueClass(item) }, "Say what it is")];
+    return [
+      make(
+        "button.quiet",
+        { ...labelled("Say what it is"), onclick: () => page.chooseTrueClass(item) },
+        "Say what it is",
+      ),
+    ];
   }
   const button = (words, name, onclick) => make("button.quiet", { ...labelled(words), onclick }, icon(name), words);
   return [
@@ -59,12 +65,13 @@ function markState(item, page) {
   const truth = mark.class_name ? `: it is ${mark.class_name}` : "";
   const words = `Marked ${mark.right ? "right" : "wrong"}${truth}`;
   const line = make("span.marked", {}, icon(mark.right ? "check" : "close"), words);
-  if (mark.state === "pending") return [line, make("button.quiet.undo", { type: "button", onclick: () => page.undo(item) }, "Undo")];
+  if (mark.state === "pending")
+    return [line, make("button.quiet.undo", { type: "button", onclick: () => page.undo(item) }, "Undo")];
   if (mark.state === "sending") return [line, make("span.fine", {}, "sending…")];
   if (mark.state === "failed") {
     return [
       make("span.marked.failed", {}, icon("alert"), `Not marked: ${mark.note}`),
-      mark.final ? null : make("button.quiet", { type: "button", onclick: () => page.sendMark(item) }, "Try again"),
+      mark.final ? null : make("button.quiet", { type: "button", onclick: () => page.markAgain(item) }, "Try again"),
     ].filter(Boolean);
   }
   return [line, make("span.fine", {}, mark.note ?? "")];
@@ -80,7 +87,13 @@ export class Marker {
   }
 
   mark(item, { right, class_name }) {
-    item.mark = { id: item.answer.id, right, class_name, state: "pending", timer: setTimeout(() => this.post(item), 1000 * UNDO_SECONDS) };
+    item.mark = {
+      id: item.answer.id,
+      right,
+      class_name,
+      state: "pending",
+      timer: setTimeout(() => this.post(item), 1000 * UNDO_SECONDS),
+    };
     this.pending.add(item);
     this.changed(item);
     announce(`Marked ${right ? "right" : "wrong"}; ${UNDO_SECONDS} seconds to undo`);

@@ -14,36 +14,46 @@ const STATUS = {
 /** Whether a promise is about errors, or about prediction sets; an exported model tells it by the words alone. */
 export const isOnErrors = ({ kind, text }) => (kind ? kind === "error" : /answers are wrong/.test(text));
 export const isOnSets = ({ kind, text }, perClass) =>
-  kind ? kind === (perClass ? "sets per class" : "sets") : /set contains/.test(text) && /each class/.test(text) === perClass;
+  kind
+    ? kind === (perClass ? "sets per class" : "sets")
+    : /set contains/.test(text) && /each class/.test(text) === perClass;
 
 /** Of the promise on errors: does it stand with this list of classes, this threshold, and these marks? */
 export function standing(model, threshold, watch) {
   const promise = model.promises.find(isOnErrors);
-  if (!promise) return { status: "refused", text: "nothing is promised about how often its answers are wrong" };
-  if (promise.status !== "made") return { status: promise.status, text: `${promise.text}: ${promise.detail}` };
-  if (watch?.status === "broken") return { status: "broken", text: watch.sentence };
-  if (threshold === null) return { status: "made", text: promise.text };
-  return { status: "moved", text: `it was made for answers from ${percent(model.min_confidence)} up` };
+  if (!promise) return { status: "refused", text: "", detail: "it says nothing of how often its answers are wrong" };
+  const { text, status, detail } = promise;
+  if (status !== "made") return { status, text, detail };
+  if (watch?.status === "broken") return { status: "broken", text, detail: watch.sentence };
+  if (threshold === null) return { status: "made", text, detail };
+  return { status: "moved", text, detail: `it was made for answers from ${percent(model.min_confidence)} up` };
 }
 
 /** The line above the answers. */
-export function showStanding({ status, text }) {
+export function showStanding({ status, text, detail }) {
   const line = byId("standing");
+  const [name, words] = STATUS[status];
   line.dataset.status = status;
-  line.replaceChildren(icon(STATUS[status][0]), make("span", {}, make("strong", {}, `${STATUS[status][1]}: `), sentence(text).replace(/^./, (c) => (status === "broken" ? c : c.toLowerCase()))));
+  const stands = status === "made" ? [`${text}.`] : [make("span.struck", {}, text), text ? ". " : "", sentence(detail)];
+  line.replaceChildren(icon(name), make("span", {}, make("strong", {}, `${words}: `), ...stands));
 }
 
 /** The list of promises; the one on errors as it stands now. */
 export function showPromises(model, stand) {
   const entries = model.promises.map((promise) => {
-    const status = isOnErrors(promise) && stand.status in STATUS && promise.status === "made" ? stand.status : promise.status;
-    const detail = status === promise.status ? promise.detail : stand.text;
+    const { status, detail } = isOnErrors(promise) ? stand : promise;
     const [name, words] = STATUS[status];
     return make(
       "li",
       { "data-status": status },
       icon(name),
-      make("div", {}, make("strong", {}, `${words}: `), make(status === "made" ? "span" : "span.struck", {}, promise.text), make("p.fine", {}, sentence(detail))),
+      make(
+        "div",
+        {},
+        make("strong", {}, `${words}: `),
+        make(status === "made" ? "span" : "span.struck", {}, promise.text),
+        make("p.fine", {}, sentence(detail)),
+      ),
     );
   });
   byId("promises").replaceChildren(...entries);
@@ -64,20 +74,32 @@ export function showWatch(watch, edited) {
   place.hidden = !watch;
   if (!watch) return;
   place.dataset.status = watch.status;
-  const icons = { holds: "check", broken: "alert", unwatched: "none" };
+  const tried = watch.marks > 0;
+  const icons = { holds: tried ? "check" : "none", broken: "alert", unwatched: "none" };
   const which = edited ? "The promise on the fitted classes" : "The promise";
-  const words = { holds: `${which} holds so far`, broken: `${which} is broken`, unwatched: "Not watched" };
+  const words = {
+    holds: tried ? `${which} holds so far` : "Nothing marked yet",
+    broken: `${which} is broken`,
+    unwatched: "Not watched",
+  };
   const alarm = `An alarm is false for at most ${percent(watch.false_alarm_rate)} of models that keep their promise.`;
   byId("watch-state").replaceChildren(
     icon(icons[watch.status] ?? "none"),
-    make("div", {}, make("strong", {}, words[watch.status] ?? watch.status), make("p.fine", {}, sentence(watch.sentence)), watch.status === "holds" && make("p.fine", {}, alarm)),
+    make(
+      "div",
+      {},
+      make("strong", {}, words[watch.status] ?? watch.status),
+      make("p.fine", {}, sentence(watch.sentence)),
+      tried && watch.status === "holds" && make("p.fine", {}, alarm),
+    ),
   );
 }
 
 /** The reliability diagram in its dialog, with the bin of a confidence picked out. */
 export function openReliability(evidence, confidence) {
   const points = (share) => `${(100 * share).toFixed(1)} points`;
-  const highlighted = confidence === null ? null : evidence.reliability.find((bin) => confidence > bin.low && confidence <= bin.high);
+  const highlighted =
+    confidence === null ? null : evidence.reliability.find((bin) => confidence > bin.low && confidence <= bin.high);
   byId("reliability-words").textContent =
     `${sentence(evidence.description)} If it says 80 %, about 80 of 100 should be right: the points should lie on the dashed line. ` +
     `On average they are ${points(evidence.ece)} off (ECE); a perfectly calibrated model would be about ${points(evidence.chance_ece)} off on so many images, by chance alone.`;

@@ -119,7 +119,12 @@ export class Connection {
         "div.banner",
         {},
         icon("alert"),
-        make("p", {}, make("strong", {}, "The server cannot be reached. "), "Nothing is lost: your images wait here and are sent once it is back."),
+        make(
+          "p",
+          {},
+          make("strong", {}, "The server cannot be reached. "),
+          "Nothing is lost: your images wait here and are sent once it is back.",
+        ),
         make("button", { type: "button", onclick: () => this.retry() }, "Try now"),
       ),
     );
@@ -129,7 +134,16 @@ export class Connection {
 /** A notice that goes away by itself or when it is closed. */
 export function notify(text) {
   const place = byId("notice");
-  const notice = make("div.notice", {}, make("p", {}, text), make("button.icon-button", { type: "button", "aria-label": "Close", onclick: () => notice.remove() }, icon("close")));
+  const notice = make(
+    "div.notice",
+    {},
+    make("p", {}, text),
+    make(
+      "button.icon-button",
+      { type: "button", "aria-label": "Close", onclick: () => notice.remove() },
+      icon("close"),
+    ),
+  );
   place.replaceChildren(notice);
   setTimeout(() => notice.remove(), 12000);
 }

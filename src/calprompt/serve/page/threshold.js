@@ -22,7 +22,15 @@ export class ThresholdPanel {
     this.hasOwn = model.min_confidence !== null;
     this.evidence = model.evidence;
     this.curve = this.evidence ? riskCurve(this.evidence.risk_coverage, model.target_error) : null;
-    byId("risk-chart").replaceChildren(this.curve ? this.curve.svg : make("p.fine.no-chart", {}, "There are no held-out images for this list of classes: how often it would be wrong is not known."));
+    byId("risk-chart").replaceChildren(
+      this.curve
+        ? this.curve.svg
+        : make(
+            "p.fine.no-chart",
+            {},
+            "There are no held-out images for this list of classes: how often it would be wrong is not known.",
+          ),
+    );
     byId("risk-key").hidden = !this.curve;
     this.slider.closest(".slider").style.setProperty("--own", this.own);
     byId("own-mark").textContent = this.hasOwn ? `model's own: ${percent(this.own)}` : "model's own: always answers";
@@ -40,11 +48,23 @@ export class ThresholdPanel {
     byId("coverage").textContent = risk ? percent(risk.coverage) : "not known";
     byId("coverage-detail").textContent = risk ? `${answered} of ${known(images, this.evidence)}` : "";
     byId("risk").textContent = risk ? (risk.risk === null ? "none answered" : percent(risk.risk)) : "not known";
-    byId("risk-detail").textContent = risk && risk.risk !== null ? `${Math.round(risk.risk * answered)} of ${answered}; at most ${percent(risk.high)} (95 %)` : "";
-    const here = counts.answered === null ? "" : `Of your ${plural(counts.total, "image")}, ${counts.answered} ${counts.answered === 1 ? "gets" : "get"} an answer.`;
+    byId("risk-detail").textContent =
+      risk && risk.risk !== null
+        ? `${Math.round(risk.risk * answered)} of ${answered}; at most ${percent(risk.high)} (95 %)`
+        : "";
+    const here =
+      counts.answered === null
+        ? ""
+        : `Of your ${plural(counts.total, "image")}, ${counts.answered} ${counts.answered === 1 ? "gets" : "get"} an answer.`;
     byId("threshold-here").textContent = here;
-    const known = risk && risk.risk !== null ? `, answers ${percent(risk.coverage)} of images, ${percent(risk.risk)} of them wrong` : "";
-    this.slider.setAttribute("aria-valuetext", `${percent(value)}${threshold === null ? ", the model's own" : ""}${known}`);
+    const outcome =
+      risk && risk.risk !== null
+        ? `, answers ${percent(risk.coverage)} of images, ${percent(risk.risk)} of them wrong`
+        : "";
+    this.slider.setAttribute(
+      "aria-valuetext",
+      `${percent(value)}${threshold === null ? ", the model's own" : ""}${outcome}`,
+    );
     const ownRisk = this.evidence && this.hasOwn ? riskAt(this.evidence.risk_coverage, this.own) : null;
     this.curve?.move(risk, ownRisk);
   }

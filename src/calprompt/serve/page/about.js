@@ -1,0 +1,41 @@
+// What the page says of a model once: its name, what it takes, how it was made, and which prediction sets it has.
+
+import { byId, fileSize, make, percent } from "./dom.js";
+
+export function showAbout(model, tokenNeeded) {
+  const { name, kind, version, fingerprint, calibrator, about } = model;
+  const facts = {
+    Model: name,
+    Kind: kind,
+    Calibrator: calibrator ?? "none",
+    Fingerprint: fingerprint,
+    calprompt: version,
+  };
+  document.title = `${name} · calprompt`;
+  byId("model-name").textContent = name;
+  byId("about-sentences").replaceChildren(...about.map((text) => make("p", {}, text)));
+  byId("about-facts").replaceChildren(
+    ...Object.entries(facts).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]),
+  );
+  byId("api-link").hidden = tokenNeeded; // a link cannot carry the token
+}
+
+export function showLimits({ limits, keeps_images: keeps }) {
+  const kept = keeps
+    ? "Images that you mark are kept on the server with the mark; others are not kept."
+    : "Images go to this server only and are not kept.";
+  byId("limits").textContent = `${limits.formats.join(", ")}, up to ${fileSize(limits.body_bytes)} each. ${kept}`;
+}
+
+/** `changed(sets)` takes the prediction sets that are wanted, null for none. */
+export function offerSets({ coverages }, changed) {
+  const select = byId("sets");
+  const words = ({ coverage, per_class: each }) =>
+    `contain the truth for ${percent(coverage)} of images${each ? " of each class" : ""}`;
+  byId("sets-choice").hidden = coverages.length === 0;
+  select.replaceChildren(
+    ...coverages.map((each, place) => make("option", { value: String(place) }, words(each))),
+    make("option", { value: "" }, "not shown"),
+  );
+  select.addEventListener("change", () => changed(select.value === "" ? null : coverages[Number(select.value)]));
+}
