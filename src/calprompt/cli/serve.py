@@ -7,6 +7,7 @@ from typing import Any
 
 from calprompt.cli.console import output
 from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.errors import SettingError
 from calprompt.serve.packages import require_packages
 from calprompt.serve.settings import ServeSettings
 
@@ -15,7 +16,10 @@ EXAMPLES = """\
   calprompt serve exported --port 9000 --marks marks.jsonl --keep marked/
   calprompt serve model --host 0.0.0.0 --token "$(openssl rand -hex 16)"
   calprompt serve runs/coop-photos-16shot-seed1-0123456789ab --part all
+  calprompt serve model --ray auto --replicas 1:4
 """
+OPTIONS = ("classes", "calibrator", "part", "backbone", "device", "imports", "threads")  # of `load_served`
+THREADS = "of an exported model (default: as onnxruntime likes); with --ray: CPUs of a replica (default: 1)"
 
 
 def add_command(commands: Any) -> None:
@@ -37,30 +41,33 @@ def add_command(commands: Any) -> None:
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
     add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
     add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
-    add("--threads", type=int, metavar="N", help="of an exported model (default: as onnxruntime likes)")
+    add("--threads", type=int, metavar="N", help=THREADS)
+    add("--ray", metavar="ADDRESS", help="serve on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
+    add("--replicas", metavar="N", help="with --ray: how many, or MIN:MAX to follow the load (default: 1)")
     add_flags(parser, ServeSettings)
 
 
 def serve(args: argparse.Namespace) -> None:
     """Load the model, open the port, and serve until it is stopped."""
     settings = ServeSettings(**settings_of(args, ServeSettings))
+    if args.replicas is not None and args.ray is None:
+        raise SettingError("replicas are those on a Ray cluster; give its address with ray=ADDRESS")
     require_packages()
+    options = {name: getattr(args, name) for name in OPTIONS}
+    console = output()
+
+    def announce(address: str, what: str) -> None:
+        shown = address if settings.token is None else f"{address}#token={settings.token}"
+        console.print(f"{what}, at {shown} (stop with Ctrl-C)", markup=False)
+
+    if args.ray is not None:
+        from calprompt.serve.on_ray import Replicas, run_on_ray
+
+        replicas = None if args.replicas is None else Replicas.parse(args.replicas)
+        run_on_ray(args.model, settings, address=args.ray, replicas=replicas, options=options, announce=announce)
+        return
     from calprompt.serve import load_served, run_server
 
-    console = output()
-    model = load_served(
-        args.model,
-        classes=args.classes,
-        calibrator=args.calibrator,
-        part=args.part,
-        backbone=args.backbone,
-        device=args.device,
-        imports=args.imports,
-        threads=args.threads,
-    )
-
-    def announce(address: str) -> None:
-        shown = address if settings.token is None else f"{address}#token={settings.token}"
-        console.print(f"{model.name}, {len(model.labels)} classes, at {shown} (stop with Ctrl-C)", markup=False)
-
-    run_server(model, settings, announce=announce)
+    model = load_served(args.model, **options)
+    what = f"{model.name}, {len(model.labels)} classes"
+    run_server(model, settings, announce=lambda address: announce(address, what))

@@ -1,0 +1,349 @@
+"""A model served by replicas on a Ray cluster: `calprompt serve MODEL --ray ADDRESS`.
+
+    clients ── Ray Serve's proxy ──┬── replica: the model and the application ──┐
+               (host and port)     ├── replica                                  ├── marks: one actor for all
+                                   └── …                                        ┘
+
+Ray Serve places the replicas, starts those again that are lost, and adds and removes some as the load changes. This
+file checks that all machines can serve the model, deploys it, and takes away at the end what it has started.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
+from calprompt.executors.ray_worker import describe_driver
+from calprompt.executors.worker_resources import WorkerResources
+from calprompt.serve.marks import MarkBook
+from calprompt.serve.ray_marks import find_keeper, start_keeper
+from calprompt.serve.ray_replica import Replica, ReplicaPlan, check_machine, folder_digest
+from calprompt.serve.settings import ServeSettings
+
+APP = "calprompt"
+ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
+HEALTH = 5.0  # seconds between two looks at a replica
+LOGS = {"log_level": "WARNING", "enable_access_log": False}
+ENVIRONMENT = {  # of Ray Serve's own processes
+    "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",  # else the replica beside the proxy gets most of the work
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # else a proxy that starts slowly is killed and started again
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
+}
+CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")  # name and namespace of the actor that is there if Serve runs
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas there are.
+
+    Attributes:
+        least: At all times.
+        most: While there is much to do; the same number for no scaling.
+    """
+
+    least: int = 1
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise SettingError(
+                f"replicas must be a number of 1 or more, or MIN:MAX such as 1:4; got {self.least}:{self.most}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Replicas:
+        """From a number, or from MIN:MAX.
+
+        >>> Replicas.parse("2"), Replicas.parse("1:4")
+        (Replicas(least=2, most=2), Replicas(least=1, most=4))
+        """
+        found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
+        if not found:
+            raise SettingError(f"replicas must be a number of 1 or more, or MIN:MAX such as 1:4; got {text!r}")
+        return cls(int(found[1]), int(found[2] or found[1]))
+
+
+def run_on_ray(
+    folder: str | Path,
+    settings: ServeSettings,
+    *,
+    address: str,
+    replicas: Replicas | None = None,
+    options: Mapping[str, Any] | None = None,
+    announce: Callable[[str, str], None] = lambda address, what: None,
+) -> None:
+    """Serve a model on a Ray cluster until SIGTERM or Ctrl-C.
+
+    Args:
+        folder: Of the model; every machine of the cluster needs it at this path.
+        settings: How it is served. Limits such as `queue` are those of each replica.
+        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
+        replicas: How many; one, unless given.
+        options: Further arguments of `load_served`. A replica takes `threads` CPUs, and a GPU if `device` is "cuda".
+        announce: Told the address and what is served, once it can be reached.
+
+    Raises:
+        CalpromptError: if the cluster, one of its machines or the model does not allow it.
+    """
+    from calprompt.serve.loading import load_served
+
+    replicas, options = replicas or Replicas(), _replica_options(folder, options or {})
+    needs = WorkerResources(cpus=options["threads"], gpus=float(options.get("device") == "cuda"))
+    model = load_served(folder, **{**options, "device": "cpu"} if "device" in options else options)
+    driver = describe_driver(options["threads"])
+    place = Path(folder).expanduser().absolute()
+    plan: dict[str, Any] = {"driver": driver, "folder": str(place), "digest": folder_digest(place)}
+    with _connected(address, needs.cpus * replicas.most) as ray:
+        _check_room(ray, needs, replicas)
+        _remove_abandoned(ray)
+        settings = replace(settings, port=_free_port(ray, settings), decoders=settings.decoders or options["threads"])
+        _check_machines(ray, needs, plan)
+        with _marks_file(settings) as marks:
+            book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
+            book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
+            secret = MarkBook(**book).secret  # what is wrong with the file is said before anything is started
+            keeper = start_keeper(ray, driver, book)
+            try:
+                _start_serve(settings)
+                _deploy(ReplicaPlan(**plan, options=options, settings=settings, secret=secret), needs, replicas)
+                announce(_address(ray, settings), f"{model.name}, {len(model.labels)} classes")
+                del model
+                _wait()
+            finally:
+                _end(ray, keeper)
+
+
+def _replica_options(folder: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `load_served` in a replica."""
+    from calprompt.export.folder import is_exported
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if str(given.get("device", "")).startswith("cuda:"):
+        raise SettingError("device must be cuda or cpu on a Ray cluster, which gives each replica a GPU of its own")
+    given.setdefault("threads", 1)
+    if given["threads"] < 1:
+        raise SettingError(f"threads must be 1 or more, got {given['threads']}")
+    if not is_exported(Path(folder).expanduser()):
+        given.setdefault("device", "cpu")
+    return given
+
+
+@contextmanager
+def _connected(address: str, cpus: float) -> Iterator[Any]:
+    import sys
+
+    ours = "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+    ray = connect(address, cpus)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which Ray lets through everywhere
+    try:
+        yield ray
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if ours:
+            ray.shutdown()
+
+
+def _check_room(ray: Any, needs: WorkerResources, replicas: Replicas) -> None:
+    room = capacity(ray, needs)
+    if room < replicas.least:
+        raise CalpromptError(
+            f"the Ray cluster has room for {room} replicas that need {needs} each, and replicas={replicas.least} are "
+            f"asked for; it has: {describe_cluster(ray)}"
+        )
+
+
+def _remove_abandoned(ray: Any) -> None:
+    """Take away what a command left behind that was killed; raise if Ray Serve is in use."""
+    from ray import serve
+
+    try:
+        ray.get_actor(*CONTROLLER)
+    except ValueError:
+        return
+    keeper, apps = find_keeper(ray), set(serve.status().applications)
+    if apps - {APP} or (keeper is None and APP not in apps):
+        others = ", ".join(sorted(apps - {APP})) or "without applications"
+        raise CalpromptError(
+            f"Ray Serve runs on this cluster already ({others}), and its port is one for the whole cluster; end it "
+            "there, or use another cluster"
+        )
+    with suppress(ray.exceptions.RayError):
+        if keeper is not None and ray.get(keeper.is_wanted.remote(), timeout=ANSWERS):
+            raise CalpromptError("another calprompt serve uses this cluster; stop it first, or use another cluster")
+    _end(ray, keeper)
+
+
+def _alive(ray: Any) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _head(ray: Any) -> dict[str, Any]:
+    nodes = _alive(ray)
+    return next((node for node in nodes if "node:__internal_head__" in node["Resources"]), nodes[0])
+
+
+def _on(ray: Any, node: Mapping[str, Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Ray's handle on what a function returns on a machine."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=place).remote(*args)
+
+
+def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
+    try:
+        return ray.get(handle, timeout=ANSWERS)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CalpromptError):
+            raise error.cause from None
+        last = [line for line in str(error).splitlines() if line.strip()][-1].strip()
+        raise CalpromptError(
+            f"the machine {node['NodeManagerHostname']} of the Ray cluster cannot serve it ({last}); is the same "
+            "calprompt installed on all machines?"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise CalpromptError(
+            f"the machine {node['NodeManagerHostname']} of the Ray cluster does not answer: {type(error).__name__}"
+        ) from error
+
+
+def _check_machines(ray: Any, needs: WorkerResources, plan: Mapping[str, Any]) -> None:
+    """Raise unless all machines that may get a replica can have one."""
+    nodes = [node for node in _alive(ray) if needs.count_in(node["Resources"])]
+    handles = [_on(ray, node, check_machine, plan["driver"], plan["folder"], plan["digest"]) for node in nodes]
+    for node, handle in zip(nodes, handles, strict=True):
+        _result(ray, node, handle)
+
+
+def _free_port(ray: Any, settings: ServeSettings) -> int:
+    """The port on the head of the cluster; raises if it is in use."""
+    head = _head(ray)
+    port: int = _result(ray, head, _on(ray, head, _try_port, settings.host, settings.port))
+    return port
+
+
+def _try_port(host: str, port: int) -> int:
+    from calprompt.serve.server import open_port
+
+    with open_port(host, port) as listener:
+        found: int = listener.getsockname()[1]
+    return found
+
+
+@contextmanager
+def _marks_file(settings: ServeSettings) -> Iterator[str]:
+    """The file that the marks are written to; without one, a passing one from which a lost actor is restored."""
+    if settings.marks is not None:
+        yield str(Path(settings.marks).expanduser().absolute())
+        return
+    folder = tempfile.mkdtemp(prefix="calprompt-marks-")
+    try:
+        yield str(Path(folder) / "marks.jsonl")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_serve(settings: ServeSettings) -> None:
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    http = {
+        "host": settings.host.strip("[]"),
+        "port": settings.port,
+        "request_timeout_s": 3 * settings.timeout,  # to arrive, to wait for a replica, to be answered
+    }
+    serve.start(
+        proxy_location="EveryNode" if _is_everywhere(settings.host) else "HeadOnly",
+        http_options=http,
+        logging_config=LOGS,
+        controller_options={"runtime_env": {"env_vars": ENVIRONMENT}},
+    )
+
+
+def _is_everywhere(host: str) -> bool:
+    """Whether a host is that of all machines."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    return False
+
+
+def _deploy(plan: ReplicaPlan, needs: WorkerResources, replicas: Replicas) -> None:
+    """Start the replicas, and wait until all of them can answer."""
+    from ray import serve
+
+    def build() -> Any:
+        return plan.create_app()
+
+    deployment = serve.deployment(serve.ingress(build)(Replica), name="model", **_scale(replicas, plan.settings))
+    deployment = deployment.options(
+        ray_actor_options={"num_cpus": needs.cpus, "num_gpus": needs.gpus},
+        max_ongoing_requests=2 * plan.settings.queue,  # so that a replica says itself that its queue is full
+        max_queued_requests=plan.settings.connections,
+        graceful_shutdown_timeout_s=plan.settings.drain,
+        health_check_period_s=HEALTH,
+        logging_config=LOGS,
+    )
+    try:
+        serve.run(deployment.bind(), name=APP, route_prefix="/")
+    except RuntimeError as error:
+        raise CalpromptError(f"the replicas cannot be started: {_reason(str(error))}") from error
+
+
+def _scale(replicas: Replicas, settings: ServeSettings) -> dict[str, Any]:
+    """How many replicas, in Ray's words: a full batch at work in each is what they should be at."""
+    if replicas.least == replicas.most:
+        return {"num_replicas": replicas.least}
+    return {
+        "autoscaling_config": {
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
+            "target_ongoing_requests": settings.batch,
+        }
+    }
+
+
+def _reason(text: str) -> str:
+    """What went wrong in a replica, from what Ray says of it."""
+    errors = re.findall(r"^(?:\w+\.)*\w*Error: (.*)$", text, re.MULTILINE)
+    return errors[-1] if errors else " ".join(text.split())
+
+
+def _address(ray: Any, settings: ServeSettings) -> str:
+    """What to type into a browser."""
+    host = settings.host
+    if _is_everywhere(host):
+        host = _head(ray)["NodeManagerAddress"]
+    host = host.strip("[]")
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
+
+
+def _wait() -> None:
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _end(ray: Any, keeper: Any | None) -> None:
+    """Take away the application and the actor, and Ray Serve unless others use it."""
+    from ray import serve
+
+    with suppress(ray.exceptions.RayError, TimeoutError):
+        if APP in serve.status().applications:
+            serve.delete(APP)
+    with suppress(ray.exceptions.RayError, TimeoutError):
+        if not set(serve.status().applications) - {APP}:
+            serve.shutdown()
+    if keeper is not None:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(keeper)
