@@ -115,13 +115,12 @@ class Visit:
 
 
 @contextmanager
-def visiting(browser: Browser, address: str, *, expected: str = "", **options: Any) -> Iterator[Visit]:
+def visiting(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
     """A page that is not opened yet; at the end, nothing may have gone wrong on it.
 
     Args:
         browser: That shows it.
         address: Of the server.
-        expected: Part of a line in the console that is no failure.
         options: Of the browser's context.
     """
     context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
@@ -135,8 +134,7 @@ def visiting(browser: Browser, address: str, *, expected: str = "", **options: A
         page.on("request", lambda request: visit.requests.append(request.url))
 
         def on_console(message: Any) -> None:
-            handled = message.text.startswith(NETWORK) or (expected and expected in message.text)
-            if message.type in ("error", "warning") and not handled:
+            if message.type in ("error", "warning") and not message.text.startswith(NETWORK):
                 visit.problems.append(message.text)
 
         page.on("console", on_console)

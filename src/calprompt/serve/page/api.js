@@ -5,6 +5,7 @@ const TOKEN = "calprompt-token";
 const REPEATED = new Set([408, 429, 503]); // slow, busy, a worker that died
 const TRIES = 6;
 const LONGEST_WAIT = 60;
+const PATIENCE = 10_000; // milliseconds that a server may take to say that it is well
 const LONG_QUERY = 4000; // characters; longer lists of classes travel in the body
 
 export class Problem extends Error {
@@ -35,7 +36,7 @@ export class Server {
 
   async healthy() {
     try {
-      return (await fetch("health", { cache: "no-store" })).ok;
+      return (await fetch("health", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) })).ok;
     } catch {
       return false;
     }

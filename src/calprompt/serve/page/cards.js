@@ -119,7 +119,7 @@ const BODIES = {
     make(
       "p.guess",
       {},
-      `Not an answer: the likeliest class, ${answer.class_name}, has only ${percent(answer.probability)} (it answers from ${percent(context.limit)}).`,
+      `Not an answer: the likeliest class, ${answer.class_name}, has only ${percent(answer.probability)} (it answers from ${percent(context.limit)} up).`,
     ),
     meaning(answer, "guesses", context, page),
   ],

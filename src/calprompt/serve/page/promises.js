@@ -21,7 +21,7 @@ export const isOnSets = ({ kind, text }, perClass) =>
 /** Of the promise on errors: does it stand with this list of classes, this threshold, and these marks? */
 export function standing(model, threshold, watch) {
   const promise = model.promises.find(isOnErrors);
-  if (!promise) return { status: "refused", text: "", detail: "it says nothing of how often its answers are wrong" };
+  if (!promise) return { status: "refused", text: "", detail: "this model makes no promise about its errors" };
   const { text, status, detail } = promise;
   if (status !== "made") return { status, text, detail };
   if (watch?.status === "broken") return { status: "broken", text, detail: watch.sentence };
@@ -71,6 +71,9 @@ export function showEvidence(evidence) {
 /** What the marks say. */
 export function showWatch(watch, edited) {
   const place = byId("watch");
+  const state = JSON.stringify([watch, edited]);
+  if (place.dataset.shown === state) return; // what has not changed is not read out again
+  place.dataset.shown = state;
   place.hidden = !watch;
   if (!watch) return;
   place.dataset.status = watch.status;
@@ -82,6 +85,7 @@ export function showWatch(watch, edited) {
     broken: `${which} is broken`,
     unwatched: "Not watched",
   };
+  const untried = "Mark answers as right or wrong, and it is watched whether the promise holds.";
   const alarm = `An alarm is false for at most ${percent(watch.false_alarm_rate)} of models that keep their promise.`;
   byId("watch-state").replaceChildren(
     icon(icons[watch.status] ?? "none"),
@@ -89,7 +93,7 @@ export function showWatch(watch, edited) {
       "div",
       {},
       make("strong", {}, words[watch.status] ?? watch.status),
-      make("p.fine", {}, sentence(watch.sentence)),
+      make("p.fine", {}, tried || watch.status !== "holds" ? sentence(watch.sentence) : untried),
       tried && watch.status === "holds" && make("p.fine", {}, alarm),
     ),
   );

@@ -85,7 +85,7 @@ export class Connection {
   constructor(healthy, back) {
     Object.assign(this, { healthy, back, lost: false, timer: null, attempt: 0 });
     addEventListener("online", () => this.lost && this.retry());
-    addEventListener("offline", () => this.lose());
+    addEventListener("offline", async () => (await healthy()) || this.lose()); // a server may be on this machine
   }
 
   lose() {
