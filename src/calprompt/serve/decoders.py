@@ -25,6 +25,7 @@ from calprompt.serve.decoder import DecoderSettings
 START = 60.0  # seconds that a process may take until it answers first
 PAUSE = 1.0  # seconds before another attempt, after a process could not be started
 OF_ITSELF = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)  # what an image can do to it
+LOST = (OSError, EOFError, ValueError, RuntimeError)  # what a pipe without a reader raises; RuntimeError is uvloop's
 
 logger = logging.getLogger("calprompt.serve")
 
@@ -68,17 +69,18 @@ class DecoderPool:
         self._free: asyncio.LifoQueue[asyncio.subprocess.Process] = asyncio.LifoQueue()
         self._processes: set[asyncio.subprocess.Process] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._watchers: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @property
     def alive(self) -> int:
         """Processes that run."""
-        return sum(process.returncode is None for process in self._processes)
+        return sum(map(_is_alive, self._processes))
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that run."""
-        return [process.pid for process in self._processes if process.returncode is None]
+        return [process.pid for process in self._processes if _is_alive(process)]
 
     async def start(self) -> None:
         """Start the processes and wait until each is ready."""
@@ -95,17 +97,17 @@ class DecoderPool:
             DecoderLostError: if the process was ended from outside.
         """
         process = await self._free.get()
-        while process.returncode is not None:  # it died while nobody looked
-            self._replace(process)
+        while not _is_alive(process):  # it died while nobody asked it
             process = await self._free.get()
-        task = asyncio.ensure_future(self._on(process, data))  # goes on if the caller gives up: the pipe stays in step
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.create_task(self._on(process, data))  # goes on if the caller gives up: the pipe stays in step
+        _keep(task, self._tasks)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
         """End all processes, after what they are doing."""
         self._closed = True
+        for watcher in self._watchers:
+            watcher.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.timeout)
         for process in list(self._processes):
@@ -123,14 +125,11 @@ class DecoderPool:
             facts, levels = await asyncio.wait_for(_exchange(process, data), self.timeout)
         except TimeoutError:
             process.kill()
-            await process.wait()
-            self._replace(process)
             raise ImageError(f"it takes longer than {self.timeout:g} s to decode; make it smaller") from None
-        except (OSError, EOFError, asyncio.IncompleteReadError, ValueError):
+        except LOST:
             if process.returncode is None:
                 process.kill()
             status = await process.wait()
-            self._replace(process)
             if -status in OF_ITSELF:
                 raise ImageError("damaged: it crashes the decoder") from None
             raise DecoderLostError("the process that decoded this image was ended; send it again") from None
@@ -141,14 +140,12 @@ class DecoderPool:
         pixels = np.frombuffer(levels, dtype=np.uint8).reshape(size, size, 3)
         return DecodedImage(pixels, facts["width"], facts["height"], facts["format"])
 
-    def _replace(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Put a new process into the place of one that ends."""
+        await process.wait()
         self._processes.discard(process)
-        if self._closed:
-            return
         self.restarts += 1
-        task = asyncio.ensure_future(self._add())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        _keep(asyncio.create_task(self._add()), self._tasks)
 
     async def _add(self) -> None:
         """Start one process, trying until it works."""
@@ -163,7 +160,7 @@ class DecoderPool:
                     start_new_session=True,
                 )
                 await asyncio.wait_for(_exchange(process, b""), START)  # answers that an empty file is no image
-            except (OSError, EOFError, asyncio.IncompleteReadError, ValueError, TimeoutError) as error:
+            except (*LOST, TimeoutError) as error:
                 logger.warning("a decoding process could not be started (%s); trying again", error or "no answer")
                 if process is not None:
                     if process.returncode is None:
@@ -173,7 +170,18 @@ class DecoderPool:
                 continue
             self._processes.add(process)
             self._free.put_nowait(process)
+            _keep(asyncio.create_task(self._watch(process)), self._watchers)
             return
+
+
+def _is_alive(process: asyncio.subprocess.Process) -> bool:
+    return process.returncode is None and process.stdin is not None and not process.stdin.is_closing()
+
+
+def _keep(task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
+    """Hold on to a task until it is done."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 async def _exchange(process: asyncio.subprocess.Process, data: bytes) -> tuple[dict[str, Any], bytes]:
