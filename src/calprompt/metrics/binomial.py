@@ -10,6 +10,7 @@ import numpy as np
 from calprompt.metrics.inputs import Floats
 
 
+@lru_cache(maxsize=4096)  # a sequence of tests, and the next one, ask for the same numbers again and again
 def log_binomial_tail(k: int, n: int, p: float) -> float:
     """log P(Bin(n, p) ≤ k) for 0 < p < 1, also where the probability itself is too small for a float.
 
