@@ -8,7 +8,7 @@ test: .venv/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 demo: .venv/.installed
 	$(BIN)/calprompt demo --out demo $(addprefix --check ,$(wildcard docs/demo.json))

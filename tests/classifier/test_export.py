@@ -12,9 +12,16 @@ import samples
 from calprompt import CalpromptError, SettingError
 from calprompt.classifier.fitted_model import PROMISED
 from calprompt.cli import main
-from calprompt.export import OnnxPredictor
+from calprompt.export import OnnxPredictor, graphs
 from calprompt.promises import fit_sets
 from classifier.fits import classifier, fitted, picture_paths, saved
+from export.exported import copied
+
+
+@pytest.fixture
+def one_tower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image tower, which is the same in all of these models, is written once."""
+    monkeypatch.setattr(graphs, "write_tower", copied("write_tower"))
 
 
 def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +42,7 @@ def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.Captur
     assert "exists already" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("one_tower")
 def test_added_classes_are_exported_without_promises(tmp_path: Path) -> None:
     fitted().with_classes(["yak"]).export(tmp_path / "exported")
     exported = OnnxPredictor(tmp_path / "exported")
@@ -46,6 +54,7 @@ def test_added_classes_are_exported_without_promises(tmp_path: Path) -> None:
     assert "no image was seen: yak" in card
 
 
+@pytest.mark.usefixtures("one_tower")
 def test_int8_makes_its_promises_again(tmp_path: Path) -> None:
     """On the probabilities that it gives, also where a calibrator compares with the untuned model."""
     model = classifier(tuner="kgcoop", calibrator="sals").fit(samples.pictures())
@@ -66,6 +75,7 @@ def test_int8_makes_its_promises_again(tmp_path: Path) -> None:
     assert small.rule.sets[0].quantiles == pytest.approx(expected.quantiles, abs=samples.rounding(1.0, 100))
 
 
+@pytest.mark.usefixtures("one_tower")
 def test_int8_is_refused_with_the_numbers(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match=r"\d"):
         fitted().export(

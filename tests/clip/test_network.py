@@ -18,10 +18,16 @@ from calprompt.errors import BackboneError
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy, no ban on downloads, and little patience."""
+    """No proxy and no ban on downloads; and time enough for whoever answers, however busy the machine is."""
     for name in (network.OFFLINE, "no_proxy", "NO_PROXY", *network.PROXIES, *map(str.lower, network.PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies it was made with
+    monkeypatch.setattr(network, "PATIENCE", 60.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, direct: None) -> None:
+    """For hosts that never answer."""
     monkeypatch.setattr(network, "PATIENCE", 0.5)
 
 
@@ -79,6 +85,7 @@ def test_a_server_in_trouble_is_not_asked_again_and_again(file_of: Callable[[str
         assert network.attempt(file_of(host), never) == (None, "127.0.0.1 answers with the error 503")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_firewall_that_swallows_everything_does_not_keep_anyone_waiting(file_of: Callable[[str], str]) -> None:
     start = time.monotonic()
     with silent() as host:
@@ -87,6 +94,7 @@ def test_a_firewall_that_swallows_everything_does_not_keep_anyone_waiting(file_o
     assert time.monotonic() - start < 5
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_name_that_takes_for_ever_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
     monkeypatch.setattr(network.socket, "create_connection", lambda *_, **__: done.wait(60))

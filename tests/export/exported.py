@@ -74,19 +74,19 @@ def graph(what: str, name: str, kind: str) -> Path:
 
 
 def copied(what: str) -> Callable[[Tuner, Path], None]:
-    """A stand-in for a function of `graphs` that writes each graph of the tuners here, and the pocket's tower, once."""
+    """A stand-in for a function of `graphs` that writes each graph of the tuners here, and each frozen tower, once."""
 
     def write(tuner: Tuner, path: Path) -> None:
         kinds = [kind for kind, backbone in BACKBONES.items() if backbone is tuner.backbone]
         tuned_tower = tuner.needs_pixels or what == "write_conditional"
         name = type(tuner).__name__.lower() if tuned_tower else "zero-shot"
-        pocket = samples.shared() / "pocket tower.onnx"
+        frozen = samples.shared() / f"tower of {tuner.backbone.fingerprint} in {tuner.backbone.dtype}.onnx"
         if kinds:
             shutil.copyfile(graph(what, name, kinds[0]), path)
-        elif tuner.backbone.name == "pocket" and not tuned_tower:
-            if not pocket.exists():
-                WRITE[what](tuner, pocket)
-            shutil.copyfile(pocket, path)
+        elif not tuned_tower and tuner.backbone.name != "tiny":  # those share a name and a fingerprint
+            if not frozen.exists():
+                WRITE[what](tuner, frozen)
+            shutil.copyfile(frozen, path)
         else:
             WRITE[what](tuner, path)
 

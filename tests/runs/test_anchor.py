@@ -22,15 +22,15 @@ from calprompt.cli import main
 from calprompt.errors import DamagedFileError, DataError
 from calprompt.evaluation.models import stored_models
 from calprompt.evaluation.settings import create_calibrator
-from calprompt.export import OnnxPredictor, export_predictor
+from calprompt.export import OnnxPredictor
 from calprompt.predictor import Predictor
-from calprompt.promises import DecisionRule
 from calprompt.runs import Resources, RunConfig, Target, build_config, evaluate_on, load_run, plan, restore, run
 from calprompt.runs.anchor import RANGE, fit_anchor
 from calprompt.runs.finished import find_finished
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
 from calprompt.sweep import plan_sweep, read_sweep, results, run_sweep
 from calprompt.tensor_files import read_tensor_file, tensor_file
+from export.exported import export
 from sweep import sweeps
 from tiny import LEARNED
 
@@ -322,7 +322,7 @@ def test_the_table_says_which_scale_a_row_has(tmp_path: Path, capsys: pytest.Cap
 def test_an_exported_model_has_it(spec: str, tmp_path: Path) -> None:
     done = run(samples.config(samples.pictures(), anchor=True, epochs=1), tmp_path, resources=SHARED)
     predictor = Predictor.from_run(done.folder, calibrator=spec, resources=SHARED)
-    exported = OnnxPredictor(export_predictor(predictor, tmp_path / "model", rule=DecisionRule()))
+    exported = OnnxPredictor(export(predictor, tmp_path / "model"))
     _, metadata = read_run_tensors(done.folder, LOGITS, done.record)
     paths = [str(samples.pictures() / name) for name in metadata["image_names"]["base"]]
     expected = create_calibrator(spec)(stored_models(done)["tuned"].tests["base"]).softmax(dim=1)

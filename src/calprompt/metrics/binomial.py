@@ -25,6 +25,7 @@ def share_interval(count: int, n: int) -> tuple[float, float]:
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
+@lru_cache(maxsize=4096)  # a sequence of tests, and the next one, ask for the same numbers again and again
 def log_binomial_tail(k: int, n: int, p: float) -> float:
     """log P(Bin(n, p) ≤ k) for 0 < p < 1, also where the probability itself is too small for a float.
 

@@ -24,7 +24,7 @@ Numbers = NDArray[np.int32]
 _TOGETHER = 16  # pictures made in one go: more do not fit the processor's cache
 
 _COS = np.array([round(math.cos(math.radians(angle)) * 65536) for angle in range(360)], dtype=np.int32)
-_PLACES = 2 * np.arange(SIZE) + 1 - SIZE  # of pixel centres from the middle, in half pixels
+_PLACES = 2 * np.arange(SIZE, dtype=np.int32) + 1 - SIZE  # of pixel centres from the middle, in half pixels
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ def render(drawings: Pictures, bits: NDArray[np.uint64], scene: Scene) -> Pictur
 
 def _render(drawings: Pictures, bits: NDArray[np.uint64], scene: Scene) -> Pictures:
     dice = _Dice(bits)
-    ink = _pose(drawings, dice, scene)  # [n, 48, 48, 4], premultiplied
-    ground = _background(dice, scene)
-    colours = ink[..., :3] + ground * (255 - ink[..., 3:]) // 255
-    colours = colours * (100 + dice.upto(scene.tint, 3, signed=True))[:, None, None, :] // 100
+    ink = _pose(drawings, dice, scene)  # [n, 4, 48, 48], premultiplied
+    ground = _background(dice, scene)  # [n, 3, 48, 48]
+    colours = ink[:, :3] + ground * (255 - ink[:, 3:]) // 255
+    colours = colours * (100 + dice.upto(scene.tint, 3, signed=True))[:, :, None, None] // 100
     blurred = dice.upto(99) < scene.blur
     if blurred.any():
         colours[blurred] = _blur(colours[blurred])
     if scene.noise:
         amplitude = dice.upto(255 * scene.noise // 100)[:, None, None, None]
         colours += amplitude * (_grain(dice) - 128) // 128
-    return colours.clip(0, 255).astype(np.uint8)
+    return colours.clip(0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
 class _Dice:
@@ -108,40 +108,38 @@ def _pose(drawings: Pictures, dice: _Dice, scene: Scene) -> Numbers:
     across, down = (dice.upto(2 * SIZE * scene.shift // 100, signed=True) for _ in range(2))
     zoom = 100 * side // SIZE  # a drawing of another side fills the picture at size 100
     cos, sin = (_COS[angle] * zoom // size)[:, None, None], (_COS[(angle + 270) % 360] * zoom // size)[:, None, None]
-    x = (_PLACES[None, None, :] - across[:, None, None]).astype(np.int32)
-    y = (_PLACES[None, :, None] - down[:, None, None]).astype(np.int32)
+    x = _PLACES[None, None, :] - across[:, None, None]
+    y = _PLACES[None, :, None] - down[:, None, None]
     middle = (side - 1) * 128
     columns, rows = ((cos * x + sin * y) >> 9) + middle, ((cos * y - sin * x) >> 9) + middle
-    opaque = drawings[..., 3:].astype(np.int32)
-    inked = np.concatenate([drawings[..., :3] * opaque // 255, opaque], axis=3)
-    padded = np.zeros((n, side + 2, side + 2, 4), dtype=np.int32)
-    padded[:, 1:-1, 1:-1] = inked
-    flat = padded.reshape(n * (side + 2) ** 2, 4)
-    start = (np.arange(n) * (side + 2) ** 2)[:, None, None]
+    layers = drawings.transpose(0, 3, 1, 2).astype(np.int32)
+    layers[:, :3] = layers[:, :3] * layers[:, 3:] // 255
+    flat = np.pad(layers, ((0, 0), (0, 0), (1, 1), (1, 1))).ravel()
+    start = (np.arange(4 * n) * (side + 2) ** 2).reshape(n, 4, 1, 1)
     left, top = ((places >> 8).clip(-1, side - 1) + 1 for places in (columns, rows))
     inside = (columns >= -256) & (columns < side * 256) & (rows >= -256) & (rows < side * 256)
     right_share, low_share = columns & 255, rows & 255
-    corner = start + top * (side + 2) + left
-    total = np.zeros((n, SIZE, SIZE, 4), dtype=np.int32)
+    corner = start + (top * (side + 2) + left)[:, None]
+    total = np.zeros((n, 4, SIZE, SIZE), dtype=np.int32)
     for step, share in (
         (0, (256 - right_share) * (256 - low_share)),
         (1, right_share * (256 - low_share)),
         (side + 2, (256 - right_share) * low_share),
         (side + 3, right_share * low_share),
     ):
-        total += flat[corner + step] * (share * inside)[..., None]
+        total += flat.take(corner + step) * (share * inside)[:, None]
     return total >> 16
 
 
 def _background(dice: _Dice, scene: Scene) -> Numbers:
-    """[n, 48, 48, 3]: from one colour to another, with blots of a third; or white."""
+    """[n, 3, 48, 48]: from one colour to another, with blots of a third; or white."""
     if scene.paper == 100:
-        return np.full((len(dice), SIZE, SIZE, 3), 255, dtype=np.int32)
-    first, second, third = (dice.upto(255, 3) for _ in range(3))
-    ramp = _blots(dice.raw(), 2)[..., None]
-    blots = (_blots(dice.raw(), 7) * scene.clutter // 100)[..., None]
-    ground = (first[:, None, None] * (255 - ramp) + second[:, None, None] * ramp) // 255
-    ground = (ground * (255 - blots) + third[:, None, None] * blots) // 255
+        return np.full((len(dice), 3, SIZE, SIZE), 255, dtype=np.int32)
+    first, second, third = (dice.upto(255, 3)[:, :, None, None] for _ in range(3))
+    ramp = _blots(dice.raw(), 2)[:, None]
+    blots = (_blots(dice.raw(), 7) * scene.clutter // 100)[:, None]
+    ground = (first * (255 - ramp) + second * ramp) // 255
+    ground = (ground * (255 - blots) + third * blots) // 255
     white = (dice.upto(99) < scene.paper)[:, None, None, None]
     return np.where(white, 255, ground)
 
@@ -149,7 +147,7 @@ def _background(dice: _Dice, scene: Scene) -> Numbers:
 def _blots(raw: NDArray[np.uint64], cells: int) -> Numbers:
     """[n, 48, 48] from 0 to 255: random values at the corners of cells x cells squares, and straight between them."""
     corners = _hash(raw, (cells + 1) ** 2).reshape(-1, cells + 1, cells + 1)
-    places = np.arange(SIZE) * cells * 256 // SIZE
+    places = np.arange(SIZE, dtype=np.int32) * cells * 256 // SIZE
     index, share = places >> 8, places & 255
     across = corners[:, :, index] * (256 - share) + corners[:, :, index + 1] * share
     down = across[:, index] * (256 - share)[None, :, None] + across[:, index + 1] * share[None, :, None]
@@ -157,7 +155,7 @@ def _blots(raw: NDArray[np.uint64], cells: int) -> Numbers:
 
 
 def _grain(dice: _Dice) -> Numbers:
-    return _hash(dice.raw(), SIZE * SIZE).reshape(-1, SIZE, SIZE, 1)
+    return _hash(dice.raw(), SIZE * SIZE).reshape(-1, 1, SIZE, SIZE)
 
 
 def _hash(raw: NDArray[np.uint64], count: int) -> Numbers:
@@ -171,6 +169,6 @@ def _hash(raw: NDArray[np.uint64], count: int) -> Numbers:
 
 def _blur(colours: Numbers) -> Numbers:
     """Weights 1 2 1 across and down."""
-    padded = np.pad(colours, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
-    across = padded[:, :, :-2] + 2 * padded[:, :, 1:-1] + padded[:, :, 2:]
-    return (across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]) >> 4
+    padded = np.pad(colours, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+    across = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
+    return (across[:, :, :-2] + 2 * across[:, :, 1:-1] + across[:, :, 2:]) >> 4
