@@ -51,7 +51,7 @@ function picture(area, name, title, ...parts) {
  * band in which a perfectly calibrated model would be by chance, and below how many images there were.
  */
 export function reliabilityDiagram(evidence, confidence = null) {
-  const area = plot({ width: 520, height: 440, bottom: 120, left: 52 });
+  const area = plot({ width: 520, height: 440, bottom: 120, left: 52, right: 20 });
   const most = Math.max(...evidence.reliability.map((bin) => bin.images));
   const base = area.height - 34;
   const parts = [axes(area, "", "right (%)", [0, 0.25, 0.5, 0.75, 1])];
