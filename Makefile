@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: test demo docs lint benchmark clean
 
-test: .venv/.installed-test
+test: .venv/.installed-test .venv/.browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,6 +34,13 @@ lint: .venv/.installed-test
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@ .venv/.installed
+
+# Pages are tested in Chromium: one that is there, or Debian's; without it these tests say that they did not run.
+.venv/.browser: | .venv/.installed-test
+	command -v "$${CALPROMPT_CHROMIUM:-chromium}" >/dev/null || command -v google-chrome >/dev/null \
+	|| { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium >/dev/null; } \
+	|| echo "There is no Chromium, and it could not be installed: the tests in tests/browser will not run."
+	touch $@
 
 .venv/.installed-docs: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
