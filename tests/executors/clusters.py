@@ -48,7 +48,12 @@ def lose_node(started: Any) -> None:
     started.remove_node(node, allow_graceful=False)
 
 
-def restore(started: Any) -> None:
-    """Two nodes again."""
-    if not started.worker_nodes:
-        started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+def restore(started: Any, attempts: int = 3) -> None:
+    """Two nodes again; Ray gives up on a node after 30 seconds, which may be too early on a busy machine."""
+    while not started.worker_nodes:
+        attempts -= 1
+        try:
+            started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+        except Exception:
+            if not attempts:
+                raise

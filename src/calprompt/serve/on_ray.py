@@ -145,7 +145,7 @@ def _connected(address: str, cpus: float) -> Iterator[Any]:
     import sys
 
     ours = "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
-    ray = connect(address, cpus)
+    ray = connect(address, cpus, time_limit=ANSWERS)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which Ray lets through everywhere
     try:
         yield ray
@@ -168,11 +168,10 @@ def _remove_abandoned(ray: Any) -> None:
     """Take away what a command left behind that was killed; raise if Ray Serve is in use."""
     from ray import serve
 
-    try:
-        ray.get_actor(*CONTROLLER)
-    except ValueError:
+    keeper, runs = find_keeper(ray), _serve_runs(ray)
+    if keeper is None and not runs:
         return
-    keeper, apps = find_keeper(ray), set(serve.status().applications)
+    apps = set(serve.status().applications)
     if apps - {APP} or (keeper is None and APP not in apps):
         others = ", ".join(sorted(apps - {APP})) or "without applications"
         raise CalpromptError(
@@ -183,6 +182,14 @@ def _remove_abandoned(ray: Any) -> None:
         if keeper is not None and ray.get(keeper.is_wanted.remote(), timeout=ANSWERS):
             raise CalpromptError("another calprompt serve uses this cluster; stop it first, or use another cluster")
     _end(ray, keeper)
+
+
+def _serve_runs(ray: Any) -> bool:
+    try:
+        ray.get_actor(*CONTROLLER)
+    except ValueError:
+        return False
+    return True
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:
