@@ -210,9 +210,8 @@ def row(name: str, found: dict[str, Any], baseline: float, **more: str) -> str:
 
 
 def measure(model: Path, args: argparse.Namespace) -> None:
-    print(
-        f"{model}: {'p50 ms':>14s} {'p99 ms':>8s} {'images/s':>9s} {'ratio':>8s} {'cpu ms':>7s}   load {os.getloadavg()[0]:.1f}"
-    )
+    heads = f"{'p50 ms':>8s} {'p99 ms':>8s} {'images/s':>9s} {'ratio':>8s} {'cpu ms':>7s}"
+    print(f"{model}, load {os.getloadavg()[0]:.1f}\n  {'':16s} {heads}", flush=True)
     loop = child("loop", model, args.images, args.seconds)
     print(row("one at a time", loop, loop["rate"]), flush=True)
     with server(model, args.extra) as (port, pid):

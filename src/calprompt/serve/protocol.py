@@ -94,7 +94,7 @@ class CarefulProtocol(H11Protocol):
         if self._refused or self.transport.is_closing():
             return
         super().handle_events()
-        if not self.is_idle:
+        if not self.is_idle and not self._refused:
             self._wait(None)
             if self.is_stopping():
                 self._make_last()
