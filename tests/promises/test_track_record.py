@@ -18,7 +18,7 @@ from calprompt.promises import TrackRecord
 def record(n: int = 400, *, seed: int = 0, bias: float = 0.0) -> TrackRecord:
     rng = np.random.default_rng(seed)
     confidence = np.sort(rng.uniform(0.2, 1.0, n))
-    return TrackRecord("held out", confidence, rng.random(n) < confidence - bias)
+    return TrackRecord("held out", confidence, rng.random(n) < confidence - bias, np.ones(n, dtype=bool))
 
 
 @given(st.floats(0, 1), st.integers(20, 120), st.integers(0, 5))
@@ -46,7 +46,7 @@ def test_the_summary_is_that_of_the_metrics() -> None:
     found = record(bias=0.2)
     probabilities = np.stack([found.confidence, 1 - found.confidence], axis=1)
     keep = found.confidence >= 0.5
-    part = TrackRecord("held out", found.confidence[keep], found.correct[keep])
+    part = TrackRecord("held out", found.confidence[keep], found.correct[keep], found.taken[keep])
     labels = np.where(part.correct, 0, 1)
     summary = part.summary
     assert summary["ece"] == pytest.approx(expected_calibration_error(probabilities[keep], labels))
@@ -60,6 +60,17 @@ def test_the_summary_is_that_of_the_metrics() -> None:
     assert (curve["threshold"][0], curve["threshold"][-1]) == (whole.threshold[0], whole.threshold[-1])
     assert curve["risk"][-1] == whole.risk[-1]
     assert all(np.diff(curve["coverage"]) > 0)
+
+
+def test_images_that_are_taken_for_none_of_the_classes_are_never_answered() -> None:
+    probabilities = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]
+    found = TrackRecord.of("held out", probabilities, [0, 1, 0, 0], [True, False, True, True])
+    assert found is not None
+    curve = found.summary["risk_coverage"]
+    assert (curve["threshold"], curve["coverage"], curve["risk"]) == ([0.9, 0.7, 0.6], [0.25, 0.5, 0.75], [0, 0, 0])
+    none = TrackRecord.of("held out", probabilities, [0, 1, 0, 0], [False] * 4)
+    assert none is not None
+    assert none.summary["risk_coverage"]["coverage"] == []
 
 
 def test_the_band_of_chance_holds_95_percent_of_the_bins_of_a_calibrated_model() -> None:

@@ -176,7 +176,9 @@ class FittedModel:
     @property
     def track_record(self) -> TrackRecord | None:
         """How often answers of a confidence were right on these images; None if there are none."""
-        return TrackRecord.of(self.checks[0].source, self.probabilities(self.checked), self.checked.labels)
+        part, open_set = self.checked, self.rule.open_set
+        taken = None if open_set is None or not len(part) else open_set.accepts(part.logits)
+        return TrackRecord.of(self.checks[0].source, self.probabilities(part), part.labels, taken)
 
     def parameters(self) -> dict[str, Any]:
         """Those of a classifier that would be fitted like this one."""

@@ -121,7 +121,7 @@ def quantize_folder(
             "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
             "rule": rule.to_dict(),
             "promises": [str(promise) for promise in promises],
-            "track_record": None if before_record is None else renewed_record(before_record, after, y),
+            "track_record": None if before_record is None else renewed_record(before_record, rule, logits, after, y),
             "difference": None,
             "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
         }
@@ -131,9 +131,12 @@ def quantize_folder(
     return dict(record["quantization"])
 
 
-def renewed_record(before: dict[str, Any], probabilities: Any, labels: Any) -> dict[str, Any] | None:
+def renewed_record(
+    before: dict[str, Any], rule: DecisionRule, logits: Any, probabilities: Any, labels: Any
+) -> dict[str, Any] | None:
     """The track record of the int8 model on its labelled images, in the place of the float model's."""
-    found = TrackRecord.of(before["source"], probabilities, labels)
+    taken = None if rule.open_set is None else rule.open_set.accepts(logits)
+    found = TrackRecord.of(before["source"], probabilities, labels, taken)
     return None if found is None else found.to_dict()
 
 

@@ -75,21 +75,33 @@ class TrackRecord:
         source: Which images: "held out", "cross-fitted" or "test".
         confidence: Of the most probable class, [n], rising.
         correct: Whether that class was the true one, [n].
+        taken: Whether the image was taken for one of the classes, [n]; the others are never answered.
     """
 
     source: str
     confidence: NDArray[np.float64]
     correct: NDArray[np.bool_]
+    taken: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, source: str, probabilities: ArrayLike, labels: ArrayLike) -> TrackRecord | None:
-        """From calibrated probabilities [n, C] and true classes [n]; None if there are no images."""
+    def of(
+        cls, source: str, probabilities: ArrayLike, labels: ArrayLike, taken: ArrayLike | None = None
+    ) -> TrackRecord | None:
+        """From predictions; None if there are no images.
+
+        Args:
+            source: "held out", "cross-fitted" or "test".
+            probabilities: Calibrated, [n, C].
+            labels: True classes, [n].
+            taken: Whether each image was taken for one of the classes; all of them, unless given.
+        """
         p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.int64)
         if not len(y):
             return None
         confidence = np.minimum(p.max(axis=1), 1.0)
         order = np.argsort(confidence, kind="stable")
-        return cls(source, confidence[order], (p.argmax(axis=1) == y)[order])
+        kept = np.ones(len(y), dtype=bool) if taken is None else np.asarray(taken, dtype=bool)
+        return cls(source, confidence[order], (p.argmax(axis=1) == y)[order], kept[order])
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -98,7 +110,7 @@ class TrackRecord:
     def description(self) -> str:
         """Which images it is made of.
 
-        >>> TrackRecord("held out", np.array([0.5]), np.array([True])).description
+        >>> TrackRecord.of("held out", [[0.5, 0.5]], [0]).description
         '1 image that took no part in tuning or calibration'
         """
         return f"{plural(len(self), 'image')} {DESCRIPTIONS[self.source]}"
@@ -152,12 +164,14 @@ class TrackRecord:
 
     def risk_coverage(self) -> dict[str, list[float]]:
         """Thresholds, falling, with coverage, risk, and the upper end of the risk's 95 % interval."""
-        curve = risk_coverage(self.confidence, self.correct)
+        if not self.taken.any():
+            return {"threshold": [], "coverage": [], "risk": [], "risk_high": []}
+        curve = risk_coverage(self.confidence[self.taken], self.correct[self.taken])
         rows = np.unique(np.linspace(0, len(curve.threshold) - 1, POINTS).round().astype(np.int64))
         ends = [share_interval(int(curve.wrong[row]), int(curve.accepted[row]))[1] for row in rows]
         return {
             "threshold": curve.threshold[rows].tolist(),
-            "coverage": curve.coverage[rows].tolist(),
+            "coverage": (curve.accepted[rows] / len(self)).tolist(),
             "risk": curve.risk[rows].tolist(),
             "risk_high": ends,
         }
@@ -168,6 +182,7 @@ class TrackRecord:
             "source": self.source,
             "confidence": self.confidence.tolist(),
             "correct": self.correct.astype(int).tolist(),
+            "taken": self.taken.astype(int).tolist(),
         }
 
     @classmethod
@@ -180,8 +195,10 @@ class TrackRecord:
         try:
             confidence = np.asarray(values["confidence"], dtype=np.float64)
             correct = np.asarray(values["correct"], dtype=bool)
-            if values["source"] not in DESCRIPTIONS or confidence.shape != correct.shape or confidence.ndim != 1:
+            taken = np.asarray(values["taken"], dtype=bool)
+            alike = confidence.shape == correct.shape == taken.shape and confidence.ndim == 1
+            if values["source"] not in DESCRIPTIONS or not alike:
                 raise ValueError("confidences and outcomes do not fit together")
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"the track record of the model is damaged: {error}") from error
-        return cls(values["source"], confidence, correct)
+        return cls(values["source"], confidence, correct, taken)
