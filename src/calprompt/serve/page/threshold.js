@@ -20,7 +20,7 @@ export class ThresholdPanel {
   load(model) {
     this.own = model.min_confidence ?? 0;
     this.hasOwn = model.min_confidence !== null;
-    this.evidence = model.evidence;
+    this.evidence = model.evidence?.risk_coverage.threshold.length ? model.evidence : null; // nothing is ever answered: no curve
     this.curve = this.evidence ? riskCurve(this.evidence.risk_coverage, model.target_error) : null;
     byId("risk-chart").replaceChildren(
       this.curve
