@@ -39,7 +39,7 @@ def add_command(commands: Any) -> None:
     add("--calibrator", metavar="NAME", help="of a run (default: temperature if it can be fitted, else none)")
     add("--part", choices=("base", "novel", "all"), help="of a run: which of its classes (default: base)")
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
+    add("--device", help="cpu, cuda, cuda:1, … (default: the model's; with --ray: cpu)")
     add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
     add("--threads", type=int, metavar="N", help=THREADS)
     add("--ray", metavar="ADDRESS", help="serve on a Ray cluster: auto, HOST:PORT of its head, or local to start one")

@@ -15,6 +15,7 @@ import logging
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -142,8 +143,6 @@ def _replica_options(folder: str | Path, options: Mapping[str, Any]) -> dict[str
 
 @contextmanager
 def _connected(address: str, cpus: float) -> Iterator[Any]:
-    import sys
-
     ours = "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
     ray = connect(address, cpus, time_limit=ANSWERS)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which Ray lets through everywhere
