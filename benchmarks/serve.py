@@ -6,11 +6,12 @@
 
 "one at a time" calls predict_proba of the library with the bytes of one image after the other, in a process that does
 nothing else: no network, no queue, no second process that decodes. With torch the library fills up its batches, so one
-image takes the time of a batch there; the server takes as many images through the model as there are. Clients keep their connections and send the next
-image when they have the answer to the last one; they share one process, beside those of the server and its decoders.
-"cpu ms" is the processor time of an image, in the server and its decoders together; it says more than the clock on a
-machine that others use. "batch" is the mean number of images that went through the model together. Memory is what the
-server has resident, without decoders.
+image takes the time of a batch there; the server takes as many images through the model as there are.
+
+Clients keep their connections and send the next image when they have the answer to the last one; they share a process,
+beside those of the server and its decoders. "cpu ms" is the processor time of an image, in the server and its decoders
+together; it says more than the clock on a machine that others use. "batch" is the mean number of images that went
+through the model together. Memory is what the server has resident, without decoders.
 """
 
 from __future__ import annotations
