@@ -10,11 +10,13 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 OBJECT_STORE = 80_000_000  # bytes; Ray takes no less than 75 MB
+START = 180.0  # seconds that a node may take to start
 os.environ |= {  # Ray reads these once, when it is imported
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -32,6 +34,7 @@ def cluster() -> Any:
     import ray
     from ray.cluster_utils import Cluster
 
+    _be_patient()
     head = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
     started = Cluster(initialize_head=True, head_node_args=head)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -48,12 +51,26 @@ def lose_node(started: Any) -> None:
     started.remove_node(node, allow_graceful=False)
 
 
-def restore(started: Any, attempts: int = 3) -> None:
-    """Two nodes again; Ray gives up on a node after 30 seconds, which may be too early on a busy machine."""
-    while not started.worker_nodes:
-        attempts -= 1
-        try:
-            started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
-        except Exception:
-            if not attempts:
-                raise
+def restore(started: Any) -> None:
+    """Two nodes again."""
+    if not started.worker_nodes:
+        started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+
+
+def _be_patient() -> None:
+    """Wait longer for a node than the 30 seconds that Ray does, which are too few on a busy machine."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def get_node(*args: Any) -> Any:
+        end = time.monotonic() + START
+        while True:
+            try:
+                return look(*args)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = get_node
