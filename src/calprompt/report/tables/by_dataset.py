@@ -62,8 +62,9 @@ class _DatasetTable:
 
     def build(self) -> PaperTable:
         if not self.datasets:
-            found = sorted({place.split for place in self.values.rows})
-            raise NotFoundError(f"there are no results on {self.split} classes, but on {', '.join(found) or 'none'}")
+            found = ", ".join(sorted({place.split for place in self.values.rows})) or "none"
+            what = "evaluations of runs on other data" if self.definition.transfers else "results"
+            raise NotFoundError(f"there are no {what} on {self.split} classes (there are: {found})")
         lines = [line for group in self.groups for line in self._group_lines(group)]
         most = max((len(number.seeds) for line in lines for number in line.numbers), default=0)
         lines = [replace(line, numbers=tuple(_lacking(each, most) for each in line.numbers)) for line in lines]
@@ -101,8 +102,14 @@ class _DatasetTable:
 
     @cached_property
     def groups(self) -> list[Group]:
-        found = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
-        return [*found, *self.values.groups]
+        """Ours, zero-shot first; then those that only the paper has."""
+        ours = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
+        ours += self.values.groups
+        theirs = dict.fromkeys(
+            (key[2], key[1] if self.definition.by_backbone else "") for key in self.published if key[2] != ZERO_SHOT
+        )
+        known = [(tuner, backbone_label(backbone)) for tuner, backbone in ours]
+        return [*ours, *(group for group in theirs if group not in known)]
 
     def _columns(self) -> list[Column]:
         columns = [Column((dataset_label(name),)) for name in self.datasets]

@@ -11,8 +11,9 @@ from calprompt.report.tables.cell_text import PUBLISHED, all_notes, cell_text, h
 from calprompt.report.tables.paper_table import Line, PaperTable
 
 CSV = ("table", "split", "group", "method", "metric", "column", "value", "spread", "seeds", "low", "high")
-MARKDOWN = {1: "**{}**", 2: "<u>{}</u>"}
-LATEX = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
+THEIRS = 3  # how published numbers look, beside the best (1) and the second best (2)
+MARKDOWN = {1: "**{}**", 2: "<u>{}</u>", THEIRS: "*{}*"}
+LATEX = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}", THEIRS: r"\textit{{{}}}"}
 SPECIAL = re.compile(r"[&%$#_{}~^\\]")
 ESCAPES = {"~": r"$\sim$", "^": r"\^{}", "\\": r"\textbackslash{}"}
 SIGNS = {"±": r"{\scriptsize$\pm$}", "≠": r"$\neq$", "†": r"$^\dagger$"}
@@ -32,7 +33,7 @@ def to_markdown(table: PaperTable) -> str:
         if group and len(table.groups) > 1:
             lines.append(_row([f"**{_bars(group)}**", *("" for _ in (*stub[1:], *heads))]))
         lines += [_row(cells) for cells in _cells(table, members, MARKDOWN, _bars)]
-    return "\n".join([*lines, "", *(f"{note}." for note in map(_bars, all_notes(table))), ""])
+    return "\n".join([*lines, "", *(f"{_bars(note)}." for note in all_notes(table)), ""])
 
 
 def to_latex(table: PaperTable) -> str:
@@ -47,7 +48,7 @@ def to_latex(table: PaperTable) -> str:
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escape_latex(table.title)}. {'. '.join(map(escape_latex, all_notes(table)))}.}}",
+        rf"  \caption{{{escape_latex(table.title)}. {'. '.join(map(_sentence, all_notes(table)))}.}}",
         rf"  \label{{tab:{'-'.join(filter(None, (table.name, table.split)))}}}",
         r"  \setlength{\tabcolsep}{4pt}",
         rf"  \begin{{tabular}}{{{aligned}}}",
@@ -100,7 +101,8 @@ def _cells(
         if has_published(line):
             pairs = zip(line.numbers, table.columns, strict=True)
             theirs = [escape(published_text(number, table.measure(line, column))) for number, column in pairs]
-            yield ["" if measure else PUBLISHED, *([PUBLISHED] if measure else []), *theirs]
+            row = [PUBLISHED, *theirs] if not measure else ["", PUBLISHED, *theirs]
+            yield [styles[THEIRS].format(text) if text else "" for text in row]
 
 
 def _latex_heads(table: PaperTable, stub: int) -> Iterator[str]:
@@ -150,6 +152,10 @@ def _full(value: float | None) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _sentence(note: str) -> str:
+    return escape_latex(note[0].upper() + note[1:])
 
 
 def _bars(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calprompt.errors import DataError
@@ -112,6 +112,8 @@ def collect(
         if row.get("model") is None:
             planned += [Place(group, name, str(row.get("data")), part) for part in (*PARTS, "all")]
             continue
+        if transfers and not where:  # a run that may not have been evaluated on other data yet
+            planned.append(Place(group, name, "", split))
         if bool(where) != transfers or split not in (*PARTS, "all"):
             continue
         place = Place(group, name, where or str(row["dataset"]), split)
@@ -120,10 +122,11 @@ def collect(
         if seed in seeds and not name.startswith(ZERO_SHOT):
             _check_same(seeds[seed], row, place)
         seeds.setdefault(seed, row)
-    datasets, splits = set(values.datasets), {place.split for place in values.rows}
-    for place in planned:
-        if place.split in splits and (not transfers or place.dataset in datasets):
-            values.rows.setdefault(place, {})
+    datasets, splits = values.datasets, {place.split for place in values.rows}
+    for place in dict.fromkeys(planned):
+        for dataset in datasets if transfers else [place.dataset]:
+            if place.split in splits:
+                values.rows.setdefault(replace(place, dataset=dataset), {})
     return _shared_zero_shot(values)
 
 
