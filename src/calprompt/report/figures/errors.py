@@ -16,11 +16,10 @@ from calprompt.metrics import Predictions
 from calprompt.metrics.binning import EqualWidth, check_n_bins, width_edges, width_index
 from calprompt.metrics.inputs import Floats
 from calprompt.report.figures import selection
-from calprompt.report.figures.style import COLUMN, SMALL, add_legend, add_note, looks, new_figure, sample_text
+from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure, sample_text
 from calprompt.report.sources import ReportSource
 
 BINS, SURE = 10, 0.8
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++")
 
 
 def from_source(
