@@ -9,6 +9,7 @@ from functools import cached_property
 from calprompt.errors import NotFoundError
 from calprompt.report.published import (
     AVERAGE,
+    NO_TEST,
     OTHER_BACKBONE,
     Key,
     published_table,
@@ -30,6 +31,7 @@ from calprompt.report.tables.options import HARMONIC, TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
 from calprompt.report.tables.statistics import (
     BySeed,
+    Judge,
     average,
     mean_number,
     only_context,
@@ -186,11 +188,18 @@ class _DatasetTable:
             if group[1] and not same_backbone(group[1], backbone):
                 continue
             value = self.published.get((self.split, backbone, tuner, method, metric, dataset))
-            judge = variance_verdict if self.definition.statistic == "variance" else verdict
-            return with_published(
-                number, value, judge if same_backbone(ours, backbone) else only_context(OTHER_BACKBONE)
-            )
+            if not same_backbone(ours, backbone):
+                return with_published(number, value, only_context(OTHER_BACKBONE))
+            return with_published(number, value, self._judge(number, dataset))
         return number
+
+    def _judge(self, number: Number, dataset: str) -> Judge:
+        """What says whether a number agrees; nothing does for an average of variances."""
+        if self.definition.statistic != "variance":
+            return verdict
+        if dataset != AVERAGE or number.value is None:
+            return variance_verdict
+        return lambda published, seeds: NO_TEST
 
     def _backbone(self, group: Group) -> str:
         """That the results of a group are of."""

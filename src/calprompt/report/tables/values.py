@@ -150,17 +150,13 @@ def _check_same(one: Mapping[str, Any], other: Mapping[str, Any], place: Place) 
 
 def _shared_zero_shot(values: Values) -> Values:
     """Zero-shot once for all tuners, if they agree about it, as they do under the same template."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str, int], list[float]] = {}
     for place, seeds in values.rows.items():
-        if place.method == ZERO_SHOT:
-            key = (place.group[1], place.dataset, place.split)
-            found.setdefault(key, []).extend(seeds.values())
-    same = all(
-        max(errors) - min(errors) <= SAME
-        for rows in found.values()
-        if (errors := [row["ece"] for row in rows if row.get("ece") is not None])
-    )
-    if not same or len({backbone for backbone, _, _ in found}) > 1:
+        for seed, row in seeds.items():
+            if place.method == ZERO_SHOT and row.get("ece") is not None:
+                found.setdefault((place.group[1], place.dataset, place.split, seed), []).append(row["ece"])
+    same = all(max(errors) - min(errors) <= SAME for errors in found.values())
+    if not same or len({backbone for backbone, *_ in found}) > 1:
         return values
     shared: dict[Place, Seeds] = {}
     for place, seeds in values.rows.items():
