@@ -130,6 +130,8 @@ def test_a_report_of_a_table_is_compared_with_the_table_and_with_logits(tmp_path
     path = write_report(build_report(read_source(table), reports.SETTINGS, near=tmp_path), tmp_path / "report.html")
     checked = check_report(path)
     assert (checked.differences, checked.from_logits, checked.from_tables) == ((), 0, 4)
+    again = check_report(path, runs=reports.runs())
+    assert (again.differences, again.from_logits, again.from_tables) == ((), 4, 0)
     text = table.read_text()
     number = re.search(r"0\.\d{6,}", text)
     assert number is not None

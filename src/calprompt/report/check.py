@@ -10,7 +10,7 @@ Numbers that were read from a table of results, of runs whose folders are not he
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,8 @@ def check_report(
             raise
         raise DamagedFileError(f"{path} is a damaged report: {error}; write it again") from error
     source = read_source(*places, calibrators=data["calibrators"], progress=progress)
+    had_logits = {run["name"] for run in data["runs"] if run["folder"] is not None}  # others were rows of a table
+    source = replace(source, folders=tuple(folder for folder in source.folders if folder.name in had_logits))
     rebuilt = build_report(source, settings, near=path.parent, unfinished=unfinished, progress=progress)
     compared = compare_with(page, rebuilt, tolerance)
     return Checked(
@@ -170,8 +172,6 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
             found.append(place)
         elif run["folder"] is not None:
             lost.append(run["name"])
-        elif runs is not None:
-            continue  # of a table, which is read below
     if lost:
         where = f"in {runs}" if runs is not None else f"where they were when {path.name} was written"
         raise NotFoundError(
