@@ -82,7 +82,7 @@ def error_figure(
     axes.set_xlim(0, 1)
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.set_xlabel("confidence")
-    axes.set_ylabel("wrong predictions, % of all")
+    axes.set_ylabel("wrong, % of all images")
     axes.grid(axis="x", visible=False)
     top = axes.get_ylim()[1] * 1.1
     axes.set_ylim(0, top)
