@@ -108,19 +108,18 @@ def _cells(
 def _latex_heads(table: PaperTable, stub: int) -> Iterator[str]:
     """Headings, the widest first, with rules under those that span columns."""
     depth = len(table.columns[0].headings)
-    for level in range(depth):
-        last = level == depth - 1
-        cells, rules, at = [], [], stub + 1
+    for level in range(depth - 1):
+        cells, rules, at = [""] * stub, [], stub + 1
         for _, same in groupby(table.columns, key=lambda column: column.headings[: level + 1]):
             columns = list(same)
             text, span = escape_latex(columns[0].headings[level]), len(columns)
-            cells.append(text if last else rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
             rules.append(rf"\cmidrule(lr){{{at}-{at + span - 1}}}")
             at += span
-        names = [escape_latex(table.stub) if last else "", *([""] if stub == 2 else [])]
-        yield rf"{' & '.join([*names, *cells])} \\"
-        if not last:
-            yield " ".join(rules)
+        yield rf"{' & '.join(cells)} \\"
+        yield " ".join(rules)
+    heads = [escape_latex(column.headings[-1]) for column in table.columns]
+    yield rf"{' & '.join([escape_latex(table.stub), *[''] * (stub - 1), *heads])} \\"
 
 
 def _records(table: PaperTable, published: bool) -> Iterator[dict[str, object]]:
