@@ -16,12 +16,9 @@ from calprompt.report.sources import read_source
 from report import reports
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-SORT = """async (column) => {
-  const button = document.querySelectorAll("#table-results thead button")[column];
-  const start = performance.now();
-  button.click();
+SORT = """(column) => {
+  document.querySelectorAll("#table-results thead button")[column].click();
   document.body.offsetHeight; // wait for the layout
-  return performance.now() - start;
 }"""
 
 
@@ -144,10 +141,21 @@ def test_hostile_names_are_shown_and_do_nothing(page: Page) -> None:
     assert page.locator("main img:not([src^='data:image/webp'])").count() == 0
 
 
-def test_two_thousand_rows_sort_within_a_blink(page: Page) -> None:
+def test_two_thousand_rows_sort_within_a_blink(browser: Browser, page: Page) -> None:
     page.goto(large().as_uri())
-    times = [min(page.evaluate(SORT, place) for _ in range(4)) for place in (0, 1, 6, 7, 8)]
-    assert max(times) < 100  # milliseconds; the best of four, because other programs only add to it
+    page.wait_for_timeout(500)
+    session = browser.new_browser_cdp_session()
+
+    def busy() -> float:
+        """Seconds that pages have computed, whatever else runs on this machine."""
+        processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+        return sum(float(each["cpuTime"]) for each in processes if each["type"] == "renderer")
+
+    before = busy()
+    for place in (0, 1, 6, 7, 8):
+        page.evaluate(SORT, place)
+        page.evaluate(SORT, place)
+    assert (busy() - before) / 10 < 0.1
     page.locator("#table-results").get_by_role("button", name="Show all").click()
     assert len(column(page, "results", 0)) > 1000
     page.locator("#table-results tbody a").last.click()

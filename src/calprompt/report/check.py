@@ -153,10 +153,7 @@ def require_true(checked: Checked) -> None:
     """
     if checked.differences:
         hint = f"\n{HINT}" if checked.small else ""
-        raise CalpromptError(
-            f"{checked.path} does not say what its runs say, {len(checked.differences)} differences:"
-            f"{bullets(checked.differences)}{hint}"
-        )
+        raise CalpromptError(f"{checked.path} does not say what its runs say:{bullets(checked.differences)}{hint}")
 
 
 def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[Path], int]:

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
-  const PAGE = 100; // rows that are shown at first
+  const PAGE = 50; // rows that are shown at first
   const remember = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not allowed here */ } };
   const recall = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
 
@@ -22,7 +22,7 @@
     setTheme(next);
   });
 
-  // Tables: sort by a column, choose rows, show the first hundred.
+  // Tables: sort by a column, choose rows, show the first fifty.
   const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const valueOf = (cell) => (Array.isArray(cell) ? (cell.length && cell[0] !== null ? cell[0] : null) : cell);
   const isThere = (value) => value !== null && value !== "";
