@@ -206,6 +206,14 @@ def test_commands_of_runs_give_their_settings_again() -> None:
         assert again == config
 
 
+def test_commands_of_tables_and_figures_parse() -> None:
+    report = reports.report()
+    commands = [each.command for each in (*report.tables, *report.figures) if each.command]
+    assert len(commands) >= 3
+    for command in commands:
+        create_parser().parse_args(shlex.split(command)[1:])
+
+
 def test_a_single_run_is_compared_with_the_untuned_model() -> None:
     report = build_report(read_source(reports.folders()[0]), ReportSettings(bootstrap=20, no_figures=True))
     assert "the untuned model" in report.headline[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from matplotlib.figure import Figure as Drawing
 
@@ -58,10 +59,16 @@ def draw_figures(
             notes.append(f"The figure {name!r} is not there: {error}")
             continue
         title = FIGURES[name].title
-        command = shlex.join(["calprompt", "figure", name, *source.places])
+        command = shlex.join(["calprompt", "figure", name, *_few_places(source), "--out", f"{name}.svg"])
         found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, command))
     progress("drawing", len(wanted), len(wanted), "")
     return found, notes
+
+
+def _few_places(source: ReportSource) -> list[str]:
+    """Where the results are, as they were given; of many runs in one folder, that folder."""
+    folders = list(dict.fromkeys(Path(place).parent.name or "." for place in source.places))
+    return list(source.places) if len(source.places) <= FEW else folders
 
 
 def _closest(measured: Measurements) -> list[str]:
