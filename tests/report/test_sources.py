@@ -37,6 +37,15 @@ def test_a_table_of_the_same_runs_adds_nothing(tmp_path: Path) -> None:
     assert read_source(table).runs == ()
 
 
+def test_a_run_that_is_here_counts_as_it_is(tmp_path: Path) -> None:
+    """Another processor rounds otherwise: what a table says of a run gives way to its logits."""
+    whole = read_source(reports.runs())
+    other = Table(tuple({**row, "ece": row["ece"] + 1e-7} for row in whole.table.rows))
+    (tmp_path / "elsewhere.csv").write_bytes(other.to_csv())
+    both = read_source(tmp_path / "elsewhere.csv", reports.runs())
+    assert both.table.to_csv(times=False) == whole.table.to_csv(times=False)
+
+
 def test_a_sweep_chooses_and_says_what_is_missing(tmp_path: Path) -> None:
     """Of all results, those of the sweep's cells count; a cell that is nowhere is a row without numbers."""
     sweep = read_sweep("paper/pocket-moments")
