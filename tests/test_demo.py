@@ -160,13 +160,13 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
     own = {"backbone": tiny.backbone, "recipe": tiny.recipe, "resamples": tiny.resamples}
     monkeypatch.setattr("calprompt.cli.demo.settings_of", lambda *given: {**own, **settings_of(*given)})
     data, out = samples.feature_file(), tmp_path / "out"
-    command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1"]
+    command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1", "--quiet"]
     assert main(command) == 0
     told = capsys.readouterr()
     assert told.err == ""
-    assert told.out.splitlines()[-3:] == [
-        str(out / name) for name in ("table.csv", "table.json", "reliability-toys.png")
-    ]
+    names = ("table.csv", "table.json", "reliability-toys.png", "report.html")
+    page = f"open {out / 'report.html'} in a browser to see all of it"
+    assert told.out.splitlines()[-5:] == [*(str(out / name) for name in names), page]
 
     committed = tmp_path / "committed.json"
     committed.write_bytes((out / "table.json").read_bytes())
