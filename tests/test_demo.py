@@ -20,6 +20,7 @@ from calprompt.cli.comparison_table import print_results
 from calprompt.cli.flags import settings_of
 from calprompt.demo import DemoSettings, run_demo
 from calprompt.errors import CalpromptError
+from calprompt.report.check import check_report
 from calprompt.report.comparison import Row
 from calprompt.report.comparison_file import Results, check_results
 from calprompt.runs.folder import load_run
@@ -52,7 +53,8 @@ class Stop(KeyboardInterrupt):
 def test_the_demo_end_to_end_stopped_and_continued(tmp_path: Path) -> None:
     straight = run_demo(settings(tmp_path), tmp_path / "straight")
     assert straight.computed == 4
-    assert [path.name for path in straight.files] == ["table.csv", "table.json", "reliability-photos.png"]
+    written = ["table.csv", "table.json", "reliability-photos.png", "report.html"]
+    assert [path.name for path in straight.files] == written
     assert sorted(contents(tmp_path / "straight")) == sorted(path.name for path in straight.files)
 
     def stop(what: str, done: int, total: int, note: str = "") -> None:
@@ -71,7 +73,11 @@ def test_the_demo_end_to_end_stopped_and_continued(tmp_path: Path) -> None:
     )
     assert again.computed == 2  # of the two others one was half done
     assert [done for what, done, _ in told if what == "runs"] == [0, 1, 2, 3, 4]
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "straight")
+    pages = [contents(tmp_path / name).pop("report.html") for name in ("stopped", "straight")]
+    assert all(b"CoOp + TCPT" in page for page in pages)  # which differ in how long training took
+    assert check_report(tmp_path / "stopped" / "report.html").differences == ()
+    for name in written[:-1]:
+        assert contents(tmp_path / "stopped")[name] == contents(tmp_path / "straight")[name]
     third = run_demo(settings(tmp_path), tmp_path / "stopped")
     assert (third.computed, third.results) == (0, straight.results)
 
@@ -154,13 +160,13 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
     own = {"backbone": tiny.backbone, "recipe": tiny.recipe, "resamples": tiny.resamples}
     monkeypatch.setattr("calprompt.cli.demo.settings_of", lambda *given: {**own, **settings_of(*given)})
     data, out = samples.feature_file(), tmp_path / "out"
-    command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1"]
+    command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1", "--quiet"]
     assert main(command) == 0
     told = capsys.readouterr()
     assert told.err == ""
-    assert told.out.splitlines()[-3:] == [
-        str(out / name) for name in ("table.csv", "table.json", "reliability-toys.png")
-    ]
+    names = ("table.csv", "table.json", "reliability-toys.png", "report.html")
+    page = f"open {out / 'report.html'} in a browser to see all of it"
+    assert told.out.splitlines()[-5:] == [*(str(out / name) for name in names), page]
 
     committed = tmp_path / "committed.json"
     committed.write_bytes((out / "table.json").read_bytes())

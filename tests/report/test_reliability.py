@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from calprompt.errors import CalpromptError
-from calprompt.metrics import Predictions, evaluate, predictions, reliability_table
+from calprompt.metrics import Predictions, evaluate, predictions, reliability_table, smooth_calibration_error
 from calprompt.report.reliability import (
     Panel,
     confidence_panel,
@@ -42,6 +42,9 @@ def grid() -> dict[str, dict[str, Panel]]:
         "base": {"A": logits_panel(*drawn(0)), "B": logits_panel(*drawn(1))},
         "novel": {"B": logits_panel(*drawn(2))},
     }
+
+
+CONFIDENCES = [(given(seed).confidence, given(seed).correct) for seed in range(3)]  # of the panels of `grid`
 
 
 def heights(axes: Axes) -> dict[float, float]:
@@ -86,7 +89,13 @@ def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
         gaps = [bar.get_height() for bar in diagram.patches if bar.get_hatch()]
         assert sorted(gaps) == pytest.approx(sorted(table.gap[table.gap > 0]))
         assert [bar.get_height() for bar in histogram.patches] == pytest.approx(100 * panel.share)
-        assert diagram.texts[0].get_text() == f"accuracy {100 * panel.accuracy:.1f} %\nECE {100 * panel.ece:.1f} %"
+        smooth = smooth_calibration_error(*CONFIDENCES[number])
+        assert diagram.texts[0].get_text().split("\n") == [
+            f"accuracy {100 * panel.accuracy:.1f} %",
+            f"ECE {100 * panel.ece:.1f} %",
+            f"SmoothECE {100 * smooth:.1f} %",
+            "n = 300",
+        ]
     assert len({axes.get_ylim() for axes in figure.axes[1::2]}) == 1
     assert pyplot.get_fignums() == []
 
@@ -157,3 +166,32 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         reliability_figure({"base": {}})
     with pytest.raises(CalpromptError, match="at least one run"):
         runs_panel([])
+
+
+def test_the_band_of_chance_has_what_a_calibrated_model_does() -> None:
+    """95 of 100 bins of a model whose confidences are exactly right, and few of one that is over-confident."""
+    rng = np.random.default_rng(0)
+    inside, outside = [], []
+    for _ in range(60):
+        confidence = rng.uniform(0.2, 1, 800)
+        for right, found in ((confidence, inside), (confidence**2.5, outside)):
+            panel = confidence_panel(confidence, rng.random(800) < right, n_bins=10)
+            (low, high), filled = panel.chance, panel.table.count > 0
+            assert (low[filled] <= panel.table.confidence[filled] + 1e-12).all()
+            assert (panel.table.confidence[filled] <= high[filled] + 1e-12).all()
+            assert np.isnan(low[~filled]).all()
+            accuracy = panel.table.accuracy[filled]
+            found += list((low[filled] <= accuracy) & (accuracy <= high[filled]))
+    assert 0.93 <= np.mean(inside) <= 1, "discrete, so somewhat more than 95 %"
+    assert np.mean(outside) < 0.5
+
+
+def test_the_same_images_in_several_runs_do_not_narrow_the_band() -> None:
+    one, three = runs_panel([given(0)]), runs_panel([given(0)] * 3)
+    assert (one.repeats, three.repeats) == (1, 3)
+    for ends in zip(one.chance, three.chance, strict=True):
+        np.testing.assert_array_equal(*ends)
+    assert runs_panel([given(0), given(1)]).repeats == 1, "other images"
+    assert "n = 300 \N{MULTIPLICATION SIGN} 3" in {
+        text.get_text().split("\n")[-1] for text in reliability_figure({"a": {"b": three}}).axes[0].texts
+    }

@@ -17,6 +17,7 @@ from typing import Any
 import calprompt
 from calprompt.cli import (
     cache,
+    compare,
     data,
     demo,
     doctor,
@@ -41,8 +42,8 @@ from calprompt.errors import CalpromptError
 from calprompt.text import os_problem, visible
 
 COMMANDS = (
-    *(demo, fit, predict, evaluate, export, serve, train, transfer, sweep, results, table, figure),
-    *(report, show, names, data, extract, cache, doctor),
+    *(demo, fit, predict, evaluate, export, serve, train, transfer, sweep, results),
+    *(table, figure, compare, report, show, names, data, extract, cache, doctor),
 )
 EPOCHS = "continues after the last finished epoch"
 RESUMABLE = {

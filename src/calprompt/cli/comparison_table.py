@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -48,7 +48,7 @@ def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Table]:
             table.add_row(f"[bold]{split}[/bold]")
             for method in dict.fromkeys(row.method for row in rows if row.split == split):
                 by_metric = {row.metric: row for row in rows if (row.split, row.method) == (split, method)}
-                label = DIFFERENCE if MINUS in method else method
+                label = _difference_label(method, results) if MINUS in method else method
                 cells = (_cell(by_metric[metric], between) if metric in by_metric else "" for metric in COLUMNS)
                 table.add_row(escape(label), *(escape(cell) for cell in cells))
         yield table
@@ -64,8 +64,23 @@ def notes(results: Results) -> list[str]:
         f"percent; {seeds} [95 % interval over {covers}, from {settings['resamples']} resamples]; "
         f"{settings['bins']} bins; MCE (textbook) is the largest gap of a bin; {HARMONIC}: of the accuracies on "
         "base and novel classes",
-        *(f"{DIFFERENCE}: {pair}, on the same images and seeds; * its interval excludes 0" for pair in pairs),
+        *_difference_notes(list(pairs)),
     ]
+
+
+def _difference_notes(pairs: Sequence[str]) -> list[str]:
+    """What differences are: each pair, or once for all if they are to the same method."""
+    rest = "on the same images and seeds; * its interval excludes 0"
+    others = {pair.partition(MINUS)[2] for pair in pairs}
+    if len(pairs) > 1 and len(others) == 1:
+        return [f"{DIFFERENCE}: a method minus {others.pop()}, {rest}"]
+    return [f"{DIFFERENCE}: {pair}, {rest}" for pair in pairs]
+
+
+def _difference_label(pair: str, results: Results) -> str:
+    """What stands left of a difference: with several of them, which method it is of."""
+    several = len({row.method for row in results.rows if row.is_difference}) > 1
+    return f"{DIFFERENCE}, {pair.partition(MINUS)[0]}" if several else DIFFERENCE
 
 
 def _cell(row: Row, between: str) -> str:

@@ -53,6 +53,7 @@ def demo(args: argparse.Namespace) -> None:
     console.print()
     for path in done.files:
         console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"open {done.files[-1]} in a browser to see all of it", markup=False, soft_wrap=True)
     if expected:
         count = check_results(done.results, expected, args.check, args.tolerance)
         line = f"{count} numbers equal those of {args.check}, within {args.tolerance:g} percentage points"

@@ -13,7 +13,7 @@ from calprompt.report.figures import FIGURES
 EXAMPLES = """\
   calprompt figure radar experiments/pocket.csv.xz paper/pocket-main --filter tuner=coop --out radar.png
   calprompt figure reliability runs/pocket paper/pocket-miscalibration --out reliability.pdf
-  calprompt figure margins runs/pocket --split base --out margins.svg
+  calprompt figure margins runs/pocket --split base --methods cross-entropy TCPT --out margins.svg
 """
 OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # given on to the figure, if they were given
 
@@ -27,13 +27,12 @@ def add_command(commands: Any) -> None:
         help="draw a figure of runs or results: reliability, margins, shots, effects, …",
         description="Draw a figure of results, in the size of a column of a paper, and write it as PNG, SVG or PDF.\n"
         "Sources are run folders, folders of runs, tables of results, and sweeps that choose runs from them. Without\n"
-        "a sweep, the paper's own one for the figure chooses, if its runs are there.\n\n"
-        f"figures, and what they are made from:\n{names}",
-        examples=EXAMPLES,
+        "a sweep, the paper's own one for the figure chooses, if its runs are there.",
+        examples=f"{EXAMPLES}\nfigures, and what they are made from:\n{names}",
     )
     parser.set_defaults(command=figure)
     add = parser.add_argument
-    add("name", metavar="NAME", help="of the figure")
+    add("name", metavar="NAME", help="of the figure, one of those below")
     add("sources", nargs="+", metavar="SOURCE", help="runs, tables of results, sweeps")
     add("--out", required=True, metavar="FILE", help="what to write: .png, .svg or .pdf")
     add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")

@@ -3,6 +3,7 @@
     <out>/runs/                       the runs, as `calprompt train` writes them
           table.csv, table.json       the numbers
           reliability-<dataset>.png   confidence against accuracy
+          report.html                 all of it on one page, with mistakes and thresholds
 
 Finished runs are not computed again, and one that was interrupted continues.
 """
@@ -27,7 +28,9 @@ from calprompt.metrics import Predictions, predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.comparison import Row, compare
 from calprompt.report.comparison_file import Results
+from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
+from calprompt.report.sources import read_source
 from calprompt.runs import Resources, Run, run
 from calprompt.text import slug
 
@@ -35,6 +38,7 @@ METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything 
 UNTUNED = "zero-shot"
 DIFFERENCES = (("CoOp + TCPT", "CoOp"),)
 SPLITS = ("base", "novel")
+TITLE = "What does TCPT do? CoOp with and without it"
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,16 @@ def run_demo(
     results = Results(settings.record(), sizes, tuple(rows), _metadata(all_runs[0]))
     results.write_csv(out / "table.csv")
     results.write_json(out / "table.json")
+    files.append(_report(settings, all_runs, out, progress))
     computed = sum(not result.reused for result in all_runs)
     return Demo(results, computed, (out / "table.csv", out / "table.json", *files))
+
+
+def _report(settings: DemoSettings, runs: list[Run], out: Path, progress: Progress) -> Path:
+    """The page of these runs, whatever else is in their folder."""
+    chosen = ReportSettings(title=TITLE, bins=settings.bins, bootstrap=settings.resamples)
+    source = read_source(*(result.folder for result in runs), progress=progress)
+    return write_report(build_report(source, chosen, near=out, progress=progress), out / "report.html")
 
 
 def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Predictions]]]:

@@ -10,7 +10,7 @@ Numbers that were read from a table of results, of runs whose folders are not he
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible
 
 EXACT = 5.01e-7  # half of the last digit that is written
+SMALL = 1e-5  # differences that another processor may make
 HINT = (
     "another processor or another version of a library may change the last digits; allow for that with tolerance=0.001"
 )
@@ -55,8 +56,15 @@ class Checked:
 
 
 @dataclass
-class _Comparison:
-    """Collects differences."""
+class Comparison:
+    """What was compared, and what differs.
+
+    Attributes:
+        tolerance: How far numbers may be apart, as a fraction.
+        numbers: How many were compared.
+        lines: What differs, a line each.
+        largest: The largest difference of an embedded number; 1 for anything else that differs.
+    """
 
     tolerance: float
     numbers: int = 0
@@ -106,19 +114,32 @@ def check_report(
             raise
         raise DamagedFileError(f"{path} is a damaged report: {error}; write it again") from error
     source = read_source(*places, calibrators=data["calibrators"], progress=progress)
+    had_logits = {run["name"] for run in data["runs"] if run["folder"] is not None}  # others were rows of a table
+    source = replace(source, folders=tuple(folder for folder in source.folders if folder.name in had_logits))
     rebuilt = build_report(source, settings, near=path.parent, unfinished=unfinished, progress=progress)
-    compared = _Comparison(tolerance / 100)
-    _compare_data(data, to_data(rebuilt), compared)
-    embedded_only = bool(compared.lines)
-    _compare_page(page, rebuilt, compared, loose=tolerance > 0)
+    compared = compare_with(page, rebuilt, tolerance)
     return Checked(
         path,
         compared.numbers,
         from_logits,
         len(data["runs"]) - from_logits,
         tuple(dict.fromkeys(compared.lines)),
-        small=embedded_only and compared.largest < 1e-5,
+        small=bool(compared.lines) and compared.largest < SMALL,
     )
+
+
+def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Comparison:
+    """Compare what a page says and shows with the report that its runs give.
+
+    Args:
+        page: As it was read.
+        rebuilt: As it should be.
+        tolerance: How far numbers may be apart, in percentage points.
+    """
+    compared = Comparison(tolerance / 100)
+    _compare_data(page.data, to_data(rebuilt), compared)
+    _compare_page(page, rebuilt, compared, loose=tolerance > 0)
+    return compared
 
 
 def require_true(checked: Checked) -> None:
@@ -132,10 +153,7 @@ def require_true(checked: Checked) -> None:
     """
     if checked.differences:
         hint = f"\n{HINT}" if checked.small else ""
-        raise CalpromptError(
-            f"{checked.path} does not say what its runs say, {len(checked.differences)} differences:"
-            f"{bullets(checked.differences)}{hint}"
-        )
+        raise CalpromptError(f"{checked.path} does not say what its runs say:{bullets(checked.differences)}{hint}")
 
 
 def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[Path], int]:
@@ -151,8 +169,6 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
             found.append(place)
         elif run["folder"] is not None:
             lost.append(run["name"])
-        elif runs is not None:
-            continue  # of a table, which is read below
     if lost:
         where = f"in {runs}" if runs is not None else f"where they were when {path.name} was written"
         raise NotFoundError(
@@ -170,7 +186,7 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
     return [*found, *tables], len(found)
 
 
-def _compare_data(said: dict[str, Any], found: dict[str, Any], compared: _Comparison) -> None:
+def _compare_data(said: dict[str, Any], found: dict[str, Any], compared: Comparison) -> None:
     """The embedded data."""
     for name in ("headline", "remarks"):
         for place, (a, b) in enumerate(_both(said[name], found[name])):
@@ -197,7 +213,7 @@ def _compare_data(said: dict[str, Any], found: dict[str, Any], compared: _Compar
         compared.number(f"mistake {place + 1} ({a[0]}), probability of the true class", a[4][0], b[4][0])
 
 
-def _compare_table(key: str, said: dict[str, Any], found: dict[str, Any], compared: _Comparison) -> None:
+def _compare_table(key: str, said: dict[str, Any], found: dict[str, Any], compared: Comparison) -> None:
     compared.text(f"table {key!r}, columns", said["columns"], found["columns"])
     names = [column for column, _ in found["columns"]]
     for place, (a, b) in enumerate(_both(said["rows"], found["rows"])):
@@ -217,7 +233,7 @@ def _compare_table(key: str, said: dict[str, Any], found: dict[str, Any], compar
                 compared.text(what, cell, again)
 
 
-def _compare_page(page: Page, rebuilt: Report, compared: _Comparison, *, loose: bool) -> None:
+def _compare_page(page: Page, rebuilt: Report, compared: Comparison, *, loose: bool) -> None:
     """What is shown."""
     for name, said, found in (
         ("headline", page.headline, rebuilt.headline),
@@ -235,7 +251,7 @@ def _compare_page(page: Page, rebuilt: Report, compared: _Comparison, *, loose: 
 
 
 def _compare_shown(
-    table: Table, rows: Sequence[Sequence[tuple[str, str]]], compared: _Comparison, *, loose: bool
+    table: Table, rows: Sequence[Sequence[tuple[str, str]]], compared: Comparison, *, loose: bool
 ) -> None:
     for place, (cells, row) in enumerate(_both(rows, table.rows)):
         where = f"table {table.title!r}, row {table.name_of(place) if row is not None else place + 1}"

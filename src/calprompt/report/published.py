@@ -22,6 +22,7 @@ ROUNDING = 0.05  # percentage points that rounding and another processor may acc
 AVERAGE = "average"  # in the place of a dataset, or of base and novel
 AGREES, DIFFERS, NOT_RUN, ONE_SEED = "agrees", "differs", "not run", "one seed"
 OTHER_BACKBONE, OTHER_DATASETS, OTHER_MACHINE = "other backbone", "other datasets", "other machine"  # only context
+NO_TEST = "no test"  # of a number whose spread is not known
 METRICS = {"mce_weighted": "weighted_mce"}  # as the file calls them -> as the results do
 DATASETS = {"imagenet_v2": "imagenetv2"}
 

@@ -45,7 +45,7 @@ SMALL, NORMAL, LARGE = 7.5, 8.5, 9.5  # points
 INK, FAINT = "#222222", "#8A8A8A"
 RIGHT: dict[str, Any] = {"facecolor": "#6A9CC9", "edgecolor": "white", "linewidth": 0.6}
 OVER: dict[str, Any] = {"facecolor": "#FBE3D6", "edgecolor": "#C4481A", "linewidth": 0.6, "hatch": "//////"}
-UNDER: dict[str, Any] = {"facecolor": "#DCE9F5", "edgecolor": "#1B4F7F", "linewidth": 0.6, "hatch": "......"}
+UNDER: dict[str, Any] = {"facecolor": "#DCE9F5", "edgecolor": "#1B4F7F", "linewidth": 0.6, "hatch": "\\\\\\\\"}
 SHARE: dict[str, Any] = {"facecolor": "#A9A9A9", "edgecolor": "white", "linewidth": 0.6}
 DIAGONAL: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
 CHANCE: dict[str, Any] = {"facecolor": "#222222", "alpha": 0.22, "linewidth": 0}
@@ -268,7 +268,9 @@ def _numbers(panel: Panel) -> str:
     if panel.smooth_ece is not None:
         lines.append(f"SmoothECE {100 * panel.smooth_ece:.1f} %")
     images = panel.table.total // panel.repeats
-    return "\n".join([*lines, f"n = {images:,}" + (f" \N{MULTIPLICATION SIGN} {panel.repeats}" if panel.repeats > 1 else "")])
+    return "\n".join(
+        [*lines, f"n = {images:,}" + (f" \N{MULTIPLICATION SIGN} {panel.repeats}" if panel.repeats > 1 else "")]
+    )
 
 
 def _histogram(axes: Axes, panel: Panel, highest: float) -> None:

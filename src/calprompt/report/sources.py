@@ -5,7 +5,8 @@
     results.csv[.xz], .parquet    a table of results            rows
     paper/pocket-main, grid.yaml  a sweep                       chooses its runs from all of the others
 
-Several places are one source: the same run may be in more than one of them, if its numbers are the same.
+Several places are one source: the same run may be in more than one of them, if its numbers are the same. A run whose
+folder is here counts as it is there, whatever a table says of it.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ def read_source(
             specs = _calibrators(path, (*sweeps, *candidates), calibrators)
             tables.append(results(path, calibrators=specs, progress=progress))
             folders += [found.run.folder for found in run_folders(path) if found.status == FINISHED]
+    tables = _without_repeats(tables, list(kinds.values()))
     grouped = [(rows_by_run(table, _key), table) for table in tables] if sweeps or candidates else []
     if candidates:
         sweeps = _most_run(candidates, {key for runs, _ in grouped for key in runs})
@@ -227,6 +229,24 @@ def _calibrators(out: Path, sweeps: Sequence[Sweep], given: Sequence[str] | None
     return list(dict.fromkeys([*found, *(spec for sweep in sweeps for spec in sweep.calibrators)]))
 
 
+def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Table]:
+    """Tables without the runs whose folders are here: these are measured on their own logits, by this machine."""
+    kinds = [kind for kind in kinds if kind != "sweep"]
+    here = {
+        row.get("fingerprint")
+        for table, kind in zip(tables, kinds, strict=True)
+        if kind != "table"
+        for row in table.rows
+        if row.get("model") is not None
+    }
+    return [
+        Table(tuple(row for row in table.rows if row.get("fingerprint") not in here), table.source, table.decimals)
+        if kind == "table" and here
+        else table
+        for table, kind in zip(tables, kinds, strict=True)
+    ]
+
+
 def _key(record: Mapping[str, Any]) -> str:
     """What a run is found by: all settings but where its images lie and where it was computed."""
     return record_key({**record, **ELSEWHERE})
@@ -249,8 +269,10 @@ def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:
     runs = rows_by_run(table, _key)
     cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
     rows: list[Mapping[str, Any]] = []
+    wanted = {None, *(str(target.name) for sweep in sweeps for target in sweep.transfer)}
     for key, cell in cells.items():
-        rows += _identified(runs.get(key, ())) or [{"status": MISSING, **setting_columns(cell.record)}]
+        known = [row for row in runs.get(key, ()) if row.get("model") is not None or row.get("split") in wanted]
+        rows += _identified(known) or [{"status": MISSING, **setting_columns(cell.record)}]
     if not any(row.get("model") is not None for row in rows):
         names = ", ".join(sweep.name for sweep in sweeps)
         raise NotFoundError(f"{table.source} has no result of the {plural(len(cells), 'run')} of {names}")

@@ -11,7 +11,7 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from calprompt.errors import NotFoundError
-from calprompt.report.figures.style import COLUMN, INK, add_legend, add_note, looks, new_figure, sample_text
+from calprompt.report.figures.style import COLUMN, HATCHES, INK, add_legend, add_note, looks, new_figure, sample_text
 from calprompt.report.names import in_known_order, loss_name, method_order, tuner_name
 from calprompt.report.sources import ReportSource
 
@@ -21,7 +21,6 @@ MEASURES = {
     "peak_device_memory": ("peak GPU memory, MB", 1e-6),
     "peak_memory_train": ("peak memory, MB", 1e-6),
 }
-HATCHES = ("", "////", "....", "xxxx")
 
 
 def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -> Figure:

@@ -16,11 +16,10 @@ from calprompt.metrics import Predictions
 from calprompt.metrics.binning import EqualWidth, check_n_bins, width_edges, width_index
 from calprompt.metrics.inputs import Floats
 from calprompt.report.figures import selection
-from calprompt.report.figures.style import COLUMN, SMALL, add_legend, add_note, looks, new_figure, sample_text
+from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure, sample_text
 from calprompt.report.sources import ReportSource
 
 BINS, SURE = 10, 0.8
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++")
 
 
 def from_source(
@@ -83,7 +82,7 @@ def error_figure(
     axes.set_xlim(0, 1)
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.set_xlabel("confidence")
-    axes.set_ylabel("wrong predictions, % of all")
+    axes.set_ylabel("wrong, % of all images")
     axes.grid(axis="x", visible=False)
     top = axes.get_ylim()[1] * 1.1
     axes.set_ylim(0, top)

@@ -25,6 +25,7 @@ SPLIT_MARKERS = {"base": "o", "novel": "^", "all": "s"}
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5B3F8C", "#A0A0A0")
 MARKERS = ("o", "s", "^", "v", "P", "X", "d", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1.2, 1)), (0, (4, 1, 1, 1)), (0, (6, 2)), (0, (2, 2)))
+HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++")  # dots would make an SVG twenty times as large
 FONTS = ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]
 RC: Any = {
     "font.family": "sans-serif",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import calprompt
+from calprompt.evaluation.settings import NONE
 from calprompt.progress import Progress, silent
 from calprompt.report.page.classes import class_table, confusion_table
 from calprompt.report.page.commands import train_command
@@ -69,7 +70,7 @@ def build_report(
     )
     figures, problems = ((), []) if settings.no_figures else draw_figures(source, measured, settings, progress)
     return Report(
-        title=visible(settings.title or source.title),
+        title=visible(settings.title or _title(measured)),
         headline=tuple(sentences),
         remarks=(*remarks, *_remarks(measured, lacking)),
         settings=settings.record(),
@@ -125,24 +126,31 @@ def _place(path: str | Path, near: str | Path | None) -> str:
     return Path(os.path.relpath(path, near)).as_posix() if inside else str(path)
 
 
+def _title(measured: Measurements) -> str:
+    """What was run, in a line."""
+    if len(measured.runs) == 1:
+        return measured.runs[0].title
+    tuned = (each.short_name for each in measured.methods if not each.is_zero_shot and each.calibrator == NONE)
+    return f"{shorten(dict.fromkeys(tuned), 3)} on {shorten(measured.datasets, 3)}"
+
+
 def _remarks(measured: Measurements, unfinished: Sequence[tuple[str, str, str]]) -> list[str]:
     """What has to be known to read the page."""
     tuned = [result for result in measured.results if not result.method.is_zero_shot]
     seeds = {result.seed for result in tuned}
     runs = {place for result in measured.results for place in result.runs}
     here = len(measured.stored)
-    lines = [
-        f"{plural(len(runs), 'run')} on {plural(len(measured.datasets), 'dataset')}, "
-        f"{plural(len(seeds), 'seed')}; "
-        + (
-            "all numbers were computed from stored logits."
-            if here == len(runs)
-            else f"the logits of {here} of them are here, the other numbers are from a table of results."
-        )
-    ]
+    origin = f"the logits of {here} of them are here, the other numbers are from a table of results"
+    if here == len(runs):
+        origin = "all numbers were computed from stored logits"
+    elif not here:
+        origin = "all numbers are from a table of results"
+    data = plural(len(measured.datasets), "dataset")
+    lines = [f"{plural(len(runs), 'run')} on {data}, {plural(len(seeds), 'seed')}; {origin}."]
     single = _single_seeds(measured)
     if single:
-        lines.append(f"A single seed on some dataset: {shorten(single)}. Nothing says how much another would differ.")
+        who = single[0] if len(single) == 1 else plural(len(single), "method")
+        lines.append(f"A single seed on some dataset: {who}. Nothing says how much another seed would differ.")
     if unfinished:
         states = _counted(status for _, status, _ in unfinished)
         lines.append(

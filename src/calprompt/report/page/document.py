@@ -6,13 +6,13 @@
            ├─ figures       SVG
            └─ mistakes      pictures with what was said and what is true
 
-A number is a fraction with six digits behind the point, and the ends of its 95 % interval. A number that is not there
-has a reason instead; it is never 0.
+A number is a fraction and the ends of its 95 % interval, embedded with six digits behind the point. A number that is
+not there has a reason instead; it is never 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -40,12 +40,6 @@ class Number:
     low: float | None = None
     high: float | None = None
     note: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("value", "low", "high"):
-            value = getattr(self, name)
-            if isinstance(value, float):
-                object.__setattr__(self, name, round(value, DIGITS) + 0.0)  # + 0.0: no negative zero
 
     @property
     def excludes_zero(self) -> bool:
@@ -284,10 +278,14 @@ def _table(table: Table) -> dict[str, Any]:
 def _cell(cell: Cell) -> Any:
     if isinstance(cell, str):
         return cell
-    numbers = [cell.value, cell.low, cell.high]
+    numbers = [_rounded(number) for number in (cell.value, cell.low, cell.high)]
     while numbers and numbers[-1] is None:
         numbers.pop()
     return numbers
+
+
+def _rounded(number: float | None) -> float | None:
+    return round(number, DIGITS) + 0.0 if isinstance(number, float) else number  # + 0.0: no negative zero
 
 
 def check_data(data: Any, source: str) -> dict[str, Any]:
@@ -312,8 +310,3 @@ def check_data(data: Any, source: str) -> dict[str, Any]:
     if lacking:
         raise DamagedFileError(f"{source} is a damaged report: its data have no {lacking[0]!r}; write it again")
     return data
-
-
-def rows_of(table: Mapping[str, Any]) -> Sequence[Any]:
-    """The cells of an embedded table, row by row."""
-    return [row[0] for row in table["rows"]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from matplotlib.figure import Figure as Drawing
 
@@ -23,7 +25,14 @@ from calprompt.report.sources import ReportSource
 from calprompt.text import slug
 
 MOST_COLUMNS = 4  # methods in a row of diagrams
-NAMED: Mapping[str, str] = {}
+MANY = 3  # datasets from which on they are compared in a figure
+NAMED: Mapping[str, str] = {  # figures by name, with how to read them
+    "radar": "A spoke is a dataset; nearer to the middle is better for errors.",
+    "effects": "A point is what a method changes against plain cross-entropy; the line is its 95 % interval.",
+    "errors": "Of the predictions that were wrong, how sure was the model? The further left, the better.",
+    "risk-coverage": "If only the most confident share is answered (across), how many of the answers are wrong (up)?",
+}
+OVER_DATASETS = ("radar", "effects")
 
 
 def draw_figures(
@@ -39,7 +48,9 @@ def draw_figures(
     """
     found = [figure for dataset in _closest(measured) if (figure := _reliability(dataset, measured, settings))]
     notes: list[str] = []
-    wanted = [name for name in NAMED if name in FIGURES and (measured.stored or FIGURES[name].needs == "rows")]
+    wanted = [name for name in NAMED if measured.stored or FIGURES[name].needs == "rows"]
+    if len(measured.datasets) < MANY:
+        wanted = [name for name in wanted if name not in OVER_DATASETS]
     for number, name in enumerate(wanted):
         progress("drawing", number, len(wanted), name)
         try:
@@ -48,9 +59,16 @@ def draw_figures(
             notes.append(f"The figure {name!r} is not there: {error}")
             continue
         title = FIGURES[name].title
-        found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, f"calprompt figure {name} …"))
+        command = shlex.join(["calprompt", "figure", name, *_few_places(source), "--out", f"{name}.svg"])
+        found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, command))
     progress("drawing", len(wanted), len(wanted), "")
     return found, notes
+
+
+def _few_places(source: ReportSource) -> list[str]:
+    """Where the results are, as they were given; of many runs in one folder, that folder."""
+    folders = list(dict.fromkeys(Path(place).parent.name or "." for place in source.places))
+    return list(source.places) if len(source.places) <= FEW else folders
 
 
 def _closest(measured: Measurements) -> list[str]:

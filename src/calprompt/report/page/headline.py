@@ -86,7 +86,7 @@ def _many(
     gaps = [mean(100 * (each.difference.value or 0) for each in group) for group in by_dataset.values()]
     gap = Interval.of(gaps)
     plain, other = pairs[0]
-    who = _name(plain) if len(pairs) == 1 else f"a tuner (mean of {len(pairs)})"
+    who = _who(pairs)
     end = "" if gap.clear else ", a difference that may be chance"
     sentence = (
         f"{_start(split)} ({len(by_dataset)} datasets), {who} is right {firsts.mean:.0f} times out of 100 "
@@ -127,7 +127,7 @@ def _average_sentence(
     change = Interval.of([abs(level(1, "confidence_gap", d)) - abs(level(0, "confidence_gap", d)) for d in shared])
     plain, other = pairs[0]
     data = shared[0] if len(shared) == 1 else f"{len(shared)} datasets"
-    who = _name(plain) if len(pairs) == 1 else f"a tuner (mean of {len(pairs)})"
+    who = _who(pairs)
     end = "" if change.clear else ", a difference that may be chance"
     sentence = (
         f"{_start(split)} ({data}), {who} is right {accuracy[0].mean:.0f} times out of 100 and says "
@@ -162,6 +162,14 @@ def _start(split: str) -> str:
 
 def _name(method: Method) -> str:
     return "the untuned model" if method.is_zero_shot else method.name
+
+
+def _who(pairs: Sequence[tuple[Method, Method]]) -> str:
+    """The plain methods of all pairs."""
+    tuners = {plain.tuner_name for plain, _ in pairs}
+    if len(pairs) == 1:
+        return _name(pairs[0][0])
+    return f"{tuners.pop() if len(tuners) == 1 else 'a tuned model'} (mean of {len(pairs)} settings)"
 
 
 def _with(plain: Method, other: Method) -> str:

@@ -46,7 +46,7 @@ def results_table(measured: Measurements, settings: ReportSettings) -> Table | N
         "reason. The untuned model (zero-shot) is listed once where runs share it."
     )
     filters = ("dataset", "method", *optional, "seed", "split")
-    return Table("results", "All results", caption, columns, tuple(rows), filters)
+    return Table("results", "All results", caption, columns, tuple(rows), filters, "calprompt evaluate RUN --zero-shot")
 
 
 def _text(result: Result, name: str) -> str:

@@ -126,9 +126,22 @@ class Measurements:
     def datasets(self) -> list[str]:
         return list(dict.fromkeys(result.dataset for result in self.results))
 
-    def where(self, **wanted: Any) -> list[Result]:
-        """Results with some attributes, such as method=…, dataset=…, split=…"""
-        return [each for each in self.results if all(getattr(each, name) == value for name, value in wanted.items())]
+    @cached_property
+    def by_dataset(self) -> dict[str, list[Result]]:
+        """All results, which are complete by now."""
+        found: dict[str, list[Result]] = {}
+        for result in self.results:
+            found.setdefault(result.dataset, []).append(result)
+        return found
+
+    def where(
+        self, *, dataset: str | None = None, method: Method | None = None, split: str | None = None
+    ) -> list[Result]:
+        """Results of a dataset, a method and a split, as far as they are given."""
+        results = self.results if dataset is None else self.by_dataset.get(dataset, [])
+        if method is not None:
+            results = [result for result in results if result.method == method]
+        return [result for result in results if split is None or result.split == split]
 
 
 def metric_columns() -> tuple[Column, ...]:

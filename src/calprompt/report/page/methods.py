@@ -70,9 +70,14 @@ class Method:
         >>> Method("coop", "tcpt", "temperature", ()).name
         'CoOp + TCPT, temperature'
         """
+        return f"{self.short_name}{self.detail}"
+
+    @property
+    def short_name(self) -> str:
+        """The same without the settings in which methods differ."""
         loss = f" + {self.loss_name}" if self.loss_name else ""
         after = "" if self.calibrator == NONE else f", {self.calibrator}"
-        return f"{self.tuner_name}{loss}{after}{self.detail}"
+        return f"{self.tuner_name}{loss}{after}"
 
 
 def methods_of(rows: Iterable[Mapping[str, Any]]) -> list[Method]:

@@ -21,10 +21,10 @@ from calprompt.report.page.document import Figure, Mistake, Number, Report, Row,
 from calprompt.text import visible
 
 WIDE = 620  # pixels from which on a figure takes a whole line
-MOST_NAMED = 3  # runs that a row names; of more it says how many
 BLANK = "no picture"
 FIGURES, MISTAKES = "figures", "mistakes"
-BEFORE = {"thresholds": FIGURES, "confusions": MISTAKES}  # tables, and what comes before them
+BEFORE = {"averages": FIGURES, "datasets": FIGURES, "confusions": MISTAKES}  # tables, and what comes before them
+LONG = 24  # characters of a name that may be folded
 
 
 def write_report(report: Report, path: str | Path) -> Path:
@@ -103,6 +103,8 @@ def _sections(report: Report) -> Iterable[tuple[str, str, str]]:
 
 def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
     key, names = escape(table.key), table.names
+    texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
+    fold = " fold" if any(len(text) > LONG for text in texts) else ""
     chosen = [
         f'<label>{_text(column.label)}<select data-column="{place}"><option value="">all</option></select></label>'
         for place, column in enumerate(table.columns)
@@ -125,8 +127,9 @@ def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
             '<label>find<input type="search" autocomplete="off" placeholder="any words"></label>',
             '<p class="count" role="status"></p></div>\n',
             f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}">',
-            f'<table class="n{names}"><caption>{_text(table.caption)}</caption>\n<thead><tr>{"".join(heads)}',
-            "<th scope=col class=text>from</th></tr></thead>\n<tbody>\n",
+            f'<table class="n{names}{fold}"><caption><span>{_text(table.caption)}</span></caption>\n',
+            f"<thead><tr>{''.join(heads)}",
+            f"<th scope=col class=text>{'again' if key == 'runs' else 'from'}</th></tr></thead>\n<tbody>\n",
             *(_row(table, row, runs) for row in table.rows),
             "</tbody></table></div>\n",
             '<p class="more" hidden><button type="button"></button></p>\n',
@@ -155,8 +158,10 @@ def _origin(table: Table, row: Row, runs: Sequence[RunIdentity]) -> str:
     if table.key == "runs":
         command = runs[row.runs[0]].command if row.runs else ""
         return f"<details><summary>command</summary><code>{_text(command)}</code></details>" if command else ""
-    named = [f"<a href=#run-{place}>{_text(runs[place].fingerprint[:6])}</a>" for place in row.runs[:MOST_NAMED]]
-    return "".join(named) if len(row.runs) <= MOST_NAMED else f"<a href=#table-runs>{len(row.runs)} runs</a>"
+    if not row.runs:
+        return ""
+    what = runs[row.runs[0]].fingerprint[:6] if len(row.runs) == 1 else f"{len(row.runs)} runs"
+    return f"<a href=#run-{row.runs[0]}>{_text(what)}</a>"
 
 
 def _figures(figures: Sequence[Figure]) -> str:
@@ -191,7 +196,7 @@ def _mistakes(report: Report) -> str:
 def _mistake(mistake: Mistake) -> str:
     picture = f'<div class="blank">{BLANK}</div>'
     if mistake.picture is not None:
-        picture = f'<img src="{escape(mistake.picture)}" alt="" loading="lazy">'
+        picture = f'<img src="{escape(mistake.picture)}" alt="">'
     said, true = _probabilities(mistake)
     return (
         f"{picture}<p>says <b class=said>{_text(mistake.said)}</b>, {said}</p>"
@@ -200,7 +205,10 @@ def _mistake(mistake: Mistake) -> str:
 
 
 def _probabilities(mistake: Mistake) -> tuple[str, str]:
-    said, true = (f"{100 * (number.value or 0):.1f} %" for number in (mistake.confidence, mistake.true_probability))
+    said, true = (
+        f"{100 * (number.value or 0):.1f}\N{NO-BREAK SPACE}%"
+        for number in (mistake.confidence, mistake.true_probability)
+    )
     return said, true
 
 

@@ -14,7 +14,7 @@ class ReportSettings:
     """What a report contains; checked when it is made.
 
     Attributes:
-        title: Of the page; the names of the places, if None.
+        title: Of the page; what was run, if None.
         bins: Bins of the calibration errors.
         bootstrap: Resamples of the images for the intervals; 0: no such intervals.
         seed: Of the resamples, and of halving the validation images for thresholds.
@@ -28,7 +28,7 @@ class ReportSettings:
     bins: int = 10
     bootstrap: int = 1000
     seed: int = 0
-    errors: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2)
+    errors: tuple[float, ...] = (0.05, 0.1, 0.2)
     mistakes: int = 8
     no_images: bool = False
     no_figures: bool = False

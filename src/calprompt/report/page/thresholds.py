@@ -52,7 +52,8 @@ def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Tabl
         "novel classes is shown beside it, and may be worse. Below a share is Wilson's 95 % interval. Where there is "
         "no threshold, the reason stands in its place."
     )
-    return Table("thresholds", "When to trust it", caption, tuple(columns), tuple(rows), ("dataset", "method"))
+    command = "calprompt evaluate RUN --target-error 0.05"
+    return Table("thresholds", "When to trust it", caption, tuple(columns), tuple(rows), ("dataset", "method"), command)
 
 
 def _cells(subject: Subject, error: float, found: Selection, splits: Sequence[str]) -> tuple[Cell, ...]:

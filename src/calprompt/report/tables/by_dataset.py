@@ -9,6 +9,7 @@ from functools import cached_property
 from calprompt.errors import NotFoundError
 from calprompt.report.published import (
     AVERAGE,
+    NO_TEST,
     OTHER_BACKBONE,
     Key,
     published_table,
@@ -30,6 +31,7 @@ from calprompt.report.tables.options import HARMONIC, TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
 from calprompt.report.tables.statistics import (
     BySeed,
+    Judge,
     average,
     mean_number,
     only_context,
@@ -62,8 +64,9 @@ class _DatasetTable:
 
     def build(self) -> PaperTable:
         if not self.datasets:
-            found = sorted({place.split for place in self.values.rows})
-            raise NotFoundError(f"there are no results on {self.split} classes, but on {', '.join(found) or 'none'}")
+            found = ", ".join(sorted({place.split for place in self.values.rows})) or "none"
+            what = "evaluations of runs on other data" if self.definition.transfers else "results"
+            raise NotFoundError(f"there are no {what} on {self.split} classes (there are: {found})")
         lines = [line for group in self.groups for line in self._group_lines(group)]
         most = max((len(number.seeds) for line in lines for number in line.numbers), default=0)
         lines = [replace(line, numbers=tuple(_lacking(each, most) for each in line.numbers)) for line in lines]
@@ -101,8 +104,14 @@ class _DatasetTable:
 
     @cached_property
     def groups(self) -> list[Group]:
-        found = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
-        return [*found, *self.values.groups]
+        """Ours, zero-shot first; then those that only the paper has."""
+        ours = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
+        ours += self.values.groups
+        theirs = dict.fromkeys(
+            (key[2], key[1] if self.definition.by_backbone else "") for key in self.published if key[2] != ZERO_SHOT
+        )
+        known = [(tuner, backbone_label(backbone)) for tuner, backbone in ours]
+        return [*ours, *(group for group in theirs if group not in known)]
 
     def _columns(self) -> list[Column]:
         columns = [Column((dataset_label(name),)) for name in self.datasets]
@@ -179,11 +188,18 @@ class _DatasetTable:
             if group[1] and not same_backbone(group[1], backbone):
                 continue
             value = self.published.get((self.split, backbone, tuner, method, metric, dataset))
-            judge = variance_verdict if self.definition.statistic == "variance" else verdict
-            return with_published(
-                number, value, judge if same_backbone(ours, backbone) else only_context(OTHER_BACKBONE)
-            )
+            if not same_backbone(ours, backbone):
+                return with_published(number, value, only_context(OTHER_BACKBONE))
+            return with_published(number, value, self._judge(number, dataset))
         return number
+
+    def _judge(self, number: Number, dataset: str) -> Judge:
+        """What says whether a number agrees; nothing does for an average of variances."""
+        if self.definition.statistic != "variance":
+            return verdict
+        if dataset != AVERAGE or number.value is None:
+            return variance_verdict
+        return lambda published, seeds: NO_TEST
 
     def _backbone(self, group: Group) -> str:
         """That the results of a group are of."""

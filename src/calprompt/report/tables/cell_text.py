@@ -66,5 +66,5 @@ def _marks(table: PaperTable, styled: bool) -> Iterator[str]:
         found = ", ".join(f"{count} {name}" for name, count in counts.items())
         yield (
             f"{PUBLISHED}: printed in the paper, not measured here; = agrees with ours within the 95 % interval of "
-            f"seeds, ≠ differs, ~ is of another setting, no mark: not run ({found})"
+            f"seeds, ≠ differs, ~ cannot be compared, no mark: not run ({found})"
         )

@@ -138,6 +138,7 @@ _FOUND = (
         "The weights alpha and beta of the margin loss, means over datasets",
         layout="by_setting",
         methods=tuple(f"alpha={alpha};beta={beta}" for beta in (0.01, 0.05) for alpha in (0.1, 0.2, 0.3)),
+        splits=(),
         published={"": "S_alpha_beta"},
         method=_weights(
             r"ce \+ margin\(alpha=([\d.]+), beta=([\d.]+)\) \+ 5\*moments", ("alpha", "beta"), ("0.1", "0.01")
@@ -148,6 +149,7 @@ _FOUND = (
         "The weight lambda of the moments, means over datasets",
         layout="by_setting",
         methods=tuple(f"lambda_mom={weight}" for weight in (1, 3, 5, 8, 10)),
+        splits=(),
         published={"": "S_lambda_mom"},
         method=_weights(r"ce \+ margin \+ ([\d.]+)\*moments", ("lambda_mom",), ("5",)),
     ),

@@ -11,8 +11,9 @@ from calprompt.report.tables.cell_text import PUBLISHED, all_notes, cell_text, h
 from calprompt.report.tables.paper_table import Line, PaperTable
 
 CSV = ("table", "split", "group", "method", "metric", "column", "value", "spread", "seeds", "low", "high")
-MARKDOWN = {1: "**{}**", 2: "<u>{}</u>"}
-LATEX = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
+THEIRS = 3  # how published numbers look, beside the best (1) and the second best (2)
+MARKDOWN = {1: "**{}**", 2: "<u>{}</u>", THEIRS: "*{}*"}
+LATEX = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}", THEIRS: r"\textit{{{}}}"}
 SPECIAL = re.compile(r"[&%$#_{}~^\\]")
 ESCAPES = {"~": r"$\sim$", "^": r"\^{}", "\\": r"\textbackslash{}"}
 SIGNS = {"±": r"{\scriptsize$\pm$}", "≠": r"$\neq$", "†": r"$^\dagger$"}
@@ -32,7 +33,7 @@ def to_markdown(table: PaperTable) -> str:
         if group and len(table.groups) > 1:
             lines.append(_row([f"**{_bars(group)}**", *("" for _ in (*stub[1:], *heads))]))
         lines += [_row(cells) for cells in _cells(table, members, MARKDOWN, _bars)]
-    return "\n".join([*lines, "", *(f"{note}." for note in map(_bars, all_notes(table))), ""])
+    return "\n".join([*lines, "", *(f"{_bars(note)}." for note in all_notes(table)), ""])
 
 
 def to_latex(table: PaperTable) -> str:
@@ -47,7 +48,7 @@ def to_latex(table: PaperTable) -> str:
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escape_latex(table.title)}. {'. '.join(map(escape_latex, all_notes(table)))}.}}",
+        rf"  \caption{{{escape_latex(table.title)}. {'. '.join(map(_sentence, all_notes(table)))}.}}",
         rf"  \label{{tab:{'-'.join(filter(None, (table.name, table.split)))}}}",
         r"  \setlength{\tabcolsep}{4pt}",
         rf"  \begin{{tabular}}{{{aligned}}}",
@@ -100,25 +101,25 @@ def _cells(
         if has_published(line):
             pairs = zip(line.numbers, table.columns, strict=True)
             theirs = [escape(published_text(number, table.measure(line, column))) for number, column in pairs]
-            yield ["" if measure else PUBLISHED, *([PUBLISHED] if measure else []), *theirs]
+            row = [PUBLISHED, *theirs] if not measure else ["", PUBLISHED, *theirs]
+            yield [styles[THEIRS].format(text) if text else "" for text in row]
 
 
 def _latex_heads(table: PaperTable, stub: int) -> Iterator[str]:
     """Headings, the widest first, with rules under those that span columns."""
     depth = len(table.columns[0].headings)
-    for level in range(depth):
-        last = level == depth - 1
-        cells, rules, at = [], [], stub + 1
+    for level in range(depth - 1):
+        cells, rules, at = [""] * stub, [], stub + 1
         for _, same in groupby(table.columns, key=lambda column: column.headings[: level + 1]):
             columns = list(same)
             text, span = escape_latex(columns[0].headings[level]), len(columns)
-            cells.append(text if last else rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
             rules.append(rf"\cmidrule(lr){{{at}-{at + span - 1}}}")
             at += span
-        names = [escape_latex(table.stub) if last else "", *([""] if stub == 2 else [])]
-        yield rf"{' & '.join([*names, *cells])} \\"
-        if not last:
-            yield " ".join(rules)
+        yield rf"{' & '.join(cells)} \\"
+        yield " ".join(rules)
+    heads = [escape_latex(column.headings[-1]) for column in table.columns]
+    yield rf"{' & '.join([escape_latex(table.stub), *[''] * (stub - 1), *heads])} \\"
 
 
 def _records(table: PaperTable, published: bool) -> Iterator[dict[str, object]]:
@@ -150,6 +151,10 @@ def _full(value: float | None) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _sentence(note: str) -> str:
+    return escape_latex(note[0].upper() + note[1:])
 
 
 def _bars(text: str) -> str:

@@ -26,7 +26,7 @@ def print_table(table: PaperTable, console: Console) -> None:
     from rich.table import Table
 
     picture = Table(
-        title=table.title,
+        title=_text(table.title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -36,12 +36,14 @@ def print_table(table: PaperTable, console: Console) -> None:
     )
     stub = [table.stub, *([""] if table.has_measures else [])]
     for heading in stub:
-        picture.add_column(heading, no_wrap=True, vertical="bottom")
+        picture.add_column(_text(heading), no_wrap=True, vertical="bottom")
     before: tuple[str, ...] = ()
     for column in table.columns:
-        fresh = [name if name != old else "" for name, old in zip(column.headings, before or [""] * 9, strict=False)]
-        before = column.headings
-        picture.add_column("\n".join(fresh), justify="right", no_wrap=True, vertical="bottom")
+        wide = column.headings[:-1]
+        fresh = ["" if before[: at + 1] == wide[: at + 1] else name for at, name in enumerate(wide)]
+        before = wide
+        head = _text("\n".join([*fresh, column.headings[-1]]))
+        picture.add_column(head, justify="right", no_wrap=True, vertical="bottom")
     for group, members in table.groups:
         picture.add_section()
         if group and len(table.groups) > 1:

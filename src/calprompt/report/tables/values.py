@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calprompt.errors import DataError
@@ -112,6 +112,8 @@ def collect(
         if row.get("model") is None:
             planned += [Place(group, name, str(row.get("data")), part) for part in (*PARTS, "all")]
             continue
+        if transfers and not where:  # a run that may not have been evaluated on other data yet
+            planned.append(Place(group, name, "", split))
         if bool(where) != transfers or split not in (*PARTS, "all"):
             continue
         place = Place(group, name, where or str(row["dataset"]), split)
@@ -120,10 +122,11 @@ def collect(
         if seed in seeds and not name.startswith(ZERO_SHOT):
             _check_same(seeds[seed], row, place)
         seeds.setdefault(seed, row)
-    datasets, splits = set(values.datasets), {place.split for place in values.rows}
-    for place in planned:
-        if place.split in splits and (not transfers or place.dataset in datasets):
-            values.rows.setdefault(place, {})
+    datasets, splits = values.datasets, {place.split for place in values.rows}
+    for place in dict.fromkeys(planned):
+        for dataset in datasets if transfers else [place.dataset]:
+            if place.split in splits:
+                values.rows.setdefault(replace(place, dataset=dataset), {})
     return _shared_zero_shot(values)
 
 
@@ -147,17 +150,13 @@ def _check_same(one: Mapping[str, Any], other: Mapping[str, Any], place: Place) 
 
 def _shared_zero_shot(values: Values) -> Values:
     """Zero-shot once for all tuners, if they agree about it, as they do under the same template."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str, int], list[float]] = {}
     for place, seeds in values.rows.items():
-        if place.method == ZERO_SHOT:
-            key = (place.group[1], place.dataset, place.split)
-            found.setdefault(key, []).extend(seeds.values())
-    same = all(
-        max(errors) - min(errors) <= SAME
-        for rows in found.values()
-        if (errors := [row["ece"] for row in rows if row.get("ece") is not None])
-    )
-    if not same or len({backbone for backbone, _, _ in found}) > 1:
+        for seed, row in seeds.items():
+            if place.method == ZERO_SHOT and row.get("ece") is not None:
+                found.setdefault((place.group[1], place.dataset, place.split, seed), []).append(row["ece"])
+    same = all(max(errors) - min(errors) <= SAME for errors in found.values())
+    if not same or len({backbone for backbone, *_ in found}) > 1:
         return values
     shared: dict[Place, Seeds] = {}
     for place, seeds in values.rows.items():

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
-  const PAGE = 100; // rows that are shown at first
+  const PAGE = 50; // rows that are shown at first
   const remember = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not allowed here */ } };
   const recall = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
 
@@ -22,12 +22,13 @@
     setTheme(next);
   });
 
-  // Tables: sort by a column, choose rows, show the first hundred.
+  // Tables: sort by a column, choose rows, show the first fifty.
   const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const valueOf = (cell) => (Array.isArray(cell) ? (cell.length && cell[0] !== null ? cell[0] : null) : cell);
   const isThere = (value) => value !== null && value !== "";
   const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b));
 
+  const reveal = {}; // shows every row of a table
   for (const table of data.tables) {
     const section = document.getElementById(`table-${table.key}`);
     const body = section.querySelector("tbody");
@@ -43,20 +44,18 @@
     const show = () => {
       const words = (search?.value ?? "").trim().toLowerCase().split(/\s+/).filter(Boolean);
       const wanted = selects.filter((select) => select.value !== "").map((select) => [Number(select.dataset.column), select.value]);
-      let found = 0;
-      for (const row of order) {
-        let fits = wanted.every(([column, value]) => row.values[column] === value);
-        if (fits && words.length) {
-          row.text ??= row.values.filter((value) => typeof value === "string").join(" ").toLowerCase();
-          fits = words.every((word) => row.text.includes(word));
-        }
-        if (fits) found += 1;
-        row.element.hidden = !fits || (!all && found > PAGE);
-      }
-      const shown = all ? found : Math.min(found, PAGE);
-      count.textContent = shown === rows.length ? `${rows.length} rows` : `${shown} of ${found} rows that fit, ${rows.length} in all`;
-      more.parentElement.hidden = found <= PAGE || all;
-      more.textContent = `Show all ${found} rows`;
+      const fitting = order.filter((row) => {
+        if (!wanted.every(([column, value]) => row.values[column] === value)) return false;
+        if (!words.length) return true;
+        row.text ??= row.values.filter((value) => typeof value === "string").join(" ").toLowerCase();
+        return words.every((word) => row.text.includes(word));
+      });
+      const shown = all ? fitting : fitting.slice(0, PAGE);
+      body.replaceChildren(...shown.map((row) => row.element)); // only what is shown has to be laid out
+      count.textContent = shown.length === rows.length ? `${rows.length} rows`
+        : `${shown.length} of ${fitting.length} rows that fit, ${rows.length} in all`;
+      more.parentElement.hidden = shown.length === fitting.length;
+      more.textContent = `Show all ${fitting.length} rows`;
     };
 
     section.querySelectorAll("thead th").forEach((heading, column) => {
@@ -71,7 +70,6 @@
         const sign = rising ? 1 : -1;
         there.sort((a, b) => sign * compare(a.values[column], b.values[column]) || a.place - b.place);
         order = [...there, ...rows.filter((row) => !isThere(row.values[column]))];
-        body.replaceChildren(...order.map((row) => row.element));
         show();
       });
     });
@@ -83,11 +81,19 @@
       select.addEventListener("change", show);
     }
     search?.addEventListener("input", show);
-    more.addEventListener("click", () => { all = true; show(); body.rows[PAGE]?.querySelector("th, td")?.focus(); });
+    more.addEventListener("click", () => { all = true; show(); });
+    reveal[table.key] = () => {
+      for (const field of [search, ...selects]) field.value = "";
+      all = true;
+      show();
+    };
     section.querySelector(".tools").hidden = rows.length < 2;
     show();
   }
-  addEventListener("beforeprint", () => document.querySelectorAll("details.print").forEach((each) => { each.open = true; }));
+  document.addEventListener("click", (event) => { // a link to a run that is not among the rows shown
+    const link = event.target.closest?.("a[href^='#run-']");
+    if (link && !document.getElementById(link.hash.slice(1))) reveal.runs();
+  });
 
   // Figures: the drawing moves into a dialog and back.
   const dialog = document.getElementById("enlarged");

@@ -1,0 +1,246 @@
+"""Runs or models side by side on the images that all of them answered: levels, paired differences, who is right where.
+
+    answers of A ─┐
+    answers of B ─┼─ images that all have, in one order ── comparison.compare ── values and differences with intervals
+    answers of C ─┘                                     └─ agreement: both right, only one, neither
+
+Runs that differ in nothing but seed and data are one method; its seeds are paired with those of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from calprompt.errors import DataError, SettingError
+from calprompt.metrics import Predictions, predictions
+from calprompt.metrics.inputs import Floats, Ints
+from calprompt.report.comparison import MINUS, Row, compare
+from calprompt.report.comparison_file import Results
+from calprompt.report.paired import Interval
+from calprompt.text import shorten
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a run or model says of labelled images.
+
+    Attributes:
+        probabilities: [N, C].
+        labels: [N], numbers of `classes`.
+        images: A name or checksum of each, by which those of others are found.
+        classes: Names of the C classes.
+    """
+
+    probabilities: Floats
+    labels: Ints
+    images: Sequence[str]
+    classes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One run, or one model, that takes part in a comparison.
+
+    Attributes:
+        method: What it is called; runs of several seeds have the same name.
+        dataset: That it was tested on.
+        seed: Of a run.
+        answers: By split.
+    """
+
+    method: str
+    dataset: str
+    seed: int
+    answers: Mapping[str, Answers]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often two methods are right on the same images, all seeds together.
+
+    Attributes:
+        dataset: On which.
+        split: Of which.
+        first: A method.
+        second: The other.
+        both: Images that both have right.
+        only_first: Images that only the first has right.
+        only_second: Images that only the second has right.
+        neither: Images that neither has right.
+    """
+
+    dataset: str
+    split: str
+    first: str
+    second: str
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        results: Numbers by dataset, with intervals over images and seeds.
+        agreements: Who is right where.
+        summary: Means over datasets with intervals over datasets, if there are several; splits, methods and metrics.
+        notes: What else has to be known.
+    """
+
+    results: Results
+    agreements: tuple[Agreement, ...]
+    summary: Mapping[tuple[str, str, str], Interval] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> list[str]:
+        """All of them, the one that others are compared with first."""
+        return list(dict.fromkeys(row.method for row in self.results.rows if not row.is_difference))
+
+
+def compare_contenders(
+    contenders: Iterable[Contender], *, baseline: str | None = None, n_bins: int = 10, resamples: int = 1000
+) -> Comparison:
+    """Compare runs or models.
+
+    Args:
+        contenders: Two methods or more, each with one run or more per dataset.
+        baseline: The method that others are compared with; the first, unless given.
+        n_bins: Bins of the calibration errors.
+        resamples: How often images and seeds are drawn for intervals.
+
+    Raises:
+        DataError: if there is nothing that two methods were both tested on.
+        SettingError: if there is only one method, or no baseline of that name.
+    """
+    by_dataset: dict[str, dict[str, list[Contender]]] = {}
+    for each in contenders:
+        by_dataset.setdefault(each.dataset, {}).setdefault(each.method, []).append(each)
+    methods = list(dict.fromkeys(name for group in by_dataset.values() for name in group))
+    if len(methods) < 2:
+        raise SettingError(f"a comparison needs two runs or models that differ, got {', '.join(methods) or 'none'}")
+    if baseline is not None and baseline not in methods:
+        raise SettingError(f"baseline must be one of {', '.join(methods)}; got {baseline!r}")
+    first = baseline or methods[0]
+    order = [first, *(name for name in methods if name != first)]
+    rows: list[Row] = []
+    agreements: list[Agreement] = []
+    sizes: dict[str, dict[str, dict[str, int]]] = {}
+    notes: list[str] = []
+    seeds = 1
+    for dataset, group in by_dataset.items():
+        there = [name for name in order if name in group]
+        if first not in there or len(there) < 2:
+            notes.append(f"{dataset} is left out: of {', '.join(there)} alone")
+            continue
+        paired, said = _paired({name: group[name] for name in there}, dataset)
+        notes += said
+        aligned, sizes[dataset] = _aligned(paired, dataset)
+        seeds = max(seeds, *(len(runs) for parts in aligned.values() for runs in parts.values()))
+        differences = [(name, first) for name in there[1:]]
+        rows += compare(dataset, aligned, differences=differences, n_bins=n_bins, resamples=resamples)
+        agreements += _agreements(dataset, aligned)
+    if not rows:
+        raise DataError(f"there is no dataset that {first} and another were both tested on: {'; '.join(notes)}")
+    settings = {"seeds": seeds, "resamples": resamples, "bins": n_bins, "methods": order}
+    results = Results(settings, sizes, tuple(rows), {})
+    return Comparison(results, tuple(agreements), _summary(rows, len(sizes)), tuple(notes))
+
+
+def align(answers: Sequence[Answers], what: str) -> list[Answers]:
+    """The answers to the images that all have, in the order of the first, with its order of classes.
+
+    Args:
+        answers: To the same classes.
+        what: They are of, for errors.
+
+    Raises:
+        DataError: if they have no image in common, or other classes, or disagree about a label.
+    """
+    first = answers[0]
+    shared = set(first.images).intersection(*(each.images for each in answers[1:]))
+    if not shared:
+        raise DataError(f"{what}: there is no image that all of them were tested on; measure them on the same images")
+    kept = list(dict.fromkeys(image for image in first.images if image in shared))
+    found = [_arranged(each, kept, first.classes, what) for each in answers]
+    for each in found[1:]:
+        wrong = np.flatnonzero(each.labels != found[0].labels)
+        if wrong.size:
+            raise DataError(f"{what}: they have different labels for {kept[wrong[0]]}; test them with the same labels")
+    return found
+
+
+def _arranged(answers: Answers, images: Sequence[str], classes: Sequence[str], what: str) -> Answers:
+    if sorted(answers.classes) != sorted(classes):
+        others = sorted(set(answers.classes) ^ set(classes))
+        raise DataError(f"{what}: only some of them know {shorten(others)}; compare what knows the same classes")
+    place = {image: row for row, image in enumerate(answers.images)}
+    rows = np.array([place[image] for image in images])
+    columns = [list(answers.classes).index(name) for name in classes]
+    number = np.empty(len(columns), dtype=np.int64)
+    number[columns] = np.arange(len(columns))
+    return Answers(answers.probabilities[rows][:, columns], number[answers.labels[rows]], images, classes)
+
+
+def _paired(group: Mapping[str, list[Contender]], dataset: str) -> tuple[dict[str, list[Contender]], list[str]]:
+    """Runs with the seeds that all methods have; single runs are compared whatever their seeds are."""
+    if all(len(runs) == 1 for runs in group.values()):
+        return dict(group), []
+    several = {name: {run.seed: run for run in runs} for name, runs in group.items()}
+    for name, runs in group.items():
+        if len(several[name]) < len(runs):
+            raise DataError(f"{dataset}: two runs of {name} have the same seed; leave one of them out")
+    shared = sorted(set.intersection(*(set(runs) for runs in several.values())))
+    if not shared:
+        raise DataError(f"{dataset}: there is no seed that all methods have; compare runs of the same seeds")
+    dropped = sorted({seed for runs in several.values() for seed in runs} - set(shared))
+    notes = [f"{dataset}: seeds {', '.join(map(str, dropped))} are left out, as not all have them"] if dropped else []
+    return {name: [runs[seed] for seed in shared] for name, runs in several.items()}, notes
+
+
+def _aligned(
+    group: Mapping[str, list[Contender]], dataset: str
+) -> tuple[dict[str, dict[str, list[Predictions]]], dict[str, dict[str, int]]]:
+    """Method -> split -> predictions of each run on the images that all have; and how many these are."""
+    everyone = [run for runs in group.values() for run in runs]
+    splits = [name for name in everyone[0].answers if all(name in run.answers for run in everyone)]
+    if not splits:
+        raise DataError(f"{dataset}: there is no split that all were tested on")
+    found: dict[str, dict[str, list[Predictions]]] = {name: {} for name in group}
+    sizes = {}
+    for split in splits:
+        arranged = iter(align([run.answers[split] for run in everyone], f"{dataset}, {split}"))
+        for name, runs in group.items():
+            of_method = [next(arranged) for _ in runs]
+            found[name][split] = [predictions(each.probabilities, each.labels) for each in of_method]
+            sizes[split] = {"images": len(of_method[0].labels), "classes": len(of_method[0].classes)}
+    return found, sizes
+
+
+def _agreements(dataset: str, methods: Mapping[str, Mapping[str, Sequence[Predictions]]]) -> list[Agreement]:
+    names = list(methods)
+    found = []
+    for split in methods[names[0]]:
+        for other in names[1:]:
+            first, second = (np.stack([run.correct for run in methods[name][split]]) for name in (names[0], other))
+            one, two = np.broadcast_arrays(first, second)
+            both, only_first = int((one & two).sum()), int((one & ~two).sum())
+            only_second, neither = int((~one & two).sum()), int((~one & ~two).sum())
+            found.append(Agreement(dataset, split, names[0], other, both, only_first, only_second, neither))
+    return found
+
+
+def _summary(rows: Sequence[Row], datasets: int) -> dict[tuple[str, str, str], Interval]:
+    """Means over datasets of what all of them have, in per cent; differences have intervals over datasets."""
+    if datasets < 2:
+        return {}
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        values.setdefault((row.split, row.method, row.metric), []).append(100 * row.value)
+    return {key: Interval.of(found) for key, found in values.items() if len(found) == datasets and MINUS in key[1]}

@@ -1,0 +1,166 @@
+"""Checking a report: one that says what its runs say passes, and of any other the wrong cell is named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calprompt.cli import main
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
+from calprompt.report.check import check_report, compare_with, require_true
+from calprompt.report.page import build_report, write_report
+from calprompt.report.page.reading import Page, read_page
+from calprompt.report.sources import read_source
+from report import reports
+
+TABLES = ("datasets", "thresholds", "classes", "confusions", "results")
+
+
+@cache
+def html() -> str:
+    return reports.written().read_text(encoding="utf-8")
+
+
+@cache
+def digits() -> list[int]:
+    """Where digits of shown numbers are, in all tables."""
+    return [place for table in TABLES for place in reports.cell_places(html(), table)]
+
+
+@cache
+def embedded_digits() -> list[int]:
+    """Where digits of embedded numbers are."""
+    start = html().index('"tables":', html().index('id="data"'))
+    end = html().index('"figures":', start)
+    rows = [m.start() + start for m in re.finditer(r"(?<=[\[,])-?\d+\.\d+(?=[,\]])", html()[start:end])]
+    return [place for number in rows for place in range(number, number + 12) if html()[place].isdigit()][::3]
+
+
+def read_altered(text: str) -> Page:
+    path = reports.runs().parent / "altered.html"
+    path.write_text(text, encoding="utf-8")
+    return read_page(path)
+
+
+def test_a_report_is_true_where_it_was_written() -> None:
+    checked = check_report(reports.written())
+    assert checked.differences == ()
+    assert (checked.from_logits, checked.from_tables) == (4, 0)
+    assert checked.numbers > 500
+    require_true(checked)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_any_digit_that_is_shown_counts(data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(digits()))
+    compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
+    assert len(compared.lines) == 1
+    assert re.match(r"table '.*', row .*, column '.*': shows .*, recomputed ", compared.lines[0])
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_any_digit_that_is_embedded_counts(data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(embedded_digits()))
+    compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
+    assert len(compared.lines) == 1
+    assert re.match(r"table '.*', row .*, column '.*'(, \w+ end)?: says .*, recomputed ", compared.lines[0])
+
+
+def test_sentences_mistakes_figures_and_rows_count_too() -> None:
+    report = reports.report()
+    headline = re.search(r"is right (\d+) times", report.headline[0])
+    assert headline is not None
+    changed = html().replace(headline[0], headline[0].replace(headline[1], "99"), 1)
+    assert any(line.startswith("headline 1, as shown") for line in compare_with(read_altered(changed), report).lines)
+    said = re.search(r"says <b class=said>[^<]*</b>, (\d+\.\d)", html())
+    assert said is not None
+    lines = compare_with(read_altered(reports.altered(html(), said.end() - 1)), report).lines
+    assert any(line.startswith("mistake 1, as shown") for line in lines)
+    figure = re.search(r"ECE (\d+)\.\d %</text>", html())
+    assert figure is not None
+    lines = compare_with(read_altered(reports.altered(html(), figure.end(1) - 1)), report).lines
+    assert any(line.startswith("figure ") for line in lines)
+    row = re.search(r"<tr><th scope=row>photos.*?</tr>\n", html())
+    assert row is not None
+    assert compare_with(read_altered(html().replace(row[0], "", 1)), report).lines
+
+
+def test_the_command_names_the_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    place = reports.cell_places(html(), "results")[2]
+    path = reports.runs().parent / "wrong.html"
+    path.write_text(reports.altered(html(), place), encoding="utf-8")
+    assert main(["report", "--check", str(path), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert "does not say what its runs say:" in error
+    assert "table 'All results', row photos <b>, " in error
+    assert main(["report", "--check", str(reports.written()), "--quiet"]) == 0
+    assert "is true" in capsys.readouterr().out
+
+
+def test_runs_that_moved_are_found_with_runs(tmp_path: Path) -> None:
+    shutil.copy(reports.written(), tmp_path / "report.html")
+    with pytest.raises(NotFoundError, match=r"4 of 4 runs of .* are not where they were .*runs=DIR"):
+        check_report(tmp_path / "report.html")
+    shutil.copytree(reports.runs(), tmp_path / "moved")
+    assert check_report(tmp_path / "report.html", runs=tmp_path / "moved").differences == ()
+    shutil.copytree(reports.runs(), tmp_path / "runs")  # beside the report, as it was
+    assert check_report(tmp_path / "report.html").differences == ()
+
+
+def test_other_logits_are_noticed(tmp_path: Path) -> None:
+    shutil.copy(reports.written(), tmp_path / "report.html")
+    shutil.copytree(reports.runs(), tmp_path / "runs")
+    first, second = (tmp_path / "runs" / folder.name / "logits.safetensors" for folder in reports.folders()[:2])
+    shutil.copy(first, second)
+    with pytest.raises(CalpromptError):
+        require_true(check_report(tmp_path / "report.html"))
+
+
+def test_a_report_of_a_table_is_compared_with_the_table_and_with_logits(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    table.write_bytes(read_source(reports.runs()).table.to_csv())
+    path = write_report(build_report(read_source(table), reports.SETTINGS, near=tmp_path), tmp_path / "report.html")
+    checked = check_report(path)
+    assert (checked.differences, checked.from_logits, checked.from_tables) == ((), 0, 4)
+    again = check_report(path, runs=reports.runs())
+    assert (again.differences, again.from_logits, again.from_tables) == ((), 4, 0)
+    text = table.read_text()
+    number = re.search(r"0\.\d{6,}", text)
+    assert number is not None
+    table.write_text(text.replace(number[0], "0.123456789", 1))
+    assert check_report(path).differences
+    table.unlink()
+    with pytest.raises(NotFoundError, match=r"results.csv, which .* was made from, is not there"):
+        check_report(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        ("<p>hello</p>", DamagedFileError, "there are no data in it"),
+        ('<script type="application/json" id="data">{</script>', DamagedFileError, "its data are not JSON"),
+        ('<script type="application/json" id="data">[]</script>', DamagedFileError, "no format number"),
+        ('<script type="application/json" id="data">{"format":99}</script>', NewerFormatError, "update calprompt"),
+        ('<script type="application/json" id="data">{"format":1}</script>', DamagedFileError, "have no 'title'"),
+    ],
+)
+def test_files_that_are_no_reports(content: str, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(content)
+    with pytest.raises(kind, match=message):
+        check_report(path)
+
+
+def test_a_report_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--check", str(tmp_path / "none.html")]) == 2
+    assert f"there is no report at {tmp_path / 'none.html'}" in capsys.readouterr().err
+    assert main(["report", "runs", "--check", "x.html"]) == 2
+    assert "--check takes one report" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""Published numbers: all of them are there, found where they belong, and judged by the spread of our seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calprompt.report.published import (
+    AVERAGE,
+    published_numbers,
+    published_table,
+    same_backbone,
+    variance_verdict,
+    verdict,
+)
+from calprompt.report.sources import ReportSource
+from calprompt.report.tables import TABLES, PaperTable, TableOptions, make_tables, to_csv, to_latex, to_markdown
+from calprompt.sweep import read_sweep
+from report import rows as sample_rows
+
+PUBLISHED = TableOptions(published=True)
+
+
+def tables(name: str, metric: sample_rows.Metric = sample_rows.chance, sweep: str | None = None) -> list[PaperTable]:
+    found = read_sweep(sweep or f"paper/{name}")
+    return make_tables(name, ReportSource(name, sample_rows.sweep_rows(found, metric), sweeps=(found,)), PUBLISHED)
+
+
+def verdicts(found: list[PaperTable]) -> Counter[str]:
+    return Counter(
+        number.verdict for table in found for line in table.lines for number in line.numbers if number.verdict
+    )
+
+
+def test_every_published_number_belongs_to_a_table() -> None:
+    """No number of the paper is lost: each table that the file has is one of ours, and none stands twice."""
+    named = {number.table for number in published_numbers()}
+    assert named == {name for table in TABLES.values() for name in table.published.values()}
+    assert sum(len(published_table(name)) for name in named) == len(published_numbers())
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "gradients"])
+@pytest.mark.parametrize("form", ["", "pocket-"])
+def test_every_published_number_stands_in_its_table(name: str, form: str) -> None:
+    """Whatever was run, all numbers of the paper's table are shown, and those of the pocket are never judged."""
+    found = tables(name, sweep=f"paper/{form}{name}")
+    expected = sum(len(published_table(table)) for table in TABLES[name].published.values())
+    counts = verdicts(found)
+    assert sum(counts.values()) == expected
+    if form:
+        assert not {"agrees", "differs", "one seed"} & set(counts)
+    elif name != "time":
+        assert set(counts) <= {"agrees", "differs", "no test"}
+        assert counts["no test"] == (16 if name == "variance" else 0)
+
+
+def of_the_paper(row: Mapping[str, Any], metric: str) -> float:
+    """What the paper has in this place, for tests of Tables 1 and 2; seeds vary by a tenth of a point around it."""
+    method = {("ce", "temperature"): "temperature", ("ce", "dac"): "dac", ("ce", "none"): "vanilla"}.get(
+        (row["loss"], row["calibrator"]), row["loss"]
+    )
+    tuner = row["tuner"]
+    if row["model"] != "tuned":
+        tuner = method = "zero_shot"
+    table = published_table("T1" if row["split"] == "base" else "T2")
+    value = table.get((row["split"], "ViT-B/16", tuner, method, metric, row["dataset"]))
+    return sample_rows.chance(row, metric) if value is None else (value + 0.1 * (row["seed"] - 2)) / 100
+
+
+def test_ours_agree_where_they_are_the_same() -> None:
+    found = tables("main", of_the_paper)
+    averages = [
+        number
+        for table in found
+        for line in table.lines
+        for number, column in zip(line.numbers, table.columns, strict=True)
+        if column.kind == AVERAGE and number.verdict == "differs"
+    ]  # some averages of the paper are not those of its own numbers
+    counts = verdicts(found)
+    assert counts["agrees"] == len(published_table("T1")) + len(published_table("T2")) - len(averages)
+    assert counts["differs"] == len(averages)
+    assert all(abs(each.value - each.published) > 0.05 for each in averages if each.value and each.published)
+
+
+def test_the_average_is_compared_only_over_the_same_datasets() -> None:
+    pocket = tables("main", sweep="paper/pocket-main")[0]
+    heads = [column.headings[0] for column in pocket.columns]
+    assert heads[:4] == ["animals", "food", "signs", "Avg"]
+    assert heads[-1] == "Avg, paper"
+    line = pocket.lines[0]
+    assert (line.numbers[3].published, line.numbers[-1].value) == (None, None)
+    assert line.numbers[-1].published is not None
+
+
+def test_published_numbers_are_marked_in_all_renderings() -> None:
+    table = tables("lambda", sweep="paper/pocket-lambda")[0]
+    assert "*89.71~*" in to_markdown(table)
+    assert r"\textit{89.71$\sim$}" in to_latex(table)
+    assert ",89.71,other backbone" in to_csv([table]).decode()
+    assert "printed in the paper, not measured here" in to_markdown(table)
+
+
+def test_another_backbone_is_not_compared() -> None:
+    """Results of ViT-B/32 on the paper's datasets stand beside its ViT-B/16 without a verdict."""
+    sweep = read_sweep("paper/main")
+    rows = sample_rows.sweep_rows(sweep)
+    other = replace(rows, rows=tuple({**row, "backbone": "ViT-B-32-quickgelu/openai"} for row in rows.rows))
+    found = make_tables("main", ReportSource("other", other), PUBLISHED)
+    assert set(verdicts(found)) == {"other backbone"}
+
+
+def test_backbones_are_found_by_what_the_paper_calls_them() -> None:
+    assert same_backbone("RN50-quickgelu/openai", "RN50")
+    assert same_backbone("hf-hub:wisdomik/QuiltNet-B-32", "QuiltNet")
+    assert not same_backbone("ViT-B-32-quickgelu/openai", "ViT-B/16")
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.floats(-1, 1))
+def test_a_verdict_depends_on_the_difference_alone(ours: list[float], shift: float) -> None:
+    """The mean of our own seeds always agrees, and so does its mirror image."""
+    assert verdict(mean(ours), ours) == "agrees"
+    assert verdict(mean(ours) + shift, ours) == verdict(mean(ours) - shift, ours)
+
+
+def test_verdicts_of_few_seeds() -> None:
+    assert verdict(70.0, []) == "not run"
+    assert verdict(70.0, [70.04]) == "agrees"  # rounding
+    assert verdict(70.0, [75.0]) == "one seed"  # nobody knows how far a second one would be
+    assert verdict(70.0, [75.0, 75.0, 75.0]) == "differs"
+    assert variance_verdict(1.0, [70.0]) == "one seed"
+    assert variance_verdict(1.0, []) == "not run"
