@@ -32,7 +32,6 @@ export class ThresholdPanel {
           ),
     );
     byId("risk-key").hidden = !this.curve;
-    byId("risk-note").hidden = !this.curve || !model.none_of_these;
     this.slider.closest(".slider").style.setProperty("--own", this.own);
     byId("own-mark").textContent = this.hasOwn ? `model's own: ${percent(this.own)}` : "model's own: always answers";
   }
