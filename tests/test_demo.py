@@ -160,7 +160,7 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
     own = {"backbone": tiny.backbone, "recipe": tiny.recipe, "resamples": tiny.resamples}
     monkeypatch.setattr("calprompt.cli.demo.settings_of", lambda *given: {**own, **settings_of(*given)})
     data, out = samples.feature_file(), tmp_path / "out"
-    command = ["demo", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1", "--quiet"]
+    command = ["demo", "--quiet", "--out", str(out), "--data", str(data), "--seeds", "1", "--epochs", "1"]
     assert main(command) == 0
     told = capsys.readouterr()
     assert told.err == ""
