@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
+from calprompt.executors.ray_cluster import connect
 from calprompt.executors.ray_worker import describe_driver
 from calprompt.executors.worker_resources import WorkerResources
 from calprompt.serve.marks import MarkBook
+from calprompt.serve.ray_machines import ANSWERS, check_machines, check_room, free_port, head
 from calprompt.serve.ray_marks import find_keeper, start_keeper
-from calprompt.serve.ray_replica import Replica, ReplicaPlan, check_machine, folder_digest
+from calprompt.serve.ray_replica import Replica, ReplicaPlan, folder_digest
 from calprompt.serve.settings import ServeSettings
 
 APP = "calprompt"
-ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
 HEALTH = 5.0  # seconds between two looks at a replica
 LOGS = {"log_level": "WARNING", "enable_access_log": False}
 ENVIRONMENT = {  # of Ray Serve's own processes
@@ -107,10 +107,10 @@ def run_on_ray(
     place = Path(folder).expanduser().absolute()
     plan: dict[str, Any] = {"driver": driver, "folder": str(place), "digest": folder_digest(place)}
     with _connected(address, needs.cpus * replicas.most) as ray:
-        _check_room(ray, needs, replicas)
+        check_room(ray, needs, replicas.least)
         _remove_abandoned(ray)
-        settings = replace(settings, port=_free_port(ray, settings), decoders=settings.decoders or options["threads"])
-        _check_machines(ray, needs, plan)
+        settings = replace(settings, port=free_port(ray, settings), decoders=settings.decoders or options["threads"])
+        check_machines(ray, needs, plan)
         with _marks_file(settings) as marks:
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
             book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
@@ -154,15 +154,6 @@ def _connected(address: str, cpus: float) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _check_room(ray: Any, needs: WorkerResources, replicas: Replicas) -> None:
-    room = capacity(ray, needs)
-    if room < replicas.least:
-        raise CalpromptError(
-            f"the Ray cluster has room for {room} replicas that need {needs} each, and replicas={replicas.least} are "
-            f"asked for; it has: {describe_cluster(ray)}"
-        )
-
-
 def _remove_abandoned(ray: Any) -> None:
     """Take away what a command left behind that was killed; raise if Ray Serve is in use."""
     from ray import serve
@@ -189,63 +180,6 @@ def _serve_runs(ray: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _alive(ray: Any) -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _head(ray: Any) -> dict[str, Any]:
-    nodes = _alive(ray)
-    return next((node for node in nodes if "node:__internal_head__" in node["Resources"]), nodes[0])
-
-
-def _on(ray: Any, node: Mapping[str, Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Ray's handle on what a function returns on a machine."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=place).remote(*args)
-
-
-def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
-    try:
-        return ray.get(handle, timeout=ANSWERS)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CalpromptError):
-            raise error.cause from None
-        last = [line for line in str(error).splitlines() if line.strip()][-1].strip()
-        raise CalpromptError(
-            f"the machine {node['NodeManagerHostname']} of the Ray cluster cannot serve it ({last}); is the same "
-            "calprompt installed on all machines?"
-        ) from error
-    except ray.exceptions.RayError as error:
-        raise CalpromptError(
-            f"the machine {node['NodeManagerHostname']} of the Ray cluster does not answer: {type(error).__name__}"
-        ) from error
-
-
-def _check_machines(ray: Any, needs: WorkerResources, plan: Mapping[str, Any]) -> None:
-    """Raise unless all machines that may get a replica can have one."""
-    nodes = [node for node in _alive(ray) if needs.count_in(node["Resources"])]
-    handles = [_on(ray, node, check_machine, plan["driver"], plan["folder"], plan["digest"]) for node in nodes]
-    for node, handle in zip(nodes, handles, strict=True):
-        _result(ray, node, handle)
-
-
-def _free_port(ray: Any, settings: ServeSettings) -> int:
-    """The port on the head of the cluster; raises if it is in use."""
-    head = _head(ray)
-    port: int = _result(ray, head, _on(ray, head, _try_port, settings.host, settings.port))
-    return port
-
-
-def _try_port(host: str, port: int) -> int:
-    from calprompt.serve.server import open_port
-
-    with open_port(host, port) as listener:
-        found: int = listener.getsockname()[1]
-    return found
 
 
 @contextmanager
@@ -330,7 +264,7 @@ def _address(ray: Any, settings: ServeSettings) -> str:
     """What to type into a browser."""
     host = settings.host
     if _is_everywhere(host):
-        host = _head(ray)["NodeManagerAddress"]
+        host = head(ray)["NodeManagerAddress"]
     host = host.strip("[]")
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
 

@@ -1,0 +1,96 @@
+"""What the routes of the API work with: the engine, the marks, receipts and measurements of one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import Request
+
+from calprompt.errors import CalpromptError
+from calprompt.serve.batching import Ticket
+from calprompt.serve.bodies import read_body, read_form
+from calprompt.serve.descriptions import shown
+from calprompt.serve.engine import Answered, Engine, Options
+from calprompt.serve.forms import Form, Upload
+from calprompt.serve.marks import MarkBook
+from calprompt.serve.measurements import Measurements
+from calprompt.serve.problems import ProblemError, problem_of
+from calprompt.serve.receipts import Receipt, Signer
+from calprompt.serve.served_model import ServedModel
+from calprompt.serve.settings import ServeSettings
+
+
+class Service:
+    """What the routes work with.
+
+    Args:
+        model: That is served.
+        settings: How.
+        book: Of marks.
+        measurements: For Prometheus.
+
+    Attributes:
+        engine: Answers images.
+        draining: Whether the server is being stopped.
+        on_ready: Called when images can be answered.
+    """
+
+    def __init__(self, model: ServedModel, settings: ServeSettings, book: MarkBook, measurements: Measurements) -> None:
+        self.model, self.settings, self.book, self.measurements = model, settings, book, measurements
+        self.signer = Signer(book.secret)
+        self.engine: Engine | None = None
+        self.draining = False
+        self.on_ready: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Start processes and threads."""
+        self.engine = Engine(self.model, self.settings, on_batch=self.measurements.on_batch)
+        await self.engine.start()
+        self.on_ready()
+
+    async def close(self) -> None:
+        """Stop them, after what is under way."""
+        if self.engine is not None:
+            await self.engine.close()
+
+    @property
+    def running(self) -> Engine:
+        """The engine; raises before it has started."""
+        if self.engine is None:
+            raise ProblemError(503, "the server is starting; try again", Retry_After="1")
+        return self.engine
+
+    async def form(self, request: Request, ticket: Ticket, *, most_images: int) -> Form:
+        """The images and fields of a request, within all limits."""
+        settings = self.settings
+        data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
+        return await read_form(request, data, ticket, most_images=most_images)
+
+    async def answer(self, upload: Upload, options: Options) -> dict[str, Any]:
+        """The answer for an image, as clients get it; raises a problem."""
+        most = 2 * self.settings.timeout  # decoding alone may take half of it, and says why it is given up
+        try:
+            async with asyncio.timeout(most):
+                answered = await self.running.answer(upload.name, upload.data, options)
+        except TimeoutError:
+            self.measurements.on_problem()
+            raise ProblemError(503, f"the answer took longer than {most:g} s; send it again", Retry_After="1") from None
+        except CalpromptError as error:
+            self.measurements.on_problem()
+            raise problem_of(error) from error
+        self.measurements.on_answer(answered)
+        return shown(answered, options, self._receipt(upload, answered))
+
+    def _receipt(self, upload: Upload, answered: Answered) -> str:
+        answer = answered.answer
+        return self.signer.sign(
+            Receipt.of(answered.model.fingerprint, upload.data, answer.decision, answer.class_name, answer.promised)
+        )
+
+
+async def waited(call: Callable[[], Any]) -> Any:
+    """What a book of marks says; one that is elsewhere is waited for, one that writes to disk does so in a thread."""
+    found = await asyncio.get_running_loop().run_in_executor(None, call)
+    return await found if isinstance(found, Awaitable) else found
