@@ -219,7 +219,9 @@ def test_pages_that_are_tested_elsewhere_are() -> None:
 
 
 def test_the_number_beside_the_example_of_ece_is_what_it_gives() -> None:
-    shown = re.search(r"expected_calibration_error\(probabilities, labels\)  # ([\d.]+)", text_of(DOCS / "researchers.md"))
+    shown = re.search(
+        r"expected_calibration_error\(probabilities, labels\)  # ([\d.]+)", text_of(DOCS / "researchers.md")
+    )
     assert shown is not None
     given = calprompt.expected_calibration_error([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 1, 1])
     assert f"{given:.3f}" == shown[1]
