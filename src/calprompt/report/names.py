@@ -13,7 +13,6 @@ TUNERS = {
     "proda": "ProDA",
     "prograd": "ProGrad",
     "promptsrc": "PromptSRC",
-    "zero-shot": "zero-shot",
 }
 LOSSES = {
     "ce": "cross-entropy",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from calprompt.errors import SettingError
-from calprompt.serve.engine import Options
+from calprompt.serve.engine import TOP, Options
 from calprompt.serve.problems import ProblemError, problem_of
 from calprompt.serve.served_model import MOST_CHARACTERS
 
@@ -16,6 +16,25 @@ PerClass = Annotated[bool, Query(description="Of sets whose coverage holds for e
 Threshold = Annotated[float | None, Query(ge=0, le=1, description="Call answers below this unsure.")]
 Classes = Annotated[list[str], Query(description="Instead of the model's own classes; promises are withdrawn.")]
 Top = Annotated[int, Query(ge=1, le=100_000, description="How many probabilities to give.")]
+
+
+def options_in_address(
+    coverage: Coverage = None,
+    per_class: PerClass = False,
+    min_confidence: Threshold = None,
+    classes: Classes = [],  # noqa: B006
+    top: Top = TOP,
+) -> Options:
+    """Options from the address of a request; FastAPI describes and checks them by this signature.
+
+    Args:
+        coverage: Of the prediction set.
+        per_class: Whether the coverage holds for each class by itself.
+        min_confidence: Instead of the model's own threshold.
+        classes: Instead of the model's own classes.
+        top: How many probabilities to give.
+    """
+    return Options(coverage, per_class, min_confidence, tuple(classes), top)
 
 
 def options_of(fields: dict[str, list[str]], given: Options) -> Options:
@@ -52,3 +71,6 @@ def flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0"):
         raise ProblemError(422, f"{name} must be true or false, got {text[:50]!r}")
     return text.lower() in ("true", "1")
+
+
+InAddress = Annotated[Options, Depends(options_in_address)]

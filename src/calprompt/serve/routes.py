@@ -18,10 +18,9 @@ from starlette.responses import JSONResponse
 
 from calprompt.serve import schemas
 from calprompt.serve.descriptions import IMAGE_BODY, IMAGES_BODY, MARK_BODY, PROBLEMS, model_info
-from calprompt.serve.engine import TOP, Options
 from calprompt.serve.forms import Upload
 from calprompt.serve.marking import take_mark
-from calprompt.serve.options import Classes, Coverage, PerClass, Threshold, Top, options_of
+from calprompt.serve.options import Classes, InAddress, options_of
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.service import Service, waited
 
@@ -43,19 +42,11 @@ def add_routes(app: FastAPI, state: Service) -> None:
         responses=PROBLEMS(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=IMAGE_BODY,
     )
-    async def predict(
-        request: Request,
-        coverage: Coverage = None,
-        per_class: PerClass = False,
-        min_confidence: Threshold = None,
-        classes: Classes = [],  # noqa: B006
-        top: Top = TOP,
-    ) -> dict[str, Any]:
+    async def predict(request: Request, given: InAddress) -> dict[str, Any]:
         """What an image shows, with calibrated probabilities; or that the model is unsure, or that it is none of these.
 
         The image is the body itself, or a part `image` of a form, whose other fields may hold the options.
         """
-        given = Options(coverage, per_class, min_confidence, tuple(classes), top)
         with state.running.admission.ticket() as ticket:
             ticket.take(images=1)
             form = await state.form(request, ticket, most_images=2)
@@ -71,16 +62,8 @@ def add_routes(app: FastAPI, state: Service) -> None:
         responses=PROBLEMS(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=IMAGES_BODY,
     )
-    async def predict_batch(
-        request: Request,
-        coverage: Coverage = None,
-        per_class: PerClass = False,
-        min_confidence: Threshold = None,
-        classes: Classes = [],  # noqa: B006
-        top: Top = TOP,
-    ) -> dict[str, Any]:
+    async def predict_batch(request: Request, given: InAddress) -> dict[str, Any]:
         """What several images show, in their order; one that cannot be answered has its problem in its place."""
-        given = Options(coverage, per_class, min_confidence, tuple(classes), top)
         with state.running.admission.ticket() as ticket:
             ticket.take(images=1)
             form = await state.form(request, ticket, most_images=state.settings.max_images)

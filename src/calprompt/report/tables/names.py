@@ -7,18 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from calprompt.loss_sums import NAMED
+from calprompt.report.names import TUNERS
 from calprompt.report.tables.paper_table import Measure
 
 ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
-TUNERS = {
-    "coop": "CoOp",
-    "cocoop": "CoCoOp",
-    "maple": "MaPLe",
-    "kgcoop": "KgCoOp",
-    "proda": "ProDA",
-    "prograd": "ProGrad",
-    "promptsrc": "PromptSRC",
-}
 METHODS = {
     ZERO_SHOT: "Zero-shot",
     VANILLA: "cross-entropy",
