@@ -66,7 +66,7 @@ def test_what_is_declared_and_never_sent_gives_its_room_back() -> None:
         for client in clients:
             client.sendall(request(length="1900000"))
         answers = [serving.read_answer(client) for client in clients]
-        assert [answer.status for answer in answers if answer is not None] == [408, 408, 429]
+        assert sorted(answer.status for answer in answers if answer is not None) == [408, 408, 429]  # in any order
         served.check_health()
 
 
