@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import samples
 from calprompt import metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
-from calprompt.extensions import load_extension
+from calprompt.extensions import extension_digest, load_extension
 from calprompt.runs import execute, plan, restore, run
+from calprompt.runs.folder import write_record
 
 OWN = """
 from dataclasses import dataclass
@@ -74,14 +77,29 @@ def test_a_run_is_used_with_the_file_it_was_tuned_with(tmp_path: Path, monkeypat
     assert restore(done.folder).config.imports == (str(path),)
 
     kept = path.rename(tmp_path / "kept.py")
-    with pytest.raises(CalpromptError, match=r"there is no Python file .*fourth_own_loss\.py"):
+    with pytest.raises(CalpromptError, match=r"needs 1 Python file .* only if you name it"):
         restore(done.folder)
     path.write_text("raise SystemExit('this must not be run')")
-    with pytest.raises(CalpromptError, match="was tuned with another text of what it imports"):
-        restore(done.folder)
+    with pytest.raises(CalpromptError, match="was tuned with other contents of what it imports"):
+        restore(done.folder, imports=[path])
     assert restore(done.folder, imports=[kept]).config.imports == (str(kept),)
-    with pytest.raises(CalpromptError, match="than none"):
-        restore(done.folder, imports=[])
+
+
+def test_a_folder_never_names_code_to_run(tmp_path: Path) -> None:
+    """Seals have no key: whoever can write a run or a model can write any settings into it."""
+    done = run(samples.config(tuner="zero-shot"), tmp_path / "runs")
+    trap, trace = tmp_path / "trap.py", tmp_path / "trace"
+    trap.write_text(f"open({str(trace)!r}, 'w')")
+    for digests in ([], [extension_digest(trap)]):
+        record = json.loads((done.folder / "run.json").read_text())
+        record["config"]["imports"], record["imports"] = [str(trap)], digests
+        write_record(done.folder, record)
+        with suppress(CalpromptError):
+            restore(done.folder)
+        assert main(["predict", str(done.folder), str(tmp_path)]) != 0
+        main(["evaluate", str(done.folder)])
+        main(["results", str(done.folder.parent), "--calibrators", "temperature"])
+        assert not trace.exists()
 
 
 def test_list_shows_what_a_file_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
@@ -44,6 +45,12 @@ def load_extension(path: str | Path) -> str:
             raise SettingError(f"importing {path} failed: {type(error).__name__}{reason}") from error
     _imported[path] = digest
     return digest
+
+
+def imported_files(digests: Sequence[str]) -> list[str]:
+    """For each of these digests, a file that this process has imported already, because the user named it."""
+    known = {digest: str(path) for path, digest in _imported.items() if path.is_file()}
+    return [known[digest] for digest in digests if digest in known]
 
 
 def extension_digest(path: str | Path) -> str:

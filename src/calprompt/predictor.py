@@ -130,7 +130,7 @@ class Predictor:
             class_names: Other classes instead.
             backbone: Where its weights are now; they must be the same weights.
             device: Instead of the one it was trained on.
-            imports: Where the Python files that it imported are now.
+            imports: The Python files of your own that it needs; they are run only if named here.
             resources: What is loaded already.
 
         Raises:

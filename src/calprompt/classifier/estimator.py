@@ -330,7 +330,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             folder: Where it is.
             backbone: Where its weights are now; they must be the same weights.
             device: Instead of the one it was fitted on.
-            imports: Where the Python files that it imported are now.
+            imports: The Python files of your own that it needs; they are run only if named here.
             resources: Backbones that are loaded already.
 
         Raises:

@@ -37,7 +37,7 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.files import file_digest, read_json, write_bytes, write_json
 from calprompt.promises import DecisionRule, Promise
 from calprompt.runs.planning import import_digests
-from calprompt.runs.restoring import check_imports, config_of_record, moved_settings
+from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, require, sealed
 from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.text import os_problem
@@ -157,7 +157,7 @@ def read_model(
         folder: Where it is.
         backbone: Where its backbone is now.
         device: Instead of the one it was fitted on.
-        imports: Where the Python files that it imported are now.
+        imports: The Python files of your own that it needs; they are run only if named here.
 
     Raises:
         NotFoundError: if there is no model.
@@ -180,8 +180,8 @@ def read_model(
     text = {name.removeprefix("text/"): each for name, each in tensors.items() if name.startswith("text/")}
     calibrator: Calibrator | None = None
     spec = record["calibrator"]["spec"]
-    settings = moved_settings(record["settings"], backbone=backbone, device=device, imports=imports)
-    check_imports(folder, record["imports"], settings["imports"])
+    settings = moved_settings(record["settings"], backbone=backbone, device=device)
+    settings["imports"] = allowed_imports(folder, record, imports)
     config = config_of_record(settings, folder / CONFIG)
     if spec != NONE:
         calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])

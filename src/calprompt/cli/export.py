@@ -48,7 +48,13 @@ def add_command(commands: Any) -> None:
         help="with --int8: refuse if the calibration error is higher by more than this share (default: 0.01)",
     )
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
+    add(
+        "--import",
+        action="append",
+        metavar="FILE",
+        dest="imports",
+        help="Python file it needs; none is run unless named",
+    )
     add("--quiet", action="store_true", help="show no progress")
 
 

@@ -88,7 +88,13 @@ def add_command(commands: Any) -> None:
     style.add_argument("--csv", action="store_true", help="a CSV table")
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
     add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
-    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
+    add(
+        "--import",
+        action="append",
+        metavar="FILE",
+        dest="imports",
+        help="Python file it needs; none is run unless named",
+    )
     add("--skip-bad", action="store_true", help="leave out images that cannot be read")
     add("--quiet", action="store_true", help="show no progress")
 

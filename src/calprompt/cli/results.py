@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import create_command
 from calprompt.errors import SettingError
+from calprompt.extensions import load_extension
 from calprompt.files import write_bytes
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_command(commands: Any) -> None:
     add("--parquet", metavar="FILE", help="write the table as Parquet, which needs pyarrow")
     add("--no-times", action="store_true", help="without time and memory: the same runs are the same bytes")
     add("--merge", nargs="+", default=[], metavar="OTHER", help="tables or folders of other machines to add")
+    add("--import", action="append", default=[], metavar="FILE", dest="imports", help="Python file of calibrators")
     add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the folder's sweeps)")
 
 
@@ -48,6 +50,8 @@ def results(args: argparse.Namespace) -> None:
     from calprompt.sweep import merge_tables
     from calprompt.sweep.result_table import packed
 
+    for path in args.imports:
+        load_extension(path)
     wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
         tables = [_table(place, args.calibrators, progress) for place in (args.out, *args.merge)]

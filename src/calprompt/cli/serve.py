@@ -40,7 +40,13 @@ def add_command(commands: Any) -> None:
     add("--part", choices=("base", "novel", "all"), help="of a run: which of its classes (default: base)")
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
     add("--device", help="cpu, cuda, cuda:1, … (default: the model's; with --ray: cpu)")
-    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the model is now")
+    add(
+        "--import",
+        action="append",
+        metavar="FILE",
+        dest="imports",
+        help="Python file it needs; none is run unless named",
+    )
     add("--threads", type=int, metavar="N", help=THREADS)
     add("--ray", metavar="ADDRESS", help="serve on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
     add("--replicas", metavar="N", help="with --ray: how many, or MIN:MAX to follow the load (default: 1)")

@@ -41,7 +41,13 @@ def add_command(commands: Any) -> None:
     )
     add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
     add("--device", help="cpu, cuda, cuda:1, … (default: the run's)")
-    add("--import", action="append", metavar="FILE", dest="imports", help="where a Python file of the runs is now")
+    add(
+        "--import",
+        action="append",
+        metavar="FILE",
+        dest="imports",
+        help="Python file it needs; none is run unless named",
+    )
     add("--no-cache", action="store_true", help="neither use nor keep image features on disk")
     add("--quiet", action="store_true", help="show no progress")
     add_flags(parser, Target, leave_out=("data",))

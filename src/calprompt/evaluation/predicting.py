@@ -47,7 +47,7 @@ def run_predictor(
         class_names: Other classes instead.
         backbone: Where the weights are now.
         device: Instead of the one it was trained on.
-        imports: Where the Python files that it imported are now.
+        imports: The Python files of your own that it needs; they are run only if named here.
         resources: What is loaded already.
     """
     run = load_run(folder)

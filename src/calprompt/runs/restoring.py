@@ -10,13 +10,14 @@ from typing import Any
 import calprompt
 from calprompt.clip import Backbone
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError
-from calprompt.extensions import extension_digest
+from calprompt.extensions import extension_digest, imported_files
 from calprompt.files import file_digest
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import AGAIN, PROMPTS, RECORD, Run, is_finished, load_run, read_run_tensors
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.recipes import RUN, TRAINING, build_config
 from calprompt.runs.resources import Resources
+from calprompt.text import plural
 from calprompt.tuners import Tuner
 
 
@@ -58,7 +59,8 @@ def restore(
         folder: Of a finished run.
         backbone: Where its weights are now, as `load_backbone` takes it; they must be the same weights.
         device: Instead of the one it was trained on.
-        imports: Where the Python files that it imported are now; they must say the same.
+        imports: The Python files that it needs, which must be the same as then. A folder never names code to run:
+            without them, only files that this process has imported already are used.
         resources: What is loaded already.
 
     Raises:
@@ -67,9 +69,8 @@ def restore(
     run = load_run(folder)
     if not is_finished(run.folder):
         raise CalpromptError(f"{run.folder} {run.unfinished}")
-    settings = moved_settings(run.record["config"], backbone=backbone, device=device, imports=imports)
-    if "imports" in run.record:
-        check_imports(run.folder, run.record["imports"], settings.get("imports", []))
+    settings = moved_settings(run.record["config"], backbone=backbone, device=device)
+    settings["imports"] = allowed_imports(run.folder, run.record, imports)
     config = config_of_record(settings, run.folder / RECORD)
     loaded = run_backbone(config, resources or Resources())
     check_backbone(run.folder, run.record["backbone"], config.backbone, loaded)
@@ -95,29 +96,39 @@ def moved_settings(
     *,
     backbone: str | None = None,
     device: str | None = None,
-    imports: Sequence[str | Path] | None = None,
 ) -> dict[str, Any]:
     """The settings in a record, with where things are now; what is None stays as it was."""
-    moved = {"backbone": backbone, "device": device, "imports": None if imports is None else list(map(str, imports))}
+    moved = {"backbone": backbone, "device": device}
     found = {**settings, **{name: value for name, value in moved.items() if value is not None}}
     if backbone is not None and not Path(backbone).expanduser().is_file():
         found["backbone_config"] = None  # of a file; names and folders have their own
     return found
 
 
-def check_imports(folder: Path, digests: Sequence[str], places: Sequence[str]) -> None:
-    """Raise if an imported file has changed since a run or model was tuned; none of them is run yet.
+def allowed_imports(folder: Path, record: Mapping[str, Any], named: Sequence[str | Path] | None = None) -> list[str]:
+    """The Python files to run for a run or model: those the user names, or has imported before; never the record's own.
 
     Args:
         folder: Of the run or model.
-        digests: Of the files as they were.
-        places: Where they are now.
+        record: With the digests of the files it needs.
+        named: Files that the user names.
+
+    Raises:
+        CalpromptError: if a file is missing, or is not the one that the run or model was tuned with.
     """
-    if sorted(map(extension_digest, places)) != list(digests):
+    digests = sorted(record.get("imports", []))
+    places = imported_files(digests) if named is None else [str(path) for path in named]
+    if len(places) < len(digests) and not named:
         raise CalpromptError(
-            f"{folder} was tuned with another text of what it imports than {', '.join(places) or 'none'}, to which "
+            f"{folder} needs {plural(len(digests), 'Python file')} that it was tuned with, and code is run only if you "
+            "name it; say where it is with imports=FILE"
+        )
+    if sorted(map(extension_digest, places)) != digests:
+        raise CalpromptError(
+            f"{folder} was tuned with other contents of what it imports than {', '.join(places) or 'none'}, to which "
             "its prompts may mean something else; put the file back as it was, or say where it is with imports=FILE"
         )
+    return places
 
 
 def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: Backbone) -> None:

@@ -46,7 +46,7 @@ def load_served(
         part: Which classes of a run: "base", "novel" or "all".
         backbone: Where its weights are now; they must be the same weights.
         device: Instead of the one it was fitted on.
-        imports: Where the Python files that it imported are now.
+        imports: The Python files of your own that it needs; they are run only if named here.
         threads: Of an exported model.
 
     Raises:

@@ -14,6 +14,7 @@ from typing import Any
 import calprompt
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.evaluation.settings import NONE, EvaluationSettings, normalized_spec
+from calprompt.extensions import imported_files
 from calprompt.runs.folder import Run, load_run, read_evaluation
 
 
@@ -46,7 +47,7 @@ def measure_run(folder: str | Path | Run, calibrators: Sequence[str]) -> dict[st
     if keep and known is not None:  # what it had stays in it
         specs = tuple(dict.fromkeys((*specs, *known["settings"].get("calibrators", ()))))
     settings = EvaluationSettings(
-        calibrators=specs[1:], bootstrap=0, zero_shot=True, imports=tuple(run.record["config"].get("imports", ()))
+        calibrators=specs[1:], bootstrap=0, zero_shot=True, imports=tuple(imported_files(run.record.get("imports", ())))
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the same sums whoever measures
