@@ -73,14 +73,58 @@ def test_groups_stay_together_and_are_promised_on_once(groups: list[int], seed: 
         assert place.setdefault(groups[index], fold) == fold
 
 
-def test_groups_are_drawn_whatever_their_size() -> None:
-    """Six large groups and forty single images: as many of the ones as of the others are held out."""
-    groups = [number // 10 for number in range(60)] + list(range(100, 140))
-    large = 0
-    for seed in range(200):
-        found = divide([0, 1] * 50, ["a", "b"], Requests(None, 0.8), groups=groups, seed=seed, held_out=0.3)
-        large += len({groups[index] for index in found.promise} & set(range(6)))
-    assert large / (200 * 6) == pytest.approx(0.3, abs=0.06)
+def test_images_of_large_groups_are_drawn_as_often_as_they_are_in_the_folder() -> None:
+    """Thirty groups of four images and sixty single ones: two thirds of the images are of the large groups."""
+    groups = [number // 4 for number in range(120)] + list(range(100, 160))
+    labels = [group % 2 for group in groups]
+    large = total = 0
+    for seed in range(300):
+        found = divide(labels, ["a", "b"], Requests(None, 0.8), groups=groups, seed=seed)
+        large += sum(groups[index] < 100 for index in found.promise)
+        total += len(found.promise)
+    assert large / total == pytest.approx(2 / 3, abs=0.03)
+
+
+def test_classes_keep_their_share_of_images_whatever_their_groups() -> None:
+    """One class of single images and one in groups of ten; classes of four and five images, which round differently."""
+    groups = [*range(100), *(100 + number // 10 for number in range(100))]
+    found = divide([0] * 100 + [1] * 100, ["single", "grouped"], Requests(None, 0.9), groups=groups)
+    assert found.counts[0][1] == found.counts[1][1] == 5, "half of ten groups, and as many of the others"
+    sizes = [4] * 20 + [5] * 20
+    held = [divide(labels_of(sizes), names(sizes), Requests(None, 0.9), seed=seed).counts for seed in range(100)]
+    small, large = (np.mean([[own for _, own in each[part]] for each in held]) for part in (slice(20), slice(20, 40)))
+    assert small / large == pytest.approx(4 / 5, abs=0.02)
+
+
+def test_too_few_groups_are_refused_with_the_number_of_groups() -> None:
+    groups = [*range(100), *(100 + number // 10 for number in range(100))]
+    labels = [0] * 100 + [1] * 100
+    (refusal,) = divide(labels, ["single", "grouped"], Requests(0.1), groups=groups).refusals
+    assert "it takes 29 held-out groups of images at least, and of 200 images 10 can be used" in refusal.reason
+    number = int(refusal.advice.split(" of grouped, which has 10")[0].split()[-1])
+    groups = [*range(100), *(100 + index % number for index in range(100))]
+    assert number <= 31
+    assert not divide(labels, ["single", "grouped"], Requests(0.1), groups=groups).refusals, "so many groups do"
+
+
+def test_copies_count_once() -> None:
+    contents = [*range(20), *([20] * 20)]
+    found = divide([0] * 20 + [1] * 19 + [1], ["a", "b"], Requests(None, 0.5), groups=contents, contents=contents)
+    assert found.unseen.classes == ("b",), "twenty copies of one image"
+    assert found.unseen.share == pytest.approx(1 / 21)
+
+
+def test_classes_never_held_out_are_counted() -> None:
+    sizes = [60] + [2] * 30
+    found = divide(labels_of(sizes), names(sizes), Requests(0.1, 0.8))
+    assert len(found.unseen.classes) == 30
+    assert found.unseen.share == 0.5
+    (refusal,) = found.refusals
+    assert refusal.kind == "error"
+    assert "no image of class 1, class 2, class 3, class 4, class 5 and 25 more (50 % of the images)" in refusal.reason
+    assert refusal.needed is not None
+    more = [round(size * refusal.needed / 120) + 1 for size in sizes]
+    assert not divide(labels_of(more), names(more), Requests(0.1, 0.8)).refusals, "so many images do"
 
 
 def test_the_promise_is_kept_with_groups() -> None:

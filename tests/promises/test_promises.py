@@ -83,7 +83,7 @@ def test_withdrawing_is_visible_in_every_answer() -> None:
     assert promises[0].status == "made"
     names = list("abcde")
     answers = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule, set_rule=rule.sets[0])
-    assert all(answer.promised for answer in answers)
+    assert all(answer.promised == (answer.decision == "answer") for answer in answers), "of no answer nothing is promised"
     assert {answer.decision for answer in answers} == {"answer", "unsure"}
     assert all(answer.prediction_set[0] == answer.class_name for answer in answers if answer.prediction_set)
     after = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule.without_promises("other classes"))

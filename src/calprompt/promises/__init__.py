@@ -7,7 +7,7 @@ from calprompt.promises.conformal import SetRule, choose_temperature, conformal_
 from calprompt.promises.division import Division, divide
 from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.promise import Evidence, Promise, make_promises
-from calprompt.promises.requests import Refusal, Requests
+from calprompt.promises.requests import Refusal, Requests, Unseen
 from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
 from calprompt.promises.track_record import Meaning, TrackRecord
 from calprompt.promises.watch import Watch
@@ -27,6 +27,7 @@ __all__ = [
     "Requests",
     "SetRule",
     "TrackRecord",
+    "Unseen",
     "Watch",
     "choose_temperature",
     "class_rate_interval",

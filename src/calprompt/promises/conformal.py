@@ -9,6 +9,19 @@ The set contains the true class of an image from the same source with a probabil
 draw of the held-out images and of the image. With fewer than coverage / (1 − coverage) images k is above n: no score is
 large enough, and the set is all classes. Taking the largest score instead, as is sometimes done, breaks the promise.
 
+Images that are drawn class by class, in the proportions of the classes, are independent but not alike, and the k above
+may be too small by one. With k = ⌈n · coverage⌉ + 1 the promise holds for them too. Let G_i be the distribution of the
+i-th score, F = (G_1 + … + G_n) / n that of the next image, S the k-th smallest score, and a_i ≤ b_i the values of G_i at
+the (k−1)-th and the k-th smallest of the other scores. Then
+
+    k − n·E F(S) = Σ_i (P(s_i ≤ S) − E G_i(S)) = Σ_i E (b_i² − a_i²) / 2 ≤ Σ_i E (b_i − a_i) = 1
+
+because b_i − a_i is the probability that the i-th score is the k-th smallest, which exactly one of them is.
+
+That is an average over draws of held-out images. For one draw, F(S) < coverage means that at least k of n scores lie
+below the quantile of F: with a probability of at most P(Bin(n, coverage) ≥ k), also for images drawn class by class if
+k ≥ n · coverage + 1 (Hoeffding, 1956). The smallest k that makes it 1 − level gives sets that hold for this draw.
+
 Per class there is one q for each class, from the images of that class: the promise then holds for each class by itself.
 """
 
@@ -16,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import SettingError
+from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.registry import unknown
 
@@ -42,19 +56,45 @@ def images_needed(coverage: float) -> int:
     return math.ceil(wanted / (1 - wanted))
 
 
-def conformal_quantile(scores: ArrayLike, coverage: float) -> float:
-    """The k-th smallest of n scores with k = ⌈(n + 1) · coverage⌉; infinity if k is above n.
+def conformal_quantile(
+    scores: ArrayLike, coverage: float, *, level: float | None = None, by_class: bool = False, uncovered: int = 0
+) -> float:
+    """The k-th smallest of n scores, k as `rank_needed` says; infinity if k is above n.
 
     Args:
         scores: Of held-out images and their true classes, [n]; there may be none.
         coverage: How often the true class has to be in the set, above 0 and below 1.
+        level: How sure that is for these very images; None: it holds on average over draws of them.
+        by_class: Whether the images were drawn class by class, instead of each from all of them.
+        uncovered: So many more images count as having a score that no set reaches.
 
     >>> conformal_quantile([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.9), conformal_quantile([0.1, 0.2], 0.9)
     (0.9, inf)
     """
     ordered = np.sort(np.asarray(scores, dtype=np.float64).reshape(-1))
-    k = math.ceil((len(ordered) + 1) * as_fraction("coverage", coverage))
+    k = rank_needed(len(ordered) + uncovered, coverage, level=level, by_class=by_class)
     return float(ordered[k - 1]) if k <= len(ordered) else math.inf
+
+
+def rank_needed(n: int, coverage: float, *, level: float | None = None, by_class: bool = False) -> int:
+    """Which of n scores, from the smallest, is the limit of sets; n + 1 or more if none is large enough.
+
+    Args:
+        n: How many scores there are.
+        coverage: How often the true class has to be in the set.
+        level: How sure that is for these very images; None: it holds on average over draws of them.
+        by_class: Whether the images were drawn class by class.
+
+    >>> rank_needed(60, 0.9), rank_needed(60, 0.9, by_class=True), rank_needed(60, 0.9, level=0.95)
+    (55, 55, 59)
+    """
+    wanted = as_fraction("coverage", coverage)
+    if level is None:
+        return math.ceil(n * wanted) + 1 if by_class else math.ceil((n + 1) * wanted)
+    allowed, k = math.log(1 - level), math.ceil(n * wanted) + 1
+    while k <= n and log_binomial_tail(n - k, n, float(1 - wanted)) > allowed:  # P(Bin(n, coverage) ≥ k)
+        k += 1
+    return k
 
 
 def class_scores(probabilities: ArrayLike, score: str = "lac") -> Floats:
@@ -94,6 +134,7 @@ class SetRule:
         temperature: What logits are divided by before the scores are computed; not the one of probabilities.
         quantiles: One for all classes, or one per class; infinity where there are too few held-out images.
         images: How many held-out images each quantile comes from.
+        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
     """
 
     coverage: float
@@ -102,6 +143,7 @@ class SetRule:
     temperature: float
     quantiles: tuple[float, ...]
     images: tuple[int, ...]
+    level: float | None = None
 
     @property
     def useful(self) -> bool:
@@ -134,6 +176,7 @@ class SetRule:
             "temperature": self.temperature,
             "quantiles": [q if math.isfinite(q) else None for q in self.quantiles],
             "images": list(self.images),
+            "level": self.level,
         }
 
     @classmethod
@@ -151,6 +194,9 @@ def fit_sets(
     temperature: float = 1.0,
     per_class: bool = False,
     score: str = "lac",
+    level: float | None = None,
+    by_class: bool = False,
+    uncovered: int = 0,
 ) -> SetRule:
     """The rule of prediction sets from held-out images.
 
@@ -161,19 +207,23 @@ def fit_sets(
         temperature: What logits are divided by; chosen on other images, see `choose_temperature`.
         per_class: Promise it for each class by itself.
         score: "lac" or "aps".
+        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
+        by_class: Whether the images were drawn class by class, in the proportions of the classes.
+        uncovered: So many more images count as not covered by any set; not for sets per class.
 
     >>> rule = fit_sets([[2.0, 0.0]] * 9, [0] * 8 + [1], coverage=0.8)
     >>> rule.sets([[2.0, 0.0], [0.1, 0.0]]).tolist()
     [[True, False], [True, False]]
     """
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    rule = SetRule(coverage, per_class, score, float(temperature), (math.inf,), (len(z),))
+    rule = SetRule(coverage, per_class, score, float(temperature), (math.inf,), (len(z),), level)
     own = rule.scores(z)[np.arange(len(z)), y] if len(z) else np.empty(0)
     if not per_class:
-        return SetRule(coverage, False, score, rule.temperature, (conformal_quantile(own, coverage),), (len(z),))
-    groups = [own[y == label] for label in range(z.shape[1])]
-    quantiles = tuple(conformal_quantile(group, coverage) for group in groups)
-    return SetRule(coverage, True, score, rule.temperature, quantiles, tuple(map(len, groups)))
+        found = conformal_quantile(own, coverage, level=level, by_class=by_class, uncovered=uncovered)
+        return replace(rule, quantiles=(found,))
+    classes = [own[y == label] for label in range(z.shape[1])]
+    quantiles = tuple(conformal_quantile(each, coverage, level=level) for each in classes)
+    return replace(rule, quantiles=quantiles, images=tuple(map(len, classes)))
 
 
 def choose_temperature(

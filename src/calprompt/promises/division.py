@@ -7,7 +7,8 @@
 
 What is divided are groups of images: copies of one picture, or pictures of one object, are one group, and an image of
 which there is no other is a group by itself. Images of one group say the same thing again, so a promise rests on one
-image of each group that is held out; and on as many of each class as keeps the proportions of the folder.
+image of each group that is held out; and on as many of each class as keeps the proportions of the folder's images,
+however many groups a class has and however large they are (`shares`).
 
 A promise needs a number of such images that follows from its arithmetic, whatever the model is. If there are too few,
 holding out any would only cost images to learn from: the promise is refused, with how many more it would take.
@@ -23,9 +24,9 @@ from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.promises.groups import main_label
-from calprompt.promises.requests import Refusal, Requests
+from calprompt.promises.requests import Refusal, Requests, Unseen
 from calprompt.promises.sentences import classes_in_every_set, division_notes
-from calprompt.promises.shares import Shares, choose_shares
+from calprompt.promises.shares import SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
 from calprompt.text import shorten
 
 
@@ -42,6 +43,7 @@ class Division:
         refusals: Promises that cannot be made with so few images.
         notes: What else the user should know of the division.
         n_groups: How many groups the images are in.
+        unseen: Images that the held-out ones do not speak for.
     """
 
     tune: tuple[int, ...]
@@ -52,6 +54,7 @@ class Division:
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     n_groups: int = 0
+    unseen: Unseen = Unseen()
 
     @property
     def n_folds(self) -> int:
@@ -68,6 +71,7 @@ def divide(
     most_tuned: int | None = None,
     held_out: float | None = None,
     groups: Sequence[Any] | None = None,
+    contents: Sequence[Any] | None = None,
     seed: int = 0,
 ) -> Division:
     """Decide which images tune and which are held out.
@@ -80,6 +84,7 @@ def divide(
         most_tuned: Groups of a class that tune at most; the others are held out.
         held_out: Share of each class to hold out, instead of what the promises need; 0: none.
         groups: Images of one group stay together, such as copies of one picture; None: each is its own group.
+        contents: What tells copies from other images, such as digests; copies count once. None: there are no copies.
         seed: Of the draw.
 
     Raises:
@@ -93,10 +98,12 @@ def divide(
         raise SettingError("all images are one group, so none can be held out; give groups of fewer images")
     units = list(members.values())
     unit_labels = [main_label([labels[index] for index in unit]) for unit in units]
-    shares, refusals = choose_shares(_counts(unit_labels, len(class_names)), requests, most_tuned, held_out)
-    every_set = classes_in_every_set(class_names, requests, shares)
+    sizes = [len(unit) if contents is None else len({contents[index] for index in unit}) for unit in units]
     rng = random.Random(f"{seed}/division")
-    tuned, held, promised = _draw(units, unit_labels, labels, shares, rng)
+    by_label = _by_label(range(len(units)), unit_labels)
+    strata, eligible = _strata(by_label, sizes, _learned_from(units, unit_labels, labels), class_names, requests, rng)
+    sample, refusals = choose_sample(strata, requests, most_tuned, held_out)
+    tuned, held, promised = _draw(by_label, eligible, sample, most_tuned, rng)
     fold_of = _deal(tuned, unit_labels, folds, rng)
     pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])
     promise = sorted(rng.choice(units[number]) for number in promised)
@@ -104,6 +111,8 @@ def divide(
     tune = [index for index, _ in pairs]
     used = [_counts([labels[index] for index in some], len(class_names)) for some in (tune, promise)]
     division = tuple(zip(*used, strict=True))
+    totals = _counts(labels, len(class_names))
+    notes = division_notes(class_names, totals, sample.unseen if promise else None)
     return Division(
         tuple(tune),
         tuple(fold for _, fold in pairs),
@@ -111,8 +120,9 @@ def divide(
         tuple(sorted(rest)),
         division,
         refusals,
-        (*division_notes(class_names, division, _counts(labels, len(class_names))), *every_set),
+        (*notes, *classes_in_every_set(class_names, requests, used[1])),
         len(units),
+        sample.unseen,
     )
 
 
@@ -143,31 +153,53 @@ def _by_label(numbers: Iterable[int], unit_labels: Sequence[int]) -> dict[int, l
     return members
 
 
-def _draw(
-    units: Sequence[Sequence[int]],
-    unit_labels: Sequence[int],
-    labels: Sequence[int],
-    shares: Shares,
+def _learned_from(units: Sequence[Sequence[int]], unit_labels: Sequence[int], labels: Sequence[int]) -> set[int]:
+    """Groups that must tune: a class whose images are all in groups of other classes is learned from one of them."""
+    missing = set(labels) - set(unit_labels)
+    first: dict[int, int] = {}
+    for number, unit in enumerate(units) if missing else ():
+        for index in unit:
+            first.setdefault(labels[index], number)
+    return {first[label] for label in missing}
+
+
+def _strata(
+    by_label: dict[int, list[int]],
+    sizes: Sequence[int],
+    tuned: set[int],
+    class_names: Sequence[str],
+    requests: Requests,
     rng: random.Random,
+) -> tuple[list[Stratum], set[int]]:
+    """The groups of each class, and those that may be held out: with a probability in proportion to their size."""
+    spare = SPARE * min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
+    own_sizes = [[sizes[number] for number in by_label[label]] for label in range(len(class_names))]
+    limits = size_limits(own_sizes, 0.0 if requests.per_class else spare)
+    strata, eligible = [], set()
+    for label, (name, limit, own) in enumerate(zip(class_names, limits, own_sizes, strict=True)):
+        chosen = {n for n in by_label[label] if rng.randrange(limit) < sizes[n] and n not in tuned}
+        strata.append(Stratum.of(name, own, limit, len(chosen)))
+        eligible |= chosen
+    return strata, eligible
+
+
+def _draw(
+    by_label: dict[int, list[int]], eligible: set[int], sample: Sample, most_tuned: int | None, rng: random.Random
 ) -> tuple[list[int], list[int], list[int]]:
     """Numbers of the groups that tune, that are held out, and of the latter those that are promised on."""
+    tuned: list[int] = []
     held: list[int] = []
     promised: list[int] = []
-    members = _by_label(range(len(units)), unit_labels)
-    for label, (out, used) in enumerate(zip(shares.held, shares.promised, strict=True)):
-        own = members[label]
+    for label, count in enumerate(draw_counts(sample.size, sample.images, rng)):
+        own = list(by_label[label])
         rng.shuffle(own)
-        held += own[:out]
-        promised += own[:used]
-    chosen = set(held)
-    tuned_labels = {labels[i] for number, unit in enumerate(units) if number not in chosen for i in unit}
-    for number in held:  # groups of several classes could take away all that a class has to learn from
-        back = {labels[index] for index in units[number]} - tuned_labels
-        if back:
-            chosen.discard(number)
-            tuned_labels |= back
-    tuned = [number for number in range(len(units)) if number not in chosen]
-    return tuned, [number for number in held if number in chosen], [number for number in promised if number in chosen]
+        own.sort(key=lambda number: number not in eligible)
+        promised += own[:count]
+        most = len(own) if most_tuned is None or not sample.size else most_tuned
+        first = max(count, len(own) - most)  # those that must tune come last
+        held += own[:first]
+        tuned += own[first:]
+    return sorted(tuned), held, promised
 
 
 def _deal(tuned: Sequence[int], unit_labels: Sequence[int], folds: int, rng: random.Random) -> dict[int, int]:

@@ -13,9 +13,10 @@ from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guaranteed_threshold
 from calprompt.promises.conformal import SetRule, choose_temperature, fit_sets, set_sizes
 from calprompt.promises.open_set import OpenSetRule
-from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, percent
+from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
 from calprompt.promises.rule import DecisionRule
-from calprompt.text import plural
+from calprompt.promises.shares import whole_folder
+from calprompt.text import plural, shorten
 
 MADE, REFUSED, WITHDRAWN = "made", "refused", "withdrawn"
 
@@ -31,6 +32,10 @@ class Promise:
         detail: What it rests on and what it costs; or why it is refused or withdrawn, and what would help.
         images: How many held-out images it rests on.
         needed: About how many images in all it would take, if it is refused for want of images.
+        excluded: Classes that no held-out image speaks for, named in the sentence too. The promise does not cover their
+            images, if `whole` is false; otherwise it holds even if all of them are wrong.
+        excluded_share: Their share of the images.
+        whole: Whether the promise covers all images of the folder.
     """
 
     kind: str
@@ -39,6 +44,9 @@ class Promise:
     detail: str
     images: int = 0
     needed: int | None = None
+    excluded: tuple[str, ...] = ()
+    excluded_share: float = 0.0
+    whole: bool = True
 
     @property
     def sentence(self) -> str:
@@ -54,6 +62,11 @@ class Promise:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Promise:
+        """From what `to_dict` gave."""
+        return cls(**{**values, "excluded": tuple(values.get("excluded", ()))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +121,7 @@ def make_promises(
     open_set: OpenSetRule | None = None,
     temperature: float = 1.0,
     refusals: Sequence[Refusal] = (),
+    unseen: Unseen | None = None,
     total: int = 0,
 ) -> tuple[DecisionRule, tuple[Promise, ...]]:
     """Thresholds and quantiles with what they promise.
@@ -115,20 +129,23 @@ def make_promises(
     Args:
         requests: What is to be promised.
         pilot: Other images, on which the start of the tests and the temperature of sets are chosen.
-        held_out: Images that the promises rest on; nothing else may have been chosen on them.
+        held_out: Images that the promises rest on, in the proportions of the classes; nothing else may have been chosen
+            on them.
         open_set: The rule for none of these; images it rejects are not answered.
         temperature: The one of probabilities, around which that of sets is looked for.
         refusals: Promises that were refused before.
+        unseen: What the held-out images do not speak for.
         total: How many images the user gave, to say how many it would take.
     """
     refused = {refusal.kind: refusal for refusal in refusals}
+    unseen = unseen or Unseen()
     rule, promises = DecisionRule(open_set=open_set), []
     if requests.target_error is not None:
         threshold = None
         if ERROR in refused:
             promises.append(_refused(refused[ERROR]))
         else:
-            threshold, promise = _error_promise(requests, pilot, held_out, open_set, total)
+            threshold, promise = _error_promise(requests, pilot, held_out, open_set, unseen, total)
             promises.append(promise)
         if threshold is None:  # calibrated probabilities err as often as they say; nothing vouches for that
             rule = replace(rule, min_confidence=1 - requests.target_error)
@@ -136,6 +153,7 @@ def make_promises(
             rule = replace(rule, min_confidence=threshold, target_error=requests.target_error)
     if requests.coverage is not None:
         around = choose_temperature(pilot.logits, pilot.labels, requests.coverage, around=temperature)
+        whole = whole_folder(requests, SETS, len(held_out), unseen) is not False
         for kind in (SETS, SETS_PER_CLASS) if requests.per_class else (SETS,):
             sets = fit_sets(
                 held_out.logits,
@@ -143,14 +161,25 @@ def make_promises(
                 requests.coverage,
                 temperature=around,
                 per_class=kind == SETS_PER_CLASS,
+                level=requests.coverage_level,
+                by_class=True,
+                uncovered=unseen.wrong(len(held_out), whole=whole),
             )
             rule = replace(rule, sets=(*rule.sets, sets))
-            promises.append(_refused(refused[kind]) if kind in refused else _sets_promise(requests, sets, held_out))
+            if kind in refused:
+                promises.append(_refused(refused[kind]))
+            else:
+                promises.append(_sets_promise(requests, sets, held_out, unseen, whole))
     return rule, tuple(promises)
 
 
 def _error_promise(
-    requests: Requests, pilot: Evidence, held_out: Evidence, open_set: OpenSetRule | None, total: int
+    requests: Requests,
+    pilot: Evidence,
+    held_out: Evidence,
+    open_set: OpenSetRule | None,
+    unseen: Unseen,
+    total: int,
 ) -> tuple[float | None, Promise]:
     target, text = requests.target_error, requests.words(ERROR)
     assert target is not None
@@ -158,26 +187,48 @@ def _error_promise(
     if not len(known) or not len(other):
         what = "no image could be held out" if not len(held_out) else "no image is taken for one of the classes"
         return None, Promise(ERROR, text, REFUSED, what, len(held_out))
-    start = choose_start(other.confidence, other.correct, target, len(known))
-    found = guaranteed_threshold(known.confidence, known.correct, target, requests.level, starts=[start])
+    counted = unseen.wrong(len(held_out))  # as if they were answered, sure and wrong
+    scaled = math.ceil(counted * len(pilot) / len(held_out))
+    start = choose_start(*_with_wrong(other, scaled), target, len(known) + counted)
+    found = guaranteed_threshold(*_with_wrong(known, counted), target, requests.level, starts=[start])
     if found.threshold is None:
         share = float((other.confidence >= start).sum() / len(pilot))
         needed = _images_in_all(found.needed, share, total, len(held_out))
-        return None, Promise(ERROR, text, REFUSED, _why_not(found, needed), len(held_out), needed)
+        detail = f"{_why_not(found, counted, needed)}{_whole_words(unseen, counted)}"
+        return None, Promise(ERROR, text, REFUSED, detail, len(held_out), needed)
     detail = (
-        f"{percent(requests.level)} sure; it answers from a confidence of {percent(found.threshold)} up, which is "
-        f"{found.accepted} of {plural(len(held_out), 'held-out image')}, {found.wrong} of them wrong"
+        f"{percent(requests.level)} sure: of models that err more often, at most {percent(1 - requests.level)} would pass "
+        f"this test; it answers from a confidence of {percent(found.threshold)} up, which is "
+        f"{found.accepted - counted} of {plural(len(held_out), 'held-out image')}, {found.wrong - counted} of them wrong"
+        f"{_whole_words(unseen, counted)}"
     )
-    return found.threshold, Promise(ERROR, text, MADE, detail, len(held_out))
+    promise = Promise(ERROR, text, MADE, detail, len(held_out))
+    return found.threshold, replace(promise, excluded=unseen.classes, excluded_share=unseen.share)
 
 
-def _why_not(found: GuaranteedThreshold, needed: int | None) -> str:
+def _with_wrong(images: Evidence, counted: int) -> tuple[list[float], list[bool]]:
+    """Confidences and whether they are right, with so many more that are sure and wrong."""
+    return [*images.confidence.tolist(), *[1.0] * counted], [*images.correct.tolist(), *[False] * counted]
+
+
+def _whole_words(unseen: Unseen, counted: int) -> str:
+    """What is counted as wrong because no held-out image speaks for it."""
+    if not counted:
+        return ""
+    parts = [f"the images of {unseen.which}, of which none could be held out"] if unseen.classes else []
+    if unseen.crowded:
+        parts.append(f"further images of unusually large groups ({percent(round(unseen.crowded, 4))} of the images)")
+    return f"; {' and '.join(parts)}, count as wrong, like {plural(counted, 'more held-out image')}"
+
+
+def _why_not(found: GuaranteedThreshold, counted: int, needed: int | None) -> str:
     assert found.tested is not None
     threshold, n, k = found.tested
-    if not n:
+    if n == counted:
         return f"no held-out image has a confidence of {percent(threshold)} or more"
-    errors = f"{k} of the {plural(n, 'held-out image')} with a confidence of {percent(threshold)} or more are wrong"
-    if found.is_hopeless:
+    shown = f"the {plural(n - counted, 'held-out image')} with a confidence of {percent(threshold)} or more"
+    errors = f"{k - counted} of {shown} are wrong"
+    if found.is_hopeless and not counted:
         return f"{errors}, which is not below that: more images alone would not help"
     if k >= found.target_error * n:
         return f"{errors}, which are too few images to tell"
@@ -192,17 +243,25 @@ def _images_in_all(needed: int | None, share: float, total: int, held: int) -> i
     return images if images > total else None
 
 
-def _sets_promise(requests: Requests, sets: SetRule, held_out: Evidence) -> Promise:
+def _sets_promise(requests: Requests, sets: SetRule, held_out: Evidence, unseen: Unseen, whole: bool) -> Promise:
     kind = SETS_PER_CLASS if sets.per_class else SETS
     text = requests.words(kind)
     if not sets.useful:
         return Promise(kind, text, REFUSED, "there are too few held-out images: the set is all classes", len(held_out))
     sizes = set_sizes(sets.sets(held_out.logits))
-    detail = f"from {plural(len(held_out), 'held-out image')}; sets have {sizes['mean']:.1f} classes on average"
-    if sets.per_class and not all(map(math.isfinite, sets.quantiles)):
+    sure = "" if sets.level is None else f"{percent(sets.level)} sure; "
+    detail = f"{sure}from {plural(len(held_out), 'held-out image')}; sets have {sizes['mean']:.1f} classes on average"
+    if sets.per_class:
         full = sum(not math.isfinite(q) for q in sets.quantiles)
-        detail += f"; {plural(full, 'class')} with too few images {'is' if full == 1 else 'are'} in every set"
-    return Promise(kind, text, MADE, detail, len(held_out))
+        if full:
+            detail += f"; {plural(full, 'class')} with too few images {'is' if full == 1 else 'are'} in every set"
+        return Promise(kind, text, MADE, detail, len(held_out))
+    detail += _whole_words(unseen, unseen.wrong(len(held_out), whole=whole)) if whole else ""
+    if not whole:
+        text += f", for images of the other classes than {shorten(unseen.classes)}"
+        detail += f"; nothing is promised for images of {unseen.which}, of which none could be held out"
+    promise = Promise(kind, text, MADE, detail, len(held_out), whole=whole)
+    return replace(promise, excluded=unseen.classes, excluded_share=unseen.share)
 
 
 def _refused(refusal: Refusal) -> Promise:

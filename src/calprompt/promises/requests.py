@@ -1,14 +1,18 @@
-"""What the user wants to be promised, and what is refused before anything is learned."""
+"""What the user wants to be promised, what no held-out image can speak for, and what is refused beforehand."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.promises.conformal import as_fraction, images_needed
+from calprompt.metrics.binomial import log_binomial_tail
+from calprompt.promises.conformal import as_fraction, rank_needed
+from calprompt.text import shorten
 
 ERROR, SETS, SETS_PER_CLASS = "error", "sets", "sets per class"
+LARGEST = 100_000  # more held-out images than this are not worth suggesting
 
 
 @dataclass(frozen=True)
@@ -20,46 +24,146 @@ class Requests:
         coverage: How often the true class is in the prediction set; None: no such promise.
         per_class: Promise the coverage for each class by itself too.
         level: How sure the promise on errors is.
+        coverage_level: How sure the coverage is for the held-out images that were drawn; None: it holds on average over
+            draws of them.
     """
 
     target_error: float | None = None
     coverage: float | None = None
     per_class: bool = False
     level: float = 0.95
+    coverage_level: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("target_error", "coverage", "level"):
+        for name in ("target_error", "coverage", "level", "coverage_level"):
             if getattr(self, name) is not None:
                 as_fraction(name, getattr(self, name))
-        if self.per_class and self.coverage is None:
-            raise SettingError("per_class is about prediction sets; give coverage too, such as coverage=0.9")
+        for name in ("per_class", "coverage_level"):
+            if getattr(self, name) and self.coverage is None:
+                raise SettingError(f"{name} is about prediction sets; give coverage too, such as coverage=0.9")
 
     @property
-    def fewest_for_error(self) -> int:
-        """Held-out images that the promise on errors takes if all of them are answered, and rightly.
+    def kinds(self) -> tuple[str, ...]:
+        """The promises that are asked for."""
+        sets = () if self.coverage is None else (SETS, SETS_PER_CLASS) if self.per_class else (SETS,)
+        return sets if self.target_error is None else (ERROR, *sets)
 
-        >>> Requests(target_error=0.05).fewest_for_error, Requests(target_error=0.1).fewest_for_error
-        (59, 29)
+    def allowed(self, kind: str) -> float:
+        """The share of images that a promise allows to be wrong."""
+        if kind == ERROR:
+            return self.target_error or 0.0
+        return float(1 - as_fraction("coverage", self.coverage or 0.5))
+
+    def possible(self, kind: str, images: int, wrong: int = 0) -> bool:
+        """Whether a promise can be made if all held-out images are right.
+
+        Args:
+            kind: Which promise.
+            images: How many are held out; for sets per class, of a class.
+            wrong: So many more count as wrong.
         """
-        if self.target_error is None:
-            return 0
-        return math.ceil(math.log(1 - self.level) / math.log1p(-self.target_error))
+        if not images:
+            return False
+        if kind == ERROR:
+            return log_binomial_tail(wrong, images + wrong, self.allowed(ERROR)) <= math.log(1 - self.level)
+        assert self.coverage is not None
+        rank = rank_needed(images + wrong, self.coverage, level=self.coverage_level, by_class=kind == SETS)
+        return rank <= images
 
-    @property
-    def fewest_for_sets(self) -> int:
-        """Held-out images with which a set can leave out a class."""
-        return 0 if self.coverage is None else images_needed(self.coverage)
+    def fewest(self, kind: str, unseen: float = 0.0) -> int | None:
+        """The smallest number of held-out images with which a promise is possible; None if no number is.
+
+        Args:
+            kind: Which promise.
+            unseen: Share of the images that no held-out image speaks for; they count as wrong.
+
+        >>> requests = Requests(target_error=0.05, coverage=0.9)
+        >>> requests.fewest("error"), requests.fewest("sets"), requests.fewest("sets", unseen=0.05)
+        (59, 10, 19)
+        """
+        if unseen >= self.allowed(kind):
+            return None
+        images = 1
+        while not self.possible(kind, images, counted_as_wrong(images, unseen)):
+            images = max(images + 1, math.ceil(1.01 * images))
+            if images > LARGEST:
+                return None
+        while self.possible(kind, images - 1, counted_as_wrong(images - 1, unseen)):
+            images -= 1
+        return images
 
     def words(self, kind: str) -> str:
         """A promise in words.
 
         >>> Requests(target_error=0.05).words("error"), Requests(coverage=0.9).words("sets")
         ('at most 5 % of its answers are wrong', 'the set contains the truth 90 % of the time')
+        >>> Requests(coverage=0.9, coverage_level=0.95).words("sets")
+        'the set of this very model contains the truth at least 90 % of the time'
         """
         if kind == ERROR:
             return f"at most {percent(self.target_error or 0)} of its answers are wrong"
-        sets = f"the set contains the truth {percent(self.coverage or 0)} of the time"
+        share = percent(self.coverage or 0)
+        sets = f"the set contains the truth {share} of the time"
+        if self.coverage_level is not None:
+            sets = f"the set of this very model contains the truth at least {share} of the time"
         return f"{sets}, for each class by itself" if kind == SETS_PER_CLASS else sets
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Images of the folder that no held-out image speaks for; a promise over the whole folder counts them as wrong.
+
+    Attributes:
+        classes: Classes with too few groups of images to hold any out.
+        share: Their share of the images.
+        crowded: Share of the images that are further ones of unusually large groups.
+    """
+
+    classes: tuple[str, ...] = ()
+    share: float = 0.0
+    crowded: float = 0.0
+
+    def wrong(self, images: int, *, whole: bool = True) -> int:
+        """How many images have to count as wrong beside so many held-out ones.
+
+        Args:
+            images: How many are held out.
+            whole: For all images of the folder; otherwise for those of the other classes.
+        """
+        return counted_as_wrong(images, self.missing(whole=whole))
+
+    def missing(self, *, whole: bool = True) -> float:
+        """The share of images that nothing is known about: of all, or of those of the other classes."""
+        if whole:
+            return self.share + self.crowded
+        return self.crowded / (1 - self.share) if self.share < 1 else 0.0
+
+    @property
+    def which(self) -> str:
+        """The classes and their share, in words.
+
+        >>> Unseen(("cat", "dog"), 0.125).which
+        'cat, dog (12.5 % of the images)'
+        """
+        return f"{shorten(self.classes)} ({percent(round(self.share, 3))} of the images)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Unseen:
+        """From what `to_dict` gave."""
+        return cls(tuple(values["classes"]), float(values["share"]), float(values["crowded"]))
+
+
+def counted_as_wrong(images: int, share: float) -> int:
+    """How many images have to be added to so many, so that at least a share of all is unseen.
+
+    >>> counted_as_wrong(60, 0.0), counted_as_wrong(60, 0.005), counted_as_wrong(95, 0.05)
+    (0, 1, 5)
+    """
+    return math.ceil(round(images * share / (1 - share), 9)) if images else 0
 
 
 @dataclass(frozen=True)

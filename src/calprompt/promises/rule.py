@@ -111,7 +111,7 @@ class Answer:
         runner_up: The second most probable class.
         runner_up_probability: Its probability.
         prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
-        promised: Whether a promise on errors stands behind it.
+        promised: Whether it is an answer behind which a promise on errors stands.
     """
 
     name: str
@@ -161,7 +161,7 @@ def make_answers(
                 None if second is None else class_names[second],
                 None if second is None else float(row[second]),
                 None if inside is None else names_in(inside[number], class_names, row),
-                rule.promised,
+                rule.promised and decision == ANSWER,
             )
         )
     return found

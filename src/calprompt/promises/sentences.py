@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calprompt.promises.requests import Requests
-from calprompt.promises.shares import Shares
+from calprompt.promises.requests import SETS_PER_CLASS, Requests, Unseen
 from calprompt.text import plural, shorten
 
 if TYPE_CHECKING:
@@ -34,28 +33,17 @@ def plan_sentences(division: Division) -> list[str]:
     return [*lines, *(f"Note: {note}." for note in division.notes)]
 
 
-def division_notes(
-    class_names: Sequence[str], division: Sequence[tuple[int, int]], counts: Sequence[int]
-) -> tuple[str, ...]:
+def division_notes(class_names: Sequence[str], counts: Sequence[int], unseen: Unseen | None) -> tuple[str, ...]:
     """What else the user should know: classes with one image, without promises, or of very unequal sizes."""
     notes = []
     single = [name for name, count in zip(class_names, counts, strict=True) if count == 1]
     if single:
         notes.append(
             f"{plural(len(single), 'class')} with one image ({shorten(single)}): prompts learn from it, but nothing "
-            "can be checked or promised for images of it"
+            "can be checked for images of it"
         )
-    if any(promised for _, promised in division):
-        left_out = [
-            name
-            for name, (_, promised), count in zip(class_names, division, counts, strict=True)
-            if not promised and count > 1
-        ]
-        if left_out:
-            notes.append(
-                f"no image of {shorten(left_out)} could be held out, so promises do not cover images of "
-                f"{'it' if len(left_out) == 1 else 'them'}"
-            )
+    if unseen is not None and unseen.classes:
+        notes.append(f"no image of {unseen.which} could be held out: that takes three images, or groups of them")
     largest, smallest = max(counts), min(counts)
     if largest >= 10 * smallest:
         notes.append(
@@ -65,11 +53,11 @@ def division_notes(
     return tuple(notes)
 
 
-def classes_in_every_set(class_names: Sequence[str], requests: Requests, shares: Shares) -> list[str]:
+def classes_in_every_set(class_names: Sequence[str], requests: Requests, promised: Sequence[int]) -> list[str]:
     """A note on classes that have too few images for a promise of their own, where others have enough."""
-    fewest = requests.fewest_for_sets
-    short = [name for name, promised in zip(class_names, shares.promised, strict=True) if promised < fewest]
-    if not requests.per_class or not short or len(short) == len(class_names):
+    fewest = (requests.fewest(SETS_PER_CLASS) if requests.per_class else None) or 0
+    short = [name for name, own in zip(class_names, promised, strict=True) if own < fewest]
+    if not short or len(short) == len(class_names):
         return []
     few, are = ("it has", "is") if len(short) == 1 else ("they have", "are")
     return [f"{shorten(short)} {are} in every set per class, because {few} fewer than {fewest} held-out images"]

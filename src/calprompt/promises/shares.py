@@ -1,112 +1,291 @@
-"""How many groups of each class are held out: as few as the promises need, as many as keeps the proportions.
+"""How many groups of each class promises rest on: as few as they need, in the proportions of the folder's images.
 
-A promise needs a number of images that follows from its arithmetic, whatever the model is. If there are too few,
-holding out any would only cost images to learn from: the promise is refused, with how many more it would take.
+    future image      of class c with the share that c has of the folder's images; of a new group of that class, large
+                      groups in proportion to their images
+    held-out images   one image of each held-out group, and n · share of class c: rounded at random, to the number below
+                      or above, so that every class has its share on average
+
+A group of m images stands for m images. So of two groups of a class, the one with twice as many images is held out twice
+as often: each may be held out with probability m / limit, where the limit is the largest size (`size_limits`). A few
+groups that are far larger than the others would leave hardly any; if the images beyond a smaller limit are a tenth or
+less of what may be wrong, the smaller limit is taken, and they count as wrong, like classes of which none is held out.
+
+The random rounding is pivotal sampling (Deville and Tillé, 1998). Given that a class is rounded up, another one is not,
+and what is counted varies less than if each image were drawn by itself (Brändén and Jonasson, 2012): the bounds of
+`conformal` hold for it.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests
+from calprompt.metrics.binomial import log_binomial_tail
+from calprompt.promises.requests import SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
+from calprompt.text import plural, shorten
 
 USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out; more only if a promise needs it
 LEFT = 2  # groups of a class that tune, if it has them, before any is held out
 ROOM = 2.0  # times the fewest images that would do: a model that errs now and then needs more than the fewest
+SPARE = 0.1  # of what a promise allows to be wrong, that images of unusually large groups may take up
 LARGEST = 1_000_000  # more images than this are not worth suggesting
 
 
 @dataclass(frozen=True)
-class Shares:
-    """How many groups of each class are held out, and how many of these are promised on.
+class Stratum:
+    """The groups of one class.
 
     Attributes:
-        held: Groups of each class that are held out.
-        promised: Of these, as many as keeps the proportions of the classes.
+        name: Of the class.
+        groups: How many there are.
+        eligible: How many of them may be held out, by the draw that makes up for their sizes.
+        images: How many images they stand for: all, but for those of a group beyond the limit.
+        crowded: How many images are beyond the limit.
+        worth: As many groups of equal size would have as many images in an average draw; fewer than `groups` if large
+            ones, which are drawn more often, have most of the images.
     """
 
-    held: tuple[int, ...]
-    promised: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        """Groups that are promised on."""
-        return sum(self.promised)
+    name: str
+    groups: int
+    eligible: int
+    images: int
+    crowded: int
+    worth: float
 
     @classmethod
-    def of(cls, counts: Sequence[int], share: float, most_tuned: int | None) -> Shares:
-        """Hold out a share of every class, and what is more than may be tuned on.
+    def of(cls, name: str, sizes: Sequence[int], limit: int, eligible: int) -> Stratum:
+        """From the sizes of the groups.
 
-        >>> Shares.of([20, 20, 1], 0.3, None).promised, Shares.of([1000, 100], 0.3, 64)
-        ((6, 6, 0), Shares(held=(936, 36), promised=(360, 36)))
+        >>> Stratum.of("cat", [10, 1, 1, 1, 1], 10, eligible=2).worth, Stratum.of("dog", [3, 3], 3, eligible=2).worth
+        (1.8846153846153846, 2.0)
         """
-        held = [min(math.floor(count * share + 0.5), max(0, count - LEFT)) for count in counts]
+        counted = [min(size, limit) for size in sizes]
+        images, squares = sum(counted), sum(size * own for size, own in zip(sizes, counted, strict=True))
+        worth = sum(sizes) * images / squares if squares else 0.0
+        return cls(name, len(sizes), eligible, images, sum(sizes) - images, worth)
+
+    def most(self, share: float, most_tuned: int | None) -> int:
+        """How many groups can be held out, at most."""
+        wanted = min(math.ceil(round(self.worth * share, 9)), max(0, self.groups - LEFT))
         if most_tuned is not None and share:
-            held = [max(own, count - most_tuned) for own, count in zip(held, counts, strict=True)]
-        least = min((own / count for own, count in zip(held, counts, strict=True) if own), default=0.0)
-        promised = [
-            min(own, max(1, math.floor(least * count + 0.5))) if own else 0
-            for own, count in zip(held, counts, strict=True)
-        ]
-        return cls(tuple(held), tuple(promised))
+            wanted = max(wanted, self.groups - most_tuned)
+        return min(wanted, self.eligible)
+
+    def scaled(self, factor: float) -> Stratum:
+        """With more groups of the same sizes."""
+        groups = max(self.groups, round(self.groups * factor))
+        grown = groups / max(1, self.groups)
+        eligible, images, crowded = (math.floor(own * grown) for own in (self.eligible, self.images, self.crowded))
+        return Stratum(self.name, groups, eligible, images, crowded, self.worth * grown)
 
 
-def choose_shares(
-    counts: Sequence[int],
-    requests: Requests,
-    most_tuned: int | None,
-    fixed: float | None,
-) -> tuple[Shares, tuple[Refusal, ...]]:
-    """How many groups to hold out, and the promises that even that is too little for."""
-    nothing = Shares((0,) * len(counts), (0,) * len(counts))
-    limit = Shares.of(counts, MOST if fixed is None else fixed, most_tuned)
+def size_limits(sizes: Sequence[Sequence[int]], spare: float) -> list[int]:
+    """The size of groups up to which each image of a class counts, for every class.
+
+    Args:
+        sizes: Images in each group, class by class.
+        spare: Share of all images that may be beyond the limits.
+
+    >>> size_limits([[5, 5, 5], [1] * 99 + [2], [1, 4]], spare=0.01)
+    [5, 1, 4]
+    """
+    limits = [max(own, default=1) for own in sizes]
+    left = spare * sum(map(sum, sizes))
+    while True:
+        cuts = []
+        for label, own in enumerate(sizes):
+            smaller = max((size for size in own if size < limits[label]), default=None)
+            if smaller is not None:
+                cost = sum(min(size, limits[label]) - min(size, smaller) for size in own)
+                cuts.append((cost, label, smaller))
+        cost, label, smaller = min(cuts, default=(math.inf, 0, 0))
+        if cost > left:
+            return limits
+        limits[label] = smaller
+        left -= cost
+
+
+def draw_counts(total: int, images: Sequence[int], rng: random.Random) -> list[int]:
+    """Divide a total among classes in proportion to their images, rounding at random; see the top of this module.
+
+    Args:
+        total: To divide.
+        images: Of each class.
+        rng: The source of randomness.
+
+    >>> draw_counts(60, [20, 20, 0], random.Random(0)), sum(draw_counts(7, [3] * 30, random.Random(0)))
+    ([30, 30, 0], 7)
+    """
+    whole = sum(images)
+    counts = [total * own // whole for own in images] if whole else [0] * len(images)
+    open_label, open_part = -1, 0  # parts are in units of 1 / whole
+    for label, own in enumerate(images):
+        part = total * own % whole if whole else 0
+        if not part or not open_part:
+            open_label, open_part = (label, part) if part else (open_label, open_part)
+            continue
+        both = open_part + part
+        if both < whole:  # one of the two takes the parts of both
+            open_label, open_part = (open_label if rng.randrange(both) < open_part else label), both
+            continue
+        up, other = (open_label, label) if rng.randrange(2 * whole - both) < whole - part else (label, open_label)
+        counts[up] += 1
+        open_label, open_part = other, both - whole
+    return counts
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What promises will rest on.
+
+    Attributes:
+        size: How many images, one of each group.
+        images: What each class has for a share among them; 0 for classes that are never held out.
+        unseen: What these images do not speak for.
+    """
+
+    size: int
+    images: tuple[int, ...]
+    unseen: Unseen
+
+
+def take_sample(strata: Sequence[Stratum], share: float, most_tuned: int | None, strictest: float) -> Sample:
+    """As many images as can be held out in proportion.
+
+    Args:
+        strata: The classes.
+        share: Of the groups of a class that may be held out.
+        most_tuned: Groups of a class that tune at most.
+        strictest: The smallest share that a promise allows to be wrong.
+    """
+    limits = [each.most(share, most_tuned) for each in strata]
+    images = tuple(each.images if limit else 0 for each, limit in zip(strata, limits, strict=True))
+    seen, total = sum(images), sum(each.images + each.crowded for each in strata)
+    missing = [each for each, own in zip(strata, images, strict=True) if each.images and not own]
+    unseen = Unseen(
+        tuple(each.name for each in missing),
+        sum(each.images + each.crowded for each in missing) / total,
+        sum(each.crowded for each, own in zip(strata, images, strict=True) if own) / total,
+    )
+    size = min((limit * seen // own for own, limit in zip(images, limits, strict=True) if own), default=0)
+    counted = unseen.wrong(size)
+    if counted > 1 and unseen.missing() < strictest:  # a few images fewer may save one that counts as wrong
+        fewer = math.floor((counted - 1) * (1 - unseen.missing()) / unseen.missing())
+        if _chance(fewer, counted - 1, strictest) < _chance(size, counted, strictest):
+            size = fewer
+    return Sample(size, images, unseen)
+
+
+def choose_sample(
+    strata: Sequence[Stratum], requests: Requests, most_tuned: int | None, fixed: float | None
+) -> tuple[Sample, tuple[Refusal, ...]]:
+    """How many images to hold out, and the promises that even the most is too little for."""
+    strictest = min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
+
+    def sample(share: float) -> Sample:
+        return take_sample(strata, share, most_tuned, strictest)
+
+    limit = sample(MOST if fixed is None else fixed)
     refusals, wanted = [], []
-    for kind, fewest in ((ERROR, requests.fewest_for_error), (SETS, requests.fewest_for_sets)):
-        if not fewest:
-            continue
-        if limit.total >= fewest:
+    for kind in requests.kinds:
+        fewest = _fewest(requests, kind, limit)
+        if fewest is not None:
             wanted.append(fewest)
-            continue
-        needed = _enough(counts, fewest, most_tuned, fixed)
-        reason = f"it takes {fewest} held-out images at least, and of {sum(counts)} images {limit.total} can be used"
-        advice = "" if needed is None else f"it takes about {needed} images in all, or more"
-        refusals.append(Refusal(kind, requests.words(kind), reason, advice, needed))
-    if requests.per_class:
-        refusals += _per_class_refusal(requests, limit, fixed)
+        else:
+            refusals.append(_refusal(strata, requests, kind, limit, most_tuned, MOST if fixed is None else fixed))
     if fixed is not None:
         return limit, tuple(refusals)
     if not wanted:
-        return nothing, tuple(refusals)
+        return Sample(0, limit.images, limit.unseen), tuple(refusals)
     if requests.per_class:
         return limit, tuple(refusals)
     for hundredths in range(round(100 * USUAL), round(100 * MOST) + 1, 5):
-        shares = Shares.of(counts, hundredths / 100, most_tuned)
-        if shares.total >= ROOM * max(wanted):
-            return shares, tuple(refusals)
+        found = sample(hundredths / 100)
+        if found.size >= ROOM * max(wanted):
+            return found, tuple(refusals)
     return limit, tuple(refusals)
 
 
-def _per_class_refusal(requests: Requests, limit: Shares, fixed: float | None) -> list[Refusal]:
-    """Refuse the promise for each class by itself if no class has enough images."""
-    fewest = requests.fewest_for_sets
-    if any(promised >= fewest for promised in limit.promised):
-        return []
-    share = MOST if fixed is None else fixed
-    advice = "" if not share else f"{math.ceil((fewest - 0.5) / share)} images of each class would do"
-    reason = f"it takes {fewest} held-out images of a class, and no class has so many"
-    return [Refusal(SETS_PER_CLASS, requests.words(SETS_PER_CLASS), reason, advice)]
+def whole_folder(requests: Requests, kind: str, images: int, unseen: Unseen) -> bool | None:
+    """Whether a promise can be made over the whole folder (True) or the seen classes (False); None: not at all.
 
-
-def _enough(counts: Sequence[int], fewest: int, most_tuned: int | None, fixed: float | None) -> int | None:
-    """About how many images in the same proportions would be enough to promise on; None if no number would."""
-    share = MOST if fixed is None else fixed
-    total = sum(counts)
-    size = total
-    while share and size <= LARGEST:
-        size = max(size + 1, math.ceil(size * 1.02))
-        scaled = [max(count, round(count * size / total)) for count in counts]
-        if Shares.of(scaled, share, most_tuned).total >= fewest:
-            return sum(scaled)
+    A promise on errors is over the whole folder or not made: nobody can tell from an answer whether the image is of a
+    class that was never held out.
+    """
+    if requests.possible(kind, images, unseen.wrong(images)):
+        return True
+    if kind == SETS and unseen.classes and requests.possible(kind, images, unseen.wrong(images, whole=False)):
+        return False
     return None
+
+
+def _fewest(requests: Requests, kind: str, sample: Sample) -> int | None:
+    """The fewest held-out images that a promise takes; None if the sample is too small for it."""
+    if kind == SETS_PER_CLASS:
+        fewest, most = requests.fewest(kind), max(_own(sample), default=0)
+        return fewest if fewest is not None and most >= fewest else None
+    whole = whole_folder(requests, kind, sample.size, sample.unseen)
+    return None if whole is None else requests.fewest(kind, sample.unseen.missing(whole=whole))
+
+
+def _own(sample: Sample) -> list[int]:
+    """How many images of each class there are at least."""
+    seen = sum(sample.images)
+    return [sample.size * own // seen for own in sample.images] if seen else []
+
+
+def _refusal(
+    strata: Sequence[Stratum], requests: Requests, kind: str, limit: Sample, most_tuned: int | None, share: float
+) -> Refusal:
+    """Why a promise cannot be made, and what it takes."""
+    total, unseen = sum(each.images + each.crowded for each in strata), limit.unseen
+    if kind == SETS_PER_CLASS:
+        fewest = requests.fewest(kind) or 0
+        reason = f"it takes {fewest} held-out images of a class, and no class has so many"
+        advice = "" if not share else f"{math.floor((fewest - 1) / share) + 1} images of each class would do"
+        return Refusal(kind, requests.words(kind), reason, advice)
+    fewest = requests.fewest(kind, unseen.missing())
+    if fewest is None or not limit.size:
+        fewest = requests.fewest(kind)
+    what = "images" if all(each.groups == each.images + each.crowded for each in strata) else "groups of images"
+    reason = f"it takes {fewest} held-out {what} at least, and of {total} images {limit.size} can be used"
+    if unseen.classes and limit.size and unseen.missing() >= requests.allowed(kind):
+        reason = (
+            f"no image of {unseen.which} can be held out, and if all of these were wrong, more than "
+            f"{percent(requests.allowed(kind))} would be"
+        )
+    enough = _enough(strata, requests, kind, most_tuned, share)
+    if enough is None:
+        return Refusal(kind, requests.words(kind), reason)
+    needed = sum(each.images + each.crowded for each in enough)
+    advice = f"it takes about {needed} images in all, or more"
+    if what != "images":
+        short = [
+            f"{new.groups} of {old.name}, which has {old.groups}"
+            for old, new in zip(strata, enough, strict=True)
+            if old.groups < new.groups
+        ]
+        advice = f"it takes about {plural(sum(each.groups for each in enough), 'group')} in all: {shorten(short)}"
+    return Refusal(kind, requests.words(kind), reason, advice, needed)
+
+
+def _enough(
+    strata: Sequence[Stratum], requests: Requests, kind: str, most_tuned: int | None, share: float
+) -> list[Stratum] | None:
+    """The classes with about so many more groups, in the same proportions, as would do; None if no number would."""
+    factor = 1.0
+    total = sum(each.images for each in strata)
+    while share and factor * total <= LARGEST:
+        factor = max(factor + 1 / total, 1.02 * factor)
+        grown = [each.scaled(factor) for each in strata]
+        sample = take_sample(grown, share, most_tuned, requests.allowed(kind))
+        if whole_folder(requests, kind, sample.size, sample.unseen):
+            return grown
+    return None
+
+
+def _chance(images: int, wrong: int, allowed: float) -> float:
+    """The p-value of a promise if all held-out images are right."""
+    return log_binomial_tail(wrong, images + wrong, allowed) if images > 0 else 0.0
