@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.classifier.calibration import temperature_of
+from calprompt.classifier.calibration import left_out_rates, temperature_of
 from calprompt.classifier.card import export_card
 from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
 from calprompt.classifier.settings import requests_of
 from calprompt.data.images import FileContent, Images, PillowPicture
 from calprompt.data.labelled import LabelledImages
 from calprompt.errors import ImageError, SettingError
+from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule, Evidence, Promise, make_promises
+from calprompt.promises import DecisionRule, Evidence, OpenSetRule, Promise, class_rate_interval, make_promises
 from calprompt.text import plural
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def export_int8(
     """The same with an image tower in int8, measured on the held-out images, on which its promises are made again.
 
     The calibrator stays: it was fitted on other images, and so were the ranges of activations. Thresholds and quantiles
-    are found anew on the int8 model's logits of the held-out images, so that its promises are worth as much. These
-    images also decide whether int8 is good enough to be written at all.
+    are found anew on the int8 model's logits of the held-out images, so that its promises are worth as much, and the
+    rates of none of these are measured anew. These images also decide whether int8 is good enough to be written at all.
 
     Args:
         model: What was fitted.
@@ -114,8 +115,9 @@ def export_int8(
             wanted,
             pilot,
             Evidence.of(logits, probabilities, held.labels),
-            open_set=model.rule.open_set,
+            open_set=None if model.rule.open_set is None else measured_again(model.rule.open_set, part),
             temperature=temperature_of(model.calibrator),
+            unseen=model.unseen,
             total=len(model.predicted),
         )
         return steps, rule, [promise.sentence for promise in promises]
@@ -140,6 +142,19 @@ def export_int8(
             range_images=images_of(crossed, data),
             progress=progress,
         )
+
+
+def measured_again(rule: OpenSetRule, held: Predicted) -> OpenSetRule:
+    """The same threshold of none of these, with its rates on these logits of held-out images."""
+    rejected = int((~rule.accepts(held.logits)).sum())
+    rates = left_out_rates(held, rule.threshold)
+    return replace(
+        rule,
+        false_rejects=(rejected / len(held), *share_interval(rejected, len(held))),
+        false_accepts=class_rate_interval(rates) if len(rates) > 1 else None,
+        images=len(held),
+        classes=len(rates),
+    )
 
 
 def images_of(predicted: Predicted, data: LabelledImages) -> list[Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
 from calprompt.predictor import Predictor
-from calprompt.promises import DecisionRule, Promise, TrackRecord
+from calprompt.promises import DecisionRule, Promise, TrackRecord, Unseen
 from calprompt.promises.track_record import HELD_OUT
 from calprompt.runs.config import RunConfig
 from calprompt.runs.preparation import create_tuner, run_backbone
@@ -118,6 +118,7 @@ class FittedModel:
         folds: Of the cross-fitting.
         predicted: All images, predicted by prompts that did not learn from them.
         notes: What else the user should know.
+        unseen: What the images held out for promises do not speak for.
         data: Name of the data.
         skipped: Images left out, and why.
         seconds: How long it took.
@@ -142,6 +143,7 @@ class FittedModel:
     folds: int
     predicted: Predicted
     notes: tuple[str, ...] = ()
+    unseen: Unseen = Unseen()
     data: str = ""
     skipped: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0

@@ -51,8 +51,8 @@ from calprompt.text import bullets, plural, shorten, slug
 
 FITS = "fits"
 REQUESTS = (
-    *("target_error", "coverage", "per_class", "level", "none_of_these", "shots", "held_out", "folds", "group_by"),
-    *("classes", "root", "skip_bad"),
+    *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out", "folds"),
+    *("group_by", "classes", "root", "skip_bad"),
 )
 
 
@@ -96,6 +96,7 @@ def fit_model(
         most_tuned=settings.shots,
         held_out=settings.held_out,
         groups=join_groups(digests, settings.groups_of(names), groups),
+        contents=digests,
         seed=settings.seed,
     )
     if announce is not None:
@@ -275,6 +276,7 @@ def _finish(
         open_set=open_set,
         temperature=temperature_of(calibrator),
         refusals=division.refusals,
+        unseen=division.unseen,
         total=len(data.train),
     )
     names = [str(label) for label in data.labels]
@@ -302,6 +304,7 @@ def _finish(
         folds=division.n_folds,
         predicted=predicted,
         notes=tuple(notes),
+        unseen=division.unseen,
         data=data.name,
         skipped=skipped,
         logit_scale=scale,

@@ -35,7 +35,7 @@ from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Pre
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import file_digest, read_json, write_bytes, write_json
-from calprompt.promises import DecisionRule, Promise
+from calprompt.promises import DecisionRule, Promise, Unseen
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, require, sealed
@@ -196,13 +196,14 @@ def read_model(
         calibrator=calibrator,
         calibrator_spec=spec,
         rule=DecisionRule.from_dict(record["rule"]),
-        promises=tuple(Promise(**each) for each in record["promises"]),
+        promises=tuple(Promise.from_dict(each) for each in record["promises"]),
         checks=tuple(_check(each) for each in record["checks"]),
         counts=tuple((int(tuned), int(promised)) for tuned, promised in record["counts"]),
         totals=tuple(record["totals"]),
         folds=record["folds"],
         predicted=_read_predictions(folder / PREDICTIONS),
         notes=tuple(record["notes"]),
+        unseen=_unseen(record),
         data=record["data"],
         skipped=record["skipped"],
         seconds=record["seconds"],
@@ -231,6 +232,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "totals": list(model.totals),
         "folds": model.folds,
         "notes": list(model.notes),
+        "unseen": model.unseen.to_dict(),
         "data": model.data,
         "skipped": model.skipped,
         "seconds": model.seconds,
@@ -288,6 +290,15 @@ def _read_predictions(path: Path) -> Predicted:
         tensors["zero_shot_logits"].numpy(),
         tensors["fold"].numpy(),
     )
+
+
+def _unseen(record: dict[str, Any]) -> Unseen:
+    """What was not held out; from the counts of images, in models that were saved before it was written down."""
+    if "unseen" in record:
+        return Unseen.from_dict(record["unseen"])
+    rows = list(zip(record["classes"]["labels"], record["counts"], record["totals"], strict=True))
+    missing = [(str(label), total) for label, (_, held), total in rows if not held]
+    return Unseen(tuple(label for label, _ in missing), sum(total for _, total in missing) / sum(record["totals"]))
 
 
 def _check(values: dict[str, Any]) -> Check:

@@ -31,6 +31,7 @@ class FitSettings:
         coverage: How often the true class is in the prediction set, which is promised; 0: no prediction sets.
         per_class: Promise the coverage for each class by itself too.
         level: How sure the promise on errors is.
+        coverage_level: How sure the coverage is for this very model, such as 0.95; on average over models if None.
         none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
         shots: Images of a class to tune on at most; the others are held out. All that are not held out if None.
         held_out: Share of each class to hold out for promises; what they need if None.
@@ -66,6 +67,7 @@ class FitSettings:
     coverage: float = 0.9
     per_class: bool = False
     level: float = 0.95
+    coverage_level: float | None = None
     none_of_these: float = 0.05
     shots: int | None = 64
     held_out: float | None = None
@@ -164,4 +166,10 @@ class FitSettings:
 
 def requests_of(values: Mapping[str, Any]) -> Requests:
     """What is to be promised, from settings by name; 0 stands for no promise."""
-    return Requests(values["target_error"] or None, values["coverage"] or None, values["per_class"], values["level"])
+    return Requests(
+        values["target_error"] or None,
+        values["coverage"] or None,
+        values["per_class"],
+        values["level"],
+        values.get("coverage_level"),
+    )

@@ -93,7 +93,7 @@ class Answer:
         runner_up: The second most probable class.
         runner_up_probability: Its probability.
         prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
-        promised: Whether a promise on errors stands behind it.
+        promised: Whether it is an answer behind which a promise on errors stands.
         withdrawn: Why the promises of the model do not hold, if so.
     """
 
@@ -295,7 +295,7 @@ class Model:
     ) -> list[Answer]:
         """The answers for a batch of `stream`; options as `answers` takes them."""
         threshold = self.rule["min_confidence"] if min_confidence is None else min_confidence
-        promised = threshold == self.rule["min_confidence"] and self.rule["target_error"] is not None
+        promised = self.promises_errors(min_confidence)
         names = tuple(map(str, self.labels))
         decisions = decide(batch.logits, batch.probabilities, threshold, self.rule["open_set"])
         set_rule = None if coverage is None else self.set_rule(coverage, per_class)
@@ -315,11 +315,16 @@ class Model:
                     None if second is None else names[second],
                     None if second is None else float(row[second]),
                     members,
-                    promised and self.withdrawn is None,
+                    promised and decision == ANSWER,
                     self.withdrawn,
                 )
             )
         return found
+
+    def promises_errors(self, min_confidence: float | None = None) -> bool:
+        """Whether a promise on errors stands behind what is answered, at a threshold of one's own or the model's."""
+        own = min_confidence is None or min_confidence == self.rule["min_confidence"]
+        return own and self.rule["target_error"] is not None and self.withdrawn is None
 
     def check_options(
         self, *, coverage: float | None = None, per_class: bool = False, min_confidence: float | None = None
@@ -751,16 +756,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = Model(args.model, threads=args.threads)
         model.check_options(**options)
         width = max(map(len, args.images))
-        promised = True
         for batch in model.stream(args.images, skip_unreadable=True):
             for answer in model.batch_answers(batch, **options):
-                promised = answer.promised
                 print(json.dumps(asdict(answer)) if args.json else text_line(answer, width))
             for name, reason in batch.unreadable.items():
                 failed = True
                 print(f"error: {printable(name)} ({reason})", file=sys.stderr)
         if not args.json:
-            for note in notes(model, promised):
+            for note in notes(model, model.promises_errors(args.min_confidence)):
                 print(printable(note))
     except ModelError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)

@@ -164,10 +164,10 @@ class MarkBook:
     def _why_not(self, receipt: Receipt) -> str | None:
         if self.watch is None:
             return UNWATCHED
-        if receipt.model != self.fingerprint or not receipt.promised:
-            return "no promise stood behind this answer: its classes or its threshold were not the model's own"
         if receipt.decision != ANSWER:
             return "only answers are watched, and the model did not answer here"
+        if receipt.model != self.fingerprint or not receipt.promised:
+            return "no promise stood behind this answer: its classes or its threshold were not the model's own"
         if receipt.image in self._images:
             return "this image was marked already, and an image counts once"
         return None

@@ -52,7 +52,7 @@ class AnswerModel(BaseModel):
     probabilities: list[ClassProbability] = Field(description="The most probable classes, falling.")
     prediction_set: list[str] | None
     coverage: float | None
-    promised: bool = Field(description="Whether the promise on errors stands behind this answer.")
+    promised: bool = Field(description="Whether it is an answer behind which the promise on errors stands.")
     withdrawn: str | None
     meaning: MeaningModel | None
     image: ImageFacts
@@ -81,6 +81,9 @@ class PromiseModel(BaseModel):
     status: Literal["made", "refused", "withdrawn"]
     detail: str
     sentence: str
+    excluded: list[str] = Field([], description="Classes of which no image was held out; the sentence names them too.")
+    excluded_share: float = Field(0.0, description="Their share of the images.")
+    whole: bool = Field(True, description="Whether it covers their images, even if all of them are wrong.")
 
 
 class CoverageModel(BaseModel):
