@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import samples
 from calprompt import CalpromptError, SettingError
+from calprompt.classifier.calibration import left_out_rates
 from calprompt.classifier.fitted_model import PROMISED
 from calprompt.cli import main
 from calprompt.export import OnnxPredictor, graphs
@@ -35,6 +37,7 @@ def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.Captur
     assert [(one.decision, one.class_name, one.promised) for one in ours] == [
         (one.decision, one.class_name, one.promised) for one in theirs
     ]
+    assert not any(one.promised for one in theirs if one.decision != "answer")
     assert [set(one.prediction_set or ()) for one in ours] == [set(one.prediction_set or ()) for one in theirs]
     assert list(exported.promises) == [promise.sentence for promise in model.promises_]
     assert "## Promises and their limits" in (out / "card.md").read_text()
@@ -71,8 +74,15 @@ def test_int8_makes_its_promises_again(tmp_path: Path) -> None:
     logits = np.concatenate(
         [batch.logits for batch in small.stream([samples.pictures() / name for name in held.names])]
     )
-    expected = fit_sets(logits, held.labels, 0.9, temperature=small.rule.sets[0].temperature)
+    expected = fit_sets(logits, held.labels, 0.9, temperature=small.rule.sets[0].temperature, by_class=True)
     assert small.rule.sets[0].quantiles == pytest.approx(expected.quantiles, abs=samples.rounding(1.0, 100))
+    open_set = small.rule.open_set
+    assert open_set is not None
+    assert open_set.false_rejects[0] == pytest.approx(1 - open_set.accepts(logits).mean()), "measured on the int8 model"
+    others = replace(held, logits=logits.astype(np.float32))
+    assert open_set.false_accepts is not None
+    assert open_set.false_accepts[0] == pytest.approx(np.mean(left_out_rates(others, open_set.threshold)), abs=0.05)
+    assert open_set.images == len(held)
 
 
 @pytest.mark.usefixtures("one_tower")

@@ -199,6 +199,23 @@ def test_one_image_a_class_makes_no_promise(tmp_path: Path) -> None:
     assert set(only) == set(samples.NAMES[:4]), "a set without a promise is all classes"
 
 
+def test_classes_never_held_out_are_named_wherever_promises_are(tmp_path: Path) -> None:
+    folder = samples.picture_folder(tmp_path / "tail", samples.NAMES[:3], each=12)
+    samples.picture(folder / "yak" / "0.png", seed=900)
+    model = classifier(tuner="zero-shot", coverage=0.7, target_error=0).fit(folder, resources=SHARED)
+    (promise,) = model.promises_
+    words = "the images of yak (2.7 % of the images), of which none could be held out, count as wrong"
+    assert promise.excluded == ("yak",)
+    assert words in promise.sentence
+    assert any(words in line for line in model.summary())
+    place = model.save(tmp_path / "model")
+    assert words in (place / "README.md").read_text(encoding="utf-8")
+    again = Classifier.load(place)
+    assert again.promises_ == model.promises_
+    assert again.model_.unseen == model.model_.unseen
+    assert again.model_.unseen.share == pytest.approx(1 / 37)
+
+
 def test_added_classes_withdraw_promises_everywhere() -> None:
     model = fitted()
     more = model.with_classes(["yak", "zebu"])

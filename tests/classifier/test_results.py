@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,18 +17,20 @@ PAGE = (ROOT / "docs" / "classifier.md").read_text(encoding="utf-8")
 
 
 @cache
-def experiment() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("classifier_experiment", ROOT / "experiments" / "classifier.py")
+def experiment(name: str = "classifier") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_experiment", ROOT / "experiments" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize("name", ["compare", "promises", "none of these"])
-def test_the_page_has_the_tables(name: str) -> None:
-    assert experiment().tables()[name] in PAGE, "python experiments/classifier.py tables prints them"
+@pytest.mark.parametrize("file", ["classifier", "promised_folders"])
+def test_the_page_has_the_tables(file: str) -> None:
+    for table in experiment(file).tables().values():
+        assert table in PAGE, f"python experiments/{file}.py tables prints them"
 
 
 def test_the_promises_were_kept() -> None:
@@ -40,6 +43,44 @@ def test_the_promises_were_kept() -> None:
         assert float(row["threshold_broken"]) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials), row
         if row["kind"] == "in all":
             assert float(row["all_classes"]) == 1, "4 and 16 images are too few for 95 %"
+
+
+def kept(row: dict[str, str], least: int) -> None:
+    """Promises of a row were kept, or not made."""
+    fits = int(row["fits"])
+    allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / fits)
+    assert fits >= least
+    if int(row["sets_made"]):
+        assert float(row["coverage"]) >= 0.9 - 3 * float(row["coverage_error"]), row
+    assert int(row["error_broken"]) / fits <= allowed, row
+    assert int(row["sure_made"]) - int(row["sure_kept"]) <= allowed * fits, row
+
+
+def test_promises_were_kept_on_folders_of_all_kinds() -> None:
+    module = experiment("promised_folders")
+    rows = module.read("promised_folders.csv")
+    assert {row["folder"] for row in rows} == {folder.name for folder in module.FOLDERS}
+    for row in rows:
+        kept(row, 2000)
+    fits = module.read("promised_fits.csv")
+    assert {row["folder"] for row in fits} == set(module.DATASETS)
+    for row in fits:
+        kept(row, 50)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "20 hard classes of 4, 20 easy ones of 5",
+        "100 single, easy; 100 in 10 groups, hard",
+        "100 single, easy; 240 in 80 groups, hard",
+        "one class of 60, 30 of 2 that it cannot tell",
+    ],
+)
+def test_promises_are_kept_on_folders_drawn_here(name: str) -> None:
+    module = experiment("promised_folders")
+    (folder,) = (each for each in module.FOLDERS if each.name == name)
+    kept({key: str(value) for key, value in module.simulate(folder, 100, world=5000).items()}, 100)
 
 
 def test_the_interval_of_none_of_these_covers_classes_never_used() -> None:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import beta
 
 from calprompt.errors import SettingError, UnknownNameError
 from calprompt.promises import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
-from calprompt.promises.conformal import class_scores, softmax
+from calprompt.promises.conformal import class_scores, rank_needed, softmax
 
 shares = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
 logit_arrays = arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(2, 6)), elements=st.floats(-8, 8, width=32))
@@ -37,6 +38,35 @@ def test_the_promise_holds_with_few_images(n: int, coverage: float) -> None:
     exact = min(1.0, math.ceil((n + 1) * Fraction(str(coverage))) / (n + 1))
     assert exact >= coverage
     assert covered == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / trials) + 1e-12)
+
+
+def test_images_drawn_class_by_class_are_covered_too() -> None:
+    """All scores of the first class are below all of the second: then the coverage is known exactly."""
+
+    def covered(k: int, first: int, n: int) -> float:
+        if k > n:
+            return 1.0
+        if k <= first:
+            return k / (first + 1) * first / n
+        return (first + (n - first) * (k - first) / (n - first + 1)) / n
+
+    for coverage in (0.5, 0.8, 0.9, 0.95):
+        least = [
+            min(covered(rank_needed(n, coverage, by_class=True), first, n) for first in range(1, n))
+            for n in range(2, 120)
+        ]
+        assert min(least) >= coverage
+    assert covered(rank_needed(19, 0.9), 18, 19) < 0.9, "which the usual rank does not do"
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(29, 0.9), (60, 0.9), (200, 0.9), (100, 0.95), (40, 0.5)])
+def test_sets_for_this_draw_hold_with_the_stated_probability(n: int, coverage: float) -> None:
+    """The coverage of the k-th smallest of n scores has the distribution Beta(k, n + 1 − k)."""
+    k = rank_needed(n, coverage, level=0.95)
+    assert k <= n
+    assert beta(k, n + 1 - k).cdf(coverage) <= 0.05 + 1e-12
+    assert beta(k - 1, n + 2 - k).cdf(coverage) > 0.05, "and no smaller rank does"
+    assert rank_needed(28, 0.9, level=0.95) > 28, "28 images are too few"
 
 
 def test_sets_are_all_classes_if_there_are_too_few_images() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -14,7 +15,9 @@ from calprompt.promises import (
     DecisionRule,
     Evidence,
     OpenSetRule,
+    Promise,
     Requests,
+    Unseen,
     class_rate_interval,
     make_answers,
     make_promises,
@@ -36,7 +39,7 @@ def images(n: int, seed: int, strength: float = 2.5, classes: int = 5) -> Eviden
 def test_the_promise_on_errors_is_kept(open_set: bool) -> None:
     """In at most 5 % of draws is the error among answered images above the target."""
     rule = OpenSetRule("max_logit", 1.0, 1.5, (0.05, 0, 1), None) if open_set else None
-    world = images(50_000, seed=1)
+    world = images(20_000, seed=1)
     requests = Requests(0.1, None)
     broken = made = 0
     trials = 600
@@ -70,6 +73,61 @@ def test_a_promise_that_fails_says_what_would_help() -> None:
     assert hopeless.needed is None
 
 
+def test_what_is_never_held_out_is_counted_and_named() -> None:
+    requests = Requests(0.2, 0.9)
+    few, many = Unseen(("emu", "yak"), 0.02), Unseen(("emu", "yak"), 0.5)
+    error, sets = make_promises(requests, images(100, 1), images(200, 2), unseen=few)[1]
+    for promise in (error, sets):
+        assert promise.status == "made"
+        assert promise.whole
+        assert promise.excluded == ("emu", "yak")
+        assert "the images of emu, yak (2 % of the images), of which none could be held out, count" in promise.sentence
+    assert "count as wrong, like 5 more held-out images" in error.sentence
+    error, sets = make_promises(requests, images(100, 1), images(200, 2), unseen=many)[1]
+    assert error.status == "refused"
+    assert "emu, yak (50 % of the images)" in error.sentence
+    assert sets.status == "made"
+    assert not sets.whole
+    assert sets.text.endswith("90 % of the time, for images of the other classes than emu, yak")
+    assert "nothing is promised for images of emu, yak (50 % of the images)" in sets.sentence
+    assert Promise.from_dict(json.loads(json.dumps(sets.to_dict()))) == sets
+
+
+def test_a_promise_holds_even_if_every_unseen_image_is_wrong() -> None:
+    """Five per cent of the images are of a class that is always wrong, and never held out."""
+    unseen, requests, trials = Unseen(("emu",), 0.05), Requests(0.2, 0.9), 300
+    world = images(4_000, seed=1)
+    covered, broken = [], 0
+    for trial in range(trials):
+        rule, (error, _) = make_promises(requests, images(80, 30_000 + trial), images(100, trial), unseen=unseen)
+        inside = rule.sets[0].sets(world.logits)[np.arange(len(world)), world.labels]
+        covered.append(0.95 * inside.mean())
+        if error.status == "made":
+            answered = rule.answered(world.logits, world.probabilities)
+            right = 0.95 * (world.correct & answered).mean()
+            broken += 1 - right / (0.95 * answered.mean() + 0.05) > 0.2
+    assert np.mean(covered) >= 0.9 - 3 * np.std(covered) / math.sqrt(trials)
+    assert broken / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_sets_for_this_very_model() -> None:
+    requests = Requests(coverage=0.9, coverage_level=0.95)
+    rule, (promise,) = make_promises(requests, images(60, 1), images(60, 2))
+    assert promise.sentence.startswith(
+        "Promised: the set of this very model contains the truth at least 90 % of the time (95 % sure; from 60"
+    )
+    assert rule.sets[0].level == 0.95
+    assert DecisionRule.from_dict(rule.to_dict()) == rule
+    (refused,) = make_promises(requests, images(60, 1), images(28, 2))[1]
+    assert refused.status == "refused"
+    world = images(4_000, seed=1)
+    kept = []
+    for trial in range(300):
+        rule, _ = make_promises(requests, images(60, 30_000 + trial), images(60, trial))
+        kept.append(rule.sets[0].sets(world.logits)[np.arange(len(world)), world.labels].mean() >= 0.9)
+    assert np.mean(kept) >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 300)
+
+
 def test_nothing_held_out_promises_nothing() -> None:
     empty = images(0, 0)
     rule, promises = make_promises(Requests(0.1, 0.9), images(60, 1), empty)
@@ -83,7 +141,7 @@ def test_withdrawing_is_visible_in_every_answer() -> None:
     assert promises[0].status == "made"
     names = list("abcde")
     answers = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule, set_rule=rule.sets[0])
-    assert all(answer.promised == (answer.decision == "answer") for answer in answers), "of no answer nothing is promised"
+    assert all(answer.promised == (answer.decision == "answer") for answer in answers), "of nothing else"
     assert {answer.decision for answer in answers} == {"answer", "unsure"}
     assert all(answer.prediction_set[0] == answer.class_name for answer in answers if answer.prediction_set)
     after = make_answers(["x"] * 200, known.logits, known.probabilities, names, rule.without_promises("other classes"))

@@ -185,27 +185,34 @@ def check(
     )
 
 
-def outcomes(rule: DecisionRule, promises: Sequence[Promise], images: Evidence) -> dict[str, Any]:
+def outcomes(
+    rule: DecisionRule, promises: Sequence[Promise], images: Evidence, class_names: Sequence[str]
+) -> dict[str, Any]:
     """What a rule does with labelled images that it was not made on.
 
     Args:
         rule: Decides what is answered, and makes prediction sets.
         promises: What goes with it.
         images: Logits, calibrated probabilities and labels.
+        class_names: Of the labels; sets that are promised for some classes are held against images of these.
     """
-    made = {promise.kind for promise in promises if promise.status == MADE}
+    made = {promise.kind: promise for promise in promises if promise.status == MADE}
     decisions = rule.decide(images.logits, images.probabilities)
     answered = np.array([decision == ANSWER for decision in decisions])
     sets = {}
     for each in rule.sets:
         inside = each.sets(images.logits)
-        covered = int(inside[np.arange(len(images)), images.labels].sum())
+        promise = made.get(SETS_PER_CLASS if each.per_class else SETS)
+        excluded = promise.excluded if promise is not None and not promise.whole else ()
+        about = np.array([class_names[label] not in excluded for label in images.labels])
+        covered = int(inside[np.arange(len(images)), images.labels][about].sum())
         name = f"{each.coverage}{' per class' if each.per_class else ''}"
         sets[name] = {
             "covered": covered,
-            "images": len(images),
+            "images": int(about.sum()),
             "mean_size": float(inside.sum(axis=1).mean()),
-            "promised": each.coverage if (SETS_PER_CLASS if each.per_class else SETS) in made else None,
+            "promised": None if promise is None else each.coverage,
+            "excluded": list(excluded),
         }
     return {
         **{decision: decisions.count(decision) for decision in DECISIONS},

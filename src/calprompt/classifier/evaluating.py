@@ -48,7 +48,7 @@ def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: P
     known = [totals.get(name, 0) for name in names]
     majority = int(np.argmax(known if any(known) else np.bincount(labels, minlength=len(names))))
     found = check(data.name, evidence, names, majority=majority, zero_shot_logits=zero_shot)
-    return replace(found, outcomes=outcomes(classifier.rule_, classifier.promises_, evidence))
+    return replace(found, outcomes=outcomes(classifier.rule_, classifier.promises_, evidence, names))
 
 
 def images_to_measure(

@@ -143,7 +143,7 @@ class FittedModel:
     folds: int
     predicted: Predicted
     notes: tuple[str, ...] = ()
-    unseen: Unseen = Unseen()
+    unseen: Unseen = field(default_factory=Unseen)
     data: str = ""
     skipped: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0

@@ -51,8 +51,8 @@ from calprompt.text import bullets, plural, shorten, slug
 
 FITS = "fits"
 REQUESTS = (
-    *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out", "folds"),
-    *("group_by", "classes", "root", "skip_bad"),
+    *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
+    *("folds", "group_by", "classes", "root", "skip_bad"),
 )
 
 

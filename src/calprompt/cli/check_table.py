@@ -58,12 +58,15 @@ def outcome_sentences(check: Check) -> list[str]:
     if target is not None and answered:
         lines.append(_verdict(wrong, answered, target))
     for name, each in found["sets"].items():
+        if not each["images"]:
+            continue
         share = percent(round(each["covered"] / each["images"], 3))
+        about = f"the {each['images']} images of other classes than {shorten(each['excluded'])}"
         which = " per class" if name.endswith("per class") else ""
         promised = "nothing was promised" if each["promised"] is None else f"promised: {percent(each['promised'])}"
         lines.append(
-            f"The set{which} contains the truth for {share} of them ({promised}), with {each['mean_size']:.1f} "
-            "classes on average."
+            f"The set{which} contains the truth for {share} of {about if each['excluded'] else 'them'} ({promised}), "
+            f"with {each['mean_size']:.1f} classes on average."
         )
     return lines
 

@@ -11,12 +11,15 @@ large enough, and the set is all classes. Taking the largest score instead, as i
 
 Images that are drawn class by class, in the proportions of the classes, are independent but not alike, and the k above
 may be too small by one. With k = ⌈n · coverage⌉ + 1 the promise holds for them too. Let G_i be the distribution of the
-i-th score, F = (G_1 + … + G_n) / n that of the next image, S the k-th smallest score, and a_i ≤ b_i the values of G_i at
-the (k−1)-th and the k-th smallest of the other scores. Then
+i-th score, F = (G_1 + … + G_n) / n that of the next image, S the k-th smallest score, and a_i ≤ b_i the values of G_i
+at the (k−1)-th and the k-th smallest of the other scores. Then
 
     k − n·E F(S) = Σ_i (P(s_i ≤ S) − E G_i(S)) = Σ_i E (b_i² − a_i²) / 2 ≤ Σ_i E (b_i − a_i) = 1
 
-because b_i − a_i is the probability that the i-th score is the k-th smallest, which exactly one of them is.
+because b_i − a_i is the probability that the i-th score is the k-th smallest, which exactly one of them is. Where the
+number of a class is rounded up or down at random (`shares`), the same holds with the probability p_i of being drawn: a
+class that is not drawn makes room for one other image at most, so S stays between the two neighbours, and each term is
+at most p_i E (b_i − a_i).
 
 That is an average over draws of held-out images. For one draw, F(S) < coverage means that at least k of n scores lie
 below the quantile of F: with a probability of at most P(Bin(n, coverage) ≥ k), also for images drawn class by class if

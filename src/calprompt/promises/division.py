@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from calprompt.errors import SettingError
@@ -54,7 +54,7 @@ class Division:
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     n_groups: int = 0
-    unseen: Unseen = Unseen()
+    unseen: Unseen = field(default_factory=Unseen)
 
     @property
     def n_folds(self) -> int:

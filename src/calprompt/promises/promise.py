@@ -197,10 +197,10 @@ def _error_promise(
         detail = f"{_why_not(found, counted, needed)}{_whole_words(unseen, counted)}"
         return None, Promise(ERROR, text, REFUSED, detail, len(held_out), needed)
     detail = (
-        f"{percent(requests.level)} sure: of models that err more often, at most {percent(1 - requests.level)} would pass "
-        f"this test; it answers from a confidence of {percent(found.threshold)} up, which is "
-        f"{found.accepted - counted} of {plural(len(held_out), 'held-out image')}, {found.wrong - counted} of them wrong"
-        f"{_whole_words(unseen, counted)}"
+        f"{percent(requests.level)} sure: of models that err more often, at most {percent(1 - requests.level)} would "
+        f"pass this test; it answers from a confidence of {percent(found.threshold)} up, which is "
+        f"{found.accepted - counted} of {plural(len(held_out), 'held-out image')}, {found.wrong - counted} of them "
+        f"wrong{_whole_words(unseen, counted)}"
     )
     promise = Promise(ERROR, text, MADE, detail, len(held_out))
     return found.threshold, replace(promise, excluded=unseen.classes, excluded_share=unseen.share)

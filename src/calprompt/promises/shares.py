@@ -5,14 +5,16 @@
     held-out images   one image of each held-out group, and n · share of class c: rounded at random, to the number below
                       or above, so that every class has its share on average
 
-A group of m images stands for m images. So of two groups of a class, the one with twice as many images is held out twice
-as often: each may be held out with probability m / limit, where the limit is the largest size (`size_limits`). A few
-groups that are far larger than the others would leave hardly any; if the images beyond a smaller limit are a tenth or
-less of what may be wrong, the smaller limit is taken, and they count as wrong, like classes of which none is held out.
+A group of m images stands for m images. So of two groups of a class, the one with twice as many images is held out
+twice as often: each may be held out with probability m / limit, where the limit is the largest size (`size_limits`).
+A few groups that are far larger than the others would leave hardly any; if the images beyond a smaller limit are a
+tenth or less of what may be wrong, the smaller limit is taken, and they count as wrong, like classes of which none is
+held out.
 
-The random rounding is pivotal sampling (Deville and Tillé, 1998). Given that a class is rounded up, another one is not,
-and what is counted varies less than if each image were drawn by itself (Brändén and Jonasson, 2012): the bounds of
-`conformal` hold for it.
+The random rounding is pivotal sampling (Deville and Tillé, 1998), which is strongly Rayleigh (Brändén and Jonasson,
+2012): a class that is not drawn makes room for one other image at most, and how many of the images have some property
+is distributed as a sum of independent indicators. So the bounds of `conformal` hold. The test of the promise on errors
+is exact for images that are drawn each by itself; drawn in proportion, the counts that it looks at vary less.
 """
 
 from __future__ import annotations
