@@ -234,9 +234,9 @@ def fit(repetitions: int, table: Any) -> None:
             pool = list(images_of(dataset.train, counts, Path(place))) + list(
                 images_of(dataset.test, counts, Path(place))
             )
-            tally = Tally()
+            tally, features = Tally(), dict[str, Any]()
             for seed in range(repetitions):
-                count_fit(tally, resources, pool, counts, classes, dataset.template, seed)
+                count_fit(tally, resources, pool, counts, classes, dataset.template, features, seed)
         table.add(folder=name, **tally.row())
 
 
@@ -269,10 +269,14 @@ def count_fit(
     counts: list[tuple[int, int]],
     classes: list[str],
     template: str | None,
+    features: dict[str, Any],
     seed: int,
 ) -> None:
     """Fit on a draw of the images, and hold the promises against the rest."""
+    import torch
+
     import calprompt
+    from calprompt.classifier.calibration import temperature_of
 
     rng = np.random.default_rng(seed)
     chosen, rest = [], []
@@ -289,12 +293,11 @@ def count_fit(
     test = [(number, label) for label, own in enumerate(rest) for number in own[: per_class[label]]]
     files = [str(rng.choice(pool[number][1])) for number, _ in test]
     place = [list(model.classes_).index(name) for name in classes]
-    batches = [batch for _, batch in model.stream(files)]
-    evidence = Evidence.of(
-        np.concatenate([batch.logits.numpy() for batch in batches]),
-        np.concatenate([batch.probabilities for batch in batches]),
-        [place[label] for _, label in test],
-    )
+    new = [path for path in dict.fromkeys(files) if path not in features]
+    features.update(zip(new, (row for _, batch in model.stream(new) for row in batch.features), strict=True))
+    logits = model.predictor_.logits(None, torch.stack([features[path] for path in files])).double().numpy()
+    probabilities = softmax(logits / temperature_of(model.model_.calibrator))
+    evidence = Evidence.of(logits, probabilities, [place[label] for _, label in test])
     tally.count(model.rule_, model.promises_, Truth(evidence), [str(each) for each in model.classes_])
 
 

@@ -114,7 +114,7 @@ def test_sets_for_this_very_model() -> None:
     requests = Requests(coverage=0.9, coverage_level=0.95)
     rule, (promise,) = make_promises(requests, images(60, 1), images(60, 2))
     assert promise.sentence.startswith(
-        "Promised: the set of this very model contains the truth at least 90 % of the time (95 % sure; from 60"
+        "Promised: the set contains the truth at least 90 % of the time for this very model (95 % sure; from 60"
     )
     assert rule.sets[0].level == 0.95
     assert DecisionRule.from_dict(rule.to_dict()) == rule

@@ -37,5 +37,7 @@ def main_label(labels: Sequence[int]) -> int:
     >>> main_label([3, 1, 1, 3])
     1
     """
+    if len(labels) == 1:
+        return labels[0]
     counts = Counter(labels)
     return max(sorted(counts), key=counts.__getitem__)

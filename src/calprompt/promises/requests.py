@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from calprompt.errors import SettingError
@@ -70,6 +71,7 @@ class Requests:
         rank = rank_needed(images + wrong, self.coverage, level=self.coverage_level, by_class=kind == SETS)
         return rank <= images
 
+    @lru_cache  # noqa: B019, a few small settings
     def fewest(self, kind: str, unseen: float = 0.0) -> int | None:
         """The smallest number of held-out images with which a promise is possible; None if no number is.
 
@@ -98,14 +100,14 @@ class Requests:
         >>> Requests(target_error=0.05).words("error"), Requests(coverage=0.9).words("sets")
         ('at most 5 % of its answers are wrong', 'the set contains the truth 90 % of the time')
         >>> Requests(coverage=0.9, coverage_level=0.95).words("sets")
-        'the set of this very model contains the truth at least 90 % of the time'
+        'the set contains the truth at least 90 % of the time for this very model'
         """
         if kind == ERROR:
             return f"at most {percent(self.target_error or 0)} of its answers are wrong"
         share = percent(self.coverage or 0)
         sets = f"the set contains the truth {share} of the time"
         if self.coverage_level is not None:
-            sets = f"the set of this very model contains the truth at least {share} of the time"
+            sets = f"the set contains the truth at least {share} of the time for this very model"
         return f"{sets}, for each class by itself" if kind == SETS_PER_CLASS else sets
 
 

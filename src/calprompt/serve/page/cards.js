@@ -186,8 +186,9 @@ function barTable(rows, answer, context) {
 
 function setLine(answer, context) {
   const { prediction_set: set, coverage } = answer;
-  const made = context.setsPromised;
-  const words = made ? percent(coverage) : "no promise";
+  const promise = context.setsPromise;
+  const partly = promise && /other classes than/.test(promise.text) ? ", not for all classes" : "";
+  const words = promise ? `${percent(coverage)}${partly}` : "no promise";
   return make(
     "p.set",
     {},

@@ -290,8 +290,8 @@ class Page {
       threshold,
       promised,
       limit: threshold ?? model.min_confidence ?? 0,
-      setsPromised:
-        sets !== null && model.promises.some((each) => each.status === "made" && isOnSets(each, sets.per_class)),
+      setsPromise:
+        sets && model.promises.find((each) => each.status === "made" && isOnSets(each, sets.per_class)),
       fitted: new Set(model.fitted_classes),
       alone: this.gallery.alone,
     };
