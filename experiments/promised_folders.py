@@ -197,17 +197,15 @@ def simulate(folder: Folder, repetitions: int, world: int = WORLD) -> dict[str, 
     sure = Requests(coverage=REQUESTS.coverage, coverage_level=1 - ALLOWED)
     for seed in range(repetitions):
         logits = folder.draw(labels, groups, sizes, rng)
-        for requests in (REQUESTS, sure):
-            found = divide(labels.tolist(), names, requests, groups=groups.tolist(), most_tuned=64, seed=seed)
-            pilot, held = (
-                Evidence.of(logits[rows], softmax(logits[rows]), labels[rows])
-                for rows in (list(found.tune), np.array(found.promise, dtype=np.int64))
-            )
-            rule, made = make_promises(requests, pilot, held, refusals=found.refusals, unseen=found.unseen)
-            if requests is sure:
-                tally.count_sure(rule, made[0], truth, names)
-            else:
-                tally.count(rule, made, truth, names)
+        found = divide(labels.tolist(), names, REQUESTS, groups=groups.tolist(), most_tuned=64, seed=seed)
+        pilot, held = (
+            Evidence.of(logits[rows], softmax(logits[rows]), labels[rows])
+            for rows in (list(found.tune), np.array(found.promise, dtype=np.int64))
+        )
+        rule, made = make_promises(REQUESTS, pilot, held, refusals=found.refusals, unseen=found.unseen)
+        tally.count(rule, made, truth, names)
+        rule, made = make_promises(sure, pilot, held, unseen=found.unseen)
+        tally.count_sure(rule, made[0], truth, names)
     return tally.row()
 
 

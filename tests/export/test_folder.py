@@ -166,7 +166,9 @@ def test_withdrawn_promises_are_in_every_answer(tmp_path: Path) -> None:
 def test_no_promise_stands_behind_a_threshold_by_hand() -> None:
     ours = OnnxPredictor(folder())
     own = ours.rule.min_confidence
-    assert all(answer.promised for answer in ours.answers(pictures(3), min_confidence=own))
+    assert all(
+        answer.promised == (answer.decision == "answer") for answer in ours.answers(pictures(3), min_confidence=own)
+    )
     answers = ours.answers(pictures(3), min_confidence=1.0)
     assert not any(answer.promised for answer in answers)
     assert "answer" not in {answer.decision for answer in answers}

@@ -76,7 +76,7 @@ def test_alone_it_gives_the_probabilities_of_the_predictor(name: str, files: lis
         assert abs(answer["probability"] - row.max()) < 1e-4
         assert answer["class_name"] == answer["label"] == f"label {row.argmax()}"
         assert answer["class_name"] in answer["prediction_set"]
-        assert answer["promised"] is True
+        assert answer["promised"] is (answer["decision"] == "answer")
         assert answer["withdrawn"] is None
     assert [answer["decision"] for answer in answers] == [answer.decision for answer in loaded(name).answers(files)]
 
