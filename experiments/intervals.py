@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from calprompt.metrics import Predictions, reliability_table
-from calprompt.metrics.debiased import debiased_error, debiased_errors
+from calprompt.metrics import Predictions, debiased_error, debiased_errors, reliability_table
 from calprompt.promises import TrackRecord
 from calprompt.report.comparison import compare
 

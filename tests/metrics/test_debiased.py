@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from calprompt.metrics import equal_mass_table, equal_width_table, evaluate, predictions
-from calprompt.metrics.debiased import debiased_error, debiased_errors
+from calprompt.metrics import (
+    debiased_error,
+    debiased_errors,
+    equal_mass_table,
+    equal_width_table,
+    evaluate,
+    predictions,
+)
 from calprompt.metrics.inputs import Floats
 
 

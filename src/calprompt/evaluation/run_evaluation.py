@@ -23,8 +23,7 @@ from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredModel, stored_mo
 from calprompt.evaluation.selection import Selection, select
 from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
 from calprompt.files import canonical_json
-from calprompt.metrics import conventions, evaluate, predictions
-from calprompt.metrics.debiased import debiased_errors
+from calprompt.metrics import conventions, debiased_errors, evaluate, predictions
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
 

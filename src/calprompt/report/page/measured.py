@@ -16,9 +16,8 @@ from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.evaluation.models import StoredModel, stored_models
 from calprompt.evaluation.settings import create_calibrator
-from calprompt.metrics import Predictions, evaluate, metric_info, predictions
+from calprompt.metrics import Predictions, debiased_errors, evaluate, metric_info, predictions
 from calprompt.metrics.binomial import share_interval
-from calprompt.metrics.debiased import debiased_errors
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
 from calprompt.report.page.methods import Method, methods_of, ordered
