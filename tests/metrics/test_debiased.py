@@ -34,8 +34,9 @@ def simulated(confidence: Floats, accuracies: Floats, bins: int, draws: int = 40
 
 
 @pytest.mark.parametrize(("seed", "bias", "bins"), [(0, 0.12, 5), (1, 0.15, 10), (2, 0.2, 10)])
-def test_against_simulation(seed: int, bias: float, bins: int) -> None:
+def test_against_simulation(seed: int, bias: float, bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each end, and at the estimate, a simulation finds the measured error where the definition puts it."""
+    monkeypatch.setattr("calprompt.metrics.debiased.FINE", 300)
     confidence, right = drawn(seed, bias=bias)
     table = equal_width_table(confidence, right, n_bins=bins)
     found, share = debiased_error(table), table.count / table.total
@@ -45,13 +46,13 @@ def test_against_simulation(seed: int, bias: float, bins: int) -> None:
     assert found.measured == pytest.approx(table.expected_gap)
     assert 0 < found.low < found.value < found.measured < found.high
 
-    for end, tail in ((found.low, 0.025), (found.value, 0.5)):
+    for end, tail, within in ((found.low, 0.025, 0.006), (found.value, 0.5, 0.02)):
         kept, rest = np.zeros(bins), end
         for b in sorted(np.flatnonzero(share), key=lambda b: -abs(gap[b]) / error[b]):
             kept[b] = np.sign(gap[b]) * min(rest, abs(gap[b]))
             rest -= abs(kept[b])
         offs = np.divide(kept, share, out=np.zeros(bins), where=share > 0)
-        assert (simulated(confidence, said + offs, bins) >= found.measured).mean() == pytest.approx(tail, abs=0.01)
+        assert (simulated(confidence, said + offs, bins) >= found.measured).mean() == pytest.approx(tail, abs=within)
 
     grid = np.linspace(0, 20, 20_001)  # standard errors by which all bins are off
     room = share * np.maximum(said, 1 - said)
@@ -62,6 +63,17 @@ def test_against_simulation(seed: int, bias: float, bins: int) -> None:
 
     calibrated = simulated(confidence, said, bins)
     assert (calibrated >= found.measured).mean() == pytest.approx(found.p_value, abs=0.005)
+
+
+@pytest.mark.parametrize("n", [50, 300, 2000])
+def test_the_grid_is_fine_enough(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = equal_width_table(*drawn(4, n, 0.1))
+    found = debiased_error(table)
+    monkeypatch.setattr("calprompt.metrics.debiased.FINE", 300)
+    finer, spread = debiased_error(table), 0.4 / np.sqrt(n)  # about a standard error
+    for name in ("value", "low", "high"):
+        assert getattr(found, name) == pytest.approx(getattr(finer, name), abs=0.2 * spread)
+    assert found.p_value == pytest.approx(finer.p_value, abs=0.01)
 
 
 def test_of_one_bin_it_is_the_exact_binomial_test() -> None:
