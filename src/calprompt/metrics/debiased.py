@@ -108,8 +108,10 @@ def _zero(rising: Callable[[float], float], end: float) -> float:
     """Where a function is 0 between 0 and `end`; if nowhere, at the end that is nearer to it."""
     from scipy.optimize import brentq
 
-    if rising(0.0) >= 0 or rising(end) <= 0:
-        return 0.0 if rising(0.0) >= 0 else end
+    if rising(0.0) >= 0:
+        return 0.0
+    if rising(end) <= 0:
+        return end
     return float(brentq(rising, 0.0, end, xtol=CLOSE, rtol=CLOSE))
 
 
