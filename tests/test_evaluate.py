@@ -24,6 +24,7 @@ from calprompt import calibrators, losses
 from calprompt.cli import main
 from calprompt.cli.app import create_parser
 from calprompt.evaluation import EvaluationSettings, evaluate_run, select, tidy_rows
+from calprompt.evaluation.bootstrap import CALIBRATION_ERRORS
 from calprompt.evaluation.selection import Accepted, subset
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics import guaranteed_threshold
@@ -143,11 +144,17 @@ def test_numbers_are_those_of_the_logits_file(folder: Path, capsys: pytest.Captu
                 assert (row["n"], row["run"]) == (90, folder.name)
                 if metric in ("accuracy", "nll", "brier", "confidence_gap"):
                     assert row["low"] < row["value"] < row["high"]
+                elif metric in CALIBRATION_ERRORS:
+                    assert row["low"] is row["high"] is None
                 else:
                     assert row["low"] <= row["high"]
+            for metric in ("ece", "ace"):
+                row = found[model, split, calibrator, f"{metric}_debiased"]
+                assert row["low"] <= row["value"] <= found[model, split, calibrator, metric]["value"] <= row["high"]
+                assert 0 <= found[model, split, calibrator, f"{metric}_p_value"]["value"] <= 1
     novel = [found["tuned", "novel", each, "nll"]["value"] for each in ("temperature", chain)]
     assert novel[0] != novel[1], "dac does something on novel classes"
-    ece = found["tuned", "base", "none", "ece"]
+    ece = found["tuned", "base", "none", "ece_debiased"]
     assert f"{100 * ece['value']:.2f} [{100 * ece['low']:.2f}, {100 * ece['high']:.2f}]" in printed
     gap = found["tuned", "novel", "temperature", "confidence_gap"]
     assert f"{100 * gap['value']:+.2f} [{100 * gap['low']:+.2f}, {100 * gap['high']:+.2f}]" in printed
@@ -319,7 +326,7 @@ def test_conventions_and_bins_reach_the_numbers(folder: Path) -> None:
         expected = metrics.evaluate(
             tensors["novel/logits"], tensors["novel/labels"], from_logits=True, n_bins=7, convention=convention
         )
-        assert {name: each.value for name, each in found.values["novel"].items()} == expected
+        assert {name: found.values["novel"][name].value for name in expected} == expected
 
 
 OWN = """
@@ -513,7 +520,8 @@ def test_the_page_commands_run(
 
 
 def test_the_page_examples_run() -> None:
-    (example,) = blocks("evaluate.md", "python")
     scope: dict[str, Any] = {}
-    exec(compile(example, "docs/evaluate.md", "exec"), scope)
+    for example in blocks("evaluate.md", "python"):
+        exec(compile(example, "docs/evaluate.md", "exec"), scope)
+    assert scope["found"].p_value < 0.05 < scope["found"].low
     assert (scope["chosen"].threshold, scope["chosen"].error) == (0.61, 0.01)

@@ -56,7 +56,7 @@ def test_an_image_is_answered_with_what_its_confidence_means(visit: Visit) -> No
     top = card.locator("table.bars th").first.inner_text()
     assert verdict.inner_text().split("\n")[0] == top
     assert re.search(
-        r"Of 100 answers this sure, about \d+ were right \(\d+ to \d+; 50 held-out images", card.inner_text()
+        r"Of 100 answers this sure, about \d+ were right \(\d+ to \d+, judged by \d+ held-out images", card.inner_text()
     )
     assert card.locator("table.bars tr").count() == len(served.CLASSES)
     assert card.locator(".set .member").first.inner_text() == top

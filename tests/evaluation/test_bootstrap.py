@@ -10,7 +10,13 @@ import pytest
 
 from calprompt.errors import CalpromptError, UnknownNameError
 from calprompt.evaluation import bootstrap_intervals
-from calprompt.evaluation.bootstrap import draw_counts, resampled_metrics
+from calprompt.evaluation.bootstrap import (
+    CALIBRATION_ERRORS,
+    draw_counts,
+    expected_interval,
+    percentile_interval,
+    resampled_metrics,
+)
 from calprompt.metrics import Convention, EqualWidth, Metric, Predictions, accuracy, evaluate, metrics, predictions
 
 LOGIT_STEPS = np.array([0.0, 0.0, 1.0, 3.0, 40.0, -2.0])
@@ -77,8 +83,8 @@ def test_a_metric_of_the_user_gets_an_interval(registered: Callable[[str, Metric
     sample = drawn(6)
     intervals = bootstrap_intervals(sample, resamples=100, seed=3)
     low, high = intervals["accuracy"]
-    assert set(intervals) == set(metrics.available())
-    assert intervals["error_rate"] == pytest.approx((1 - high, 1 - low))
+    assert set(intervals) == set(metrics.available()) - set(CALIBRATION_ERRORS)
+    assert intervals["error_rate"] == pytest.approx((1 - high, 1 - low), abs=0.03)  # the accuracy has Wilson's
     assert bootstrap_intervals(sample, names=["error_rate"], resamples=100, seed=3) == {
         "error_rate": intervals["error_rate"]
     }
@@ -91,7 +97,7 @@ def test_a_metric_that_is_undefined_on_a_resample_has_no_interval(
         return 0.5 if len(np.unique(probs.labels)) == 4 else float("nan")
 
     registered("strict", strict)
-    assert set(bootstrap_intervals(drawn(0, n=8), names=["strict", "ece"], resamples=100)) == {"ece"}
+    assert set(bootstrap_intervals(drawn(0, n=8), names=["strict", "nll"], resamples=100)) == {"nll"}
 
 
 def test_an_unknown_metric_is_refused() -> None:
@@ -125,14 +131,36 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
 
 def test_more_images_make_a_narrower_interval() -> None:
     widths = [
-        np.diff(bootstrap_intervals(drawn(5, n=n), names=["ece"], resamples=200)["ece"])[0] for n in (100, 10_000)
+        np.diff(bootstrap_intervals(drawn(5, n=n), names=["nll"], resamples=200)["nll"])[0] for n in (100, 10_000)
     ]
     assert widths[1] < widths[0] / 4
 
 
-def test_one_image_has_a_point() -> None:
-    for low, high in bootstrap_intervals(drawn(0, n=1), resamples=10).values():
-        assert low == high
+def test_one_image_has_a_point_but_for_the_accuracy() -> None:
+    intervals = bootstrap_intervals(drawn(0, n=1), resamples=10)
+    low, high = intervals.pop("accuracy")
+    assert high - low > 0.5
+    assert all(low == high for low, high in intervals.values())
+
+
+def test_calibration_errors_have_no_percentile_interval() -> None:
+    """At a true ECE of 5 % it covered the truth in 6 % of samples of 50 images."""
+    assert set(bootstrap_intervals(drawn(0), resamples=10)).isdisjoint(CALIBRATION_ERRORS)
+    assert bootstrap_intervals(drawn(0), names=["ece", "mce"], resamples=10) == {}
+
+
+def test_all_right_is_not_sure_to_stay_so() -> None:
+    sample = predictions([[0.9, 0.1]] * 30, [0] * 30)
+    assert bootstrap_intervals(sample, names=["accuracy"], resamples=10)["accuracy"][0] == pytest.approx(
+        0.886, abs=1e-3
+    )
+
+
+def test_the_interval_of_a_mean_contains_the_value_and_the_resamples() -> None:
+    values = np.linspace(1, 3, 201)
+    low, high = expected_interval(1.5, values, 0.9)  # resamples are too large by 0.5
+    assert (low, high) == pytest.approx((0.6, 2.9))
+    assert expected_interval(2.0, values, 0.9) == pytest.approx(percentile_interval(values, 0.9))
 
 
 def test_no_resamples_are_refused() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta
 
 from calprompt.errors import DamagedFileError
 from calprompt.metrics import expected_calibration_error, risk_coverage
@@ -21,24 +23,56 @@ def record(n: int = 400, *, seed: int = 0, bias: float = 0.0) -> TrackRecord:
     return TrackRecord("held out", confidence, rng.random(n) < confidence - bias, np.ones(n, dtype=bool))
 
 
-@given(st.floats(0, 1), st.integers(20, 120), st.integers(0, 5))
-def test_a_meaning_is_that_of_the_nearest_images(confidence: float, n: int, seed: int) -> None:
-    found = record(n, seed=seed)
+@given(st.floats(0, 1), st.integers(1, 300), st.integers(0, 5), st.floats(-0.3, 0.3))
+def test_a_meaning_is_bounded_by_images_on_either_side(confidence: float, n: int, seed: int, bias: float) -> None:
+    """Each bound is Clopper and Pearson's of the nearest images below or above, as scipy has it."""
+    found = record(n, seed=seed, bias=bias)
     meaning = found.meaning(confidence)
-    assert meaning is not None
-    assert meaning.images == min(50, n)
-    distances = np.abs(found.confidence - confidence)
-    nearest = np.argsort(distances, kind="stable")[: meaning.images]
-    unambiguous = len(distances) == meaning.images or np.partition(distances, meaning.images)[meaning.images] > max(
-        distances[nearest]
-    )
-    if unambiguous:
-        assert meaning.share == pytest.approx(found.correct[nearest].mean())
+    if meaning.share is None or meaning.interval is None:
+        assert meaning.sentence().startswith("Too few held-out images")
+        return
     assert meaning.interval[0] <= meaning.share <= meaning.interval[1]
+    below, above = found.correct[found.confidence <= confidence][::-1], found.correct[found.confidence >= confidence]
+    k, m = (np.arange(1, 1 + len(side)) for side in (below, above))
+    lows, highs = (
+        beta.ppf(0.025, below.cumsum(), k - below.cumsum() + 1),
+        beta.ppf(0.975, above.cumsum() + 1, m - above.cumsum()),
+    )
+    ends = np.nan_to_num(np.concatenate([[0, 1], lows, np.nan_to_num(highs, nan=1)]))
+    assert all(np.abs(ends - end).min() < 1e-9 for end in meaning.interval)
 
 
-def test_too_few_images_mean_nothing() -> None:
-    assert record(19).meaning(0.9) is None
+def calibrated(n: int, draws: int) -> Iterator[TrackRecord]:
+    """Records of a model that is right exactly as often as it says; most of its answers are rather sure."""
+    rng = np.random.default_rng(n)
+    for _ in range(draws):
+        confidence = np.sort(0.25 + 0.75 * rng.beta(3, 1.2, n))
+        yield TrackRecord("held out", confidence, rng.random(n) < confidence, np.ones(n, dtype=bool))
+
+
+@pytest.mark.parametrize(("n", "confidence"), [(30, 0.97), (60, 0.9), (200, 0.97), (1000, 0.7)])
+def test_the_interval_contains_the_truth(n: int, confidence: float) -> None:
+    meanings = [found.meaning(confidence) for found in calibrated(n, 400)]
+    said = [each.interval for each in meanings if each.interval is not None]
+    assert len(said) > 300
+    assert np.mean([low <= confidence <= high for low, high in said]) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / len(said))
+
+
+def test_images_of_other_confidences_say_nothing() -> None:
+    far = TrackRecord("held out", np.linspace(0.3, 0.5, 500), np.arange(500) % 2 == 0, np.ones(500, dtype=bool))
+    assert far.meaning(0.95).share is None
+    assert far.meaning(0.4).share == pytest.approx(0.5, abs=0.05)
+    assert record(5).meaning(0.9).share is None
+
+
+def test_images_that_are_never_answered_say_nothing_of_answers() -> None:
+    sure = np.full(100, 0.9)
+    wrong_ones_rejected = TrackRecord("held out", sure, np.arange(100) < 90, np.arange(100) < 90)
+    assert wrong_ones_rejected.meaning(0.9).images == 90
+    assert wrong_ones_rejected.meaning(0.9).share == pytest.approx(1.0)
+
+
+def test_no_images_are_no_record() -> None:
     assert TrackRecord.of("test", np.empty((0, 3)), []) is None
 
 

@@ -62,8 +62,9 @@ def notes(results: Results) -> list[str]:
     pairs = dict.fromkeys(row.method for row in results.rows if row.is_difference)
     return [
         f"percent; {seeds} [95 % interval over {covers}, from {settings['resamples']} resamples]; "
-        f"{settings['bins']} bins; MCE (textbook) is the largest gap of a bin; {HARMONIC}: of the accuracies on "
-        "base and novel classes",
+        f"{settings['bins']} bins; MCE (textbook) is the largest gap of a bin, of which no interval is known to hold; "
+        f"{HARMONIC}: of the accuracies on base and novel classes",
+        "ECE and ACE are those of so many images, and so are their intervals; with more images they would be smaller",
         *_difference_notes(list(pairs)),
     ]
 
@@ -88,4 +89,4 @@ def _cell(row: Row, between: str) -> str:
         format_metric(row.metric, number, difference=row.is_difference) for number in (row.value, row.low, row.high)
     )
     mark = "*" if row.is_difference and row.excludes_zero else ""
-    return f"{value}{mark}{between}[{low}, {high}]"
+    return f"{value}{mark}" if row.low is None else f"{value}{mark}{between}[{low}, {high}]"

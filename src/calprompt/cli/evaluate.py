@@ -32,8 +32,8 @@ def add_command(commands: Any) -> None:
         commands,
         "evaluate",
         help="measure a fitted model on new images, or runs under calibrators from their stored logits",
-        description="Measure runs again from their stored logits, without the model: every metric with a bootstrap\n"
-        "interval, as it is and under calibrators fitted on the validation images. Or measure a fitted model on\n"
+        description="Measure runs again from their stored logits, without the model: every metric, most of them with\n"
+        "intervals, as it is and under calibrators fitted on the validation images. Or measure a fitted model on\n"
         "labelled images that it did not learn from, and see whether its promises hold there.",
         examples=EXAMPLES,
     )

@@ -17,7 +17,10 @@ from calprompt.metrics import metric_info
 METRICS = (
     "accuracy",
     "ece",
+    "ece_debiased",
+    "ece_p_value",
     "ace",
+    "ace_debiased",
     "mce",
     "weighted_mce",
     "classwise_ece",
@@ -26,8 +29,10 @@ METRICS = (
     "confidence_gap",
     "aurc",
 )
+WITH_INTERVALS = {"ece_debiased": "ECE (debiased)", "ace_debiased": "ACE (debiased)", "ece_p_value": "p if calibrated"}
 LABEL = len("keeps predictions")
 LONGEST_NAME = 30  # a longer one is folded
+LEAST_P = 0.001
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
@@ -60,10 +65,9 @@ def metric_tables(evaluation: Evaluation) -> Iterator[Table]:
         table.add_row("for novel classes", *(_yes(each.novel) for each in columns), end_section=True)
         for split in evaluation.sizes:
             table.add_row(f"[bold]{split}[/bold]")
-            for metric in METRICS:
-                table.add_row(
-                    f"  {metric_info(metric).label}", *(escape(_cell(each, split, metric)) for each in columns)
-                )
+            for metric in _metrics(evaluation):
+                label = WITH_INTERVALS.get(metric) or metric_info(metric).label
+                table.add_row(f"  {label}", *(escape(_cell(each, split, metric)) for each in columns))
             table.add_section()
         yield table
 
@@ -92,12 +96,17 @@ def selection_tables(evaluation: Evaluation) -> Iterator[Table]:
 def notes(evaluation: Evaluation) -> list[str]:
     """What the numbers are, and why some are missing, a line each."""
     settings = evaluation.settings
-    interval = f"[95 % interval from {settings.bootstrap} resamples]; " if settings.bootstrap else ""
+    interval = f"[95 % interval, from {settings.bootstrap} resamples]; " if settings.bootstrap else ""
     lines = [
         f"percent, but NLL (nats) and Brier (0 to 2); {interval}{settings.bins} bins, convention "
         f"{settings.convention}; confidence gap is mean confidence minus accuracy: + is over-confident, "
         "- under-confident"
     ]
+    if settings.bootstrap:
+        lines.append(
+            "debiased is what very many images would show: on few, chance makes ECE and ACE larger; p if calibrated is "
+            "how often a perfectly calibrated model shows such an ECE on as many images"
+        )
     if not evaluation.val_images:
         lines.append("the run has no validation images: no calibrator can be fitted, no threshold chosen")
     if evaluation.run.note is not None:
@@ -132,7 +141,8 @@ def selection_notes(evaluation: Evaluation) -> list[str]:
 def _packed(evaluation: Evaluation) -> Iterator[Sequence[Calibrated]]:
     """Calibrators in groups of about the same size that fit beside the labels."""
     every = evaluation.calibrated
-    texts = [_cell(each, split, metric) for each in every for split in evaluation.sizes for metric in METRICS]
+    splits, metrics = evaluation.sizes, _metrics(evaluation)
+    texts = [_cell(each, split, metric) for each in every for split in splits for metric in metrics]
     texts += [line[:LONGEST_NAME] for each in every for line in _header(each).splitlines()]
     fit = max(1, (WIDTH - LABEL) // (2 + max(map(len, texts))))
     groups = -(-len(every) // fit)
@@ -160,7 +170,15 @@ def _cell(each: Calibrated, split: str, metric: str) -> str:
     return "n/a" if found is None else _shown(found, metric)
 
 
+def _metrics(evaluation: Evaluation) -> list[str]:
+    """The rows of a split."""
+    return [name for name in METRICS if evaluation.settings.bootstrap or name not in WITH_INTERVALS]
+
+
 def _shown(found: Measured, metric: str) -> str:
+    if metric == "ece_p_value":
+        return f"{found.value:.3f}" if found.value >= LEAST_P else f"< {LEAST_P}"
+    metric = metric.removesuffix("_debiased")
     if found.low is None or found.high is None:
         return format_metric(metric, found.value)
     value, low, high = (format_metric(metric, number) for number in (found.value, found.low, found.high))

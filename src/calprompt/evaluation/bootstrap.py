@@ -10,9 +10,11 @@ What depends on the order of the confidences (ACE, AURC) is sorted once and accu
     ACE of the conventions tcpt and dac                             0.3 s more
     a metric that was registered elsewhere                          1000 times what it takes once
 
-The interval is the percentile one. Errors of bins (ECE, ACE, MCE) are made of absolute values, which grow with noise,
-and a resample is noisier than the sample: for a model that is nearly calibrated, or on few images, the interval lies
-too high and may not even contain the value itself.
+The interval is the percentile one. It does not cover the calibration errors (ECE, ACE, MCE, class-wise ECE, SmoothECE):
+they are made of absolute values, which grow with noise, and a resample is noisier than the sample. So these have no
+interval here; `calprompt.metrics.debiased` has that of ECE and ACE. What can be said from resamples is where the mean
+over other samples of as many images lies, see `expected_interval`. The accuracy has Wilson's interval: predictions that
+are all right are so in every resample.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import numpy as np
 from calprompt.errors import SettingError
 from calprompt.metrics import Convention, EqualWidth, Predictions, binning, metrics
 from calprompt.metrics.binning import check_n_bins
+from calprompt.metrics.binomial import share_interval
 from calprompt.metrics.conventions import DEFAULT, find_convention
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.scores import squared_errors
 from calprompt.metrics.smooth import resampled_smooth_ece
 
 AT_ONCE = 2_000_000  # counts in memory at a time
+CALIBRATION_ERRORS = ("ece", "ace", "mce", "weighted_mce", "classwise_ece", "smooth_ece")
 
 
 def bootstrap_intervals(
@@ -43,7 +47,7 @@ def bootstrap_intervals(
     seed: int | Sequence[int] = 0,
     level: float = 0.95,
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of metrics; the same seed draws the same images.
+    """Intervals of metrics over images, percentile ones but for the accuracy; the same seed draws the same images.
 
     The metrics of calprompt are computed for many resamples at once. One that was registered elsewhere is called once
     per resample, with the images that were drawn.
@@ -58,7 +62,7 @@ def bootstrap_intervals(
         level: How much of the resamples an interval contains.
 
     Returns:
-        Both ends by metric. A metric that is not a finite number on some resample has no interval.
+        Both ends by metric. Calibration errors have none, nor has a metric that is not finite on some resample.
 
     Raises:
         SettingError: if `resamples` is not at least 1.
@@ -66,14 +70,20 @@ def bootstrap_intervals(
 
     >>> from calprompt.metrics import predictions
     >>> probs, labels = [[0.9, 0.1]] * 80 + [[0.7, 0.3]] * 20, [0] * 90 + [1] * 10
-    >>> bootstrap_intervals(predictions(probs, labels), names=["accuracy", "macro_f1"])["accuracy"]
-    (0.84, 0.96)
+    >>> found = bootstrap_intervals(predictions(probs, labels), names=["accuracy", "ece", "confidence_gap"])
+    >>> {name: [round(end, 2) for end in ends] for name, ends in found.items()}
+    {'accuracy': [0.83, 0.94], 'confidence_gap': [-0.09, 0.01]}
     """
     rng, n = np.random.default_rng(seed), len(predictions.labels)
-    resampled = ResampledMetrics(predictions, names=names, n_bins=n_bins, convention=convention)
+    wanted = metrics.available() if names is None else list(names)
+    kept = [name for name in wanted if name not in CALIBRATION_ERRORS]
+    resampled = ResampledMetrics(predictions, names=kept, n_bins=n_bins, convention=convention)
     parts = [resampled(counts) for counts in resample_counts(rng, n, resamples)]
     values = {name: np.concatenate([part[name] for part in parts]) for name in resampled.names}
-    return {name: percentile_interval(drawn, level) for name, drawn in values.items() if np.isfinite(drawn).all()}
+    found = {name: percentile_interval(drawn, level) for name, drawn in values.items() if np.isfinite(drawn).all()}
+    if "accuracy" in found:
+        found["accuracy"] = share_interval(int(predictions.correct.sum()), n, level)
+    return found
 
 
 def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
@@ -84,6 +94,23 @@ def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
     """
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def expected_interval(value: float, values: Floats, level: float) -> tuple[float, float]:
+    """The interval of what a calibration error, or a difference of two, is on average over samples of as many images.
+
+    Resamples of a calibration error are too large, and those of a difference are off to the side of the method that is
+    better calibrated. The interval therefore contains the percentile one, and the same moved so that its resamples have
+    their mean at the value: `experiments/intervals.py` counts how often it covers.
+
+    Args:
+        value: Of the sample.
+        values: Of the resamples.
+        level: How often it is to cover.
+    """
+    low, high = percentile_interval(values, level)
+    moved = value - float(values.mean())
+    return min(low, low + moved), max(high, high + moved)
 
 
 def resample_counts(rng: np.random.Generator, n: int, resamples: int) -> Iterator[Ints]:

@@ -1,9 +1,10 @@
 """Evaluations as data: tidy rows, and a JSON or CSV file of them.
 
 A row is one number: run, model (tuned or zero-shot), split, calibrator, metric, value, low, high, n. Values are
-fractions; low and high are the ends of the 95 % interval, empty where there is none; n is the number of images. If some
-run was validated on test images, there is a note, which says so of its rows. A JSON file also has the settings, the
-versions, what calibrators promise and learned, thresholds, and why a row is missing.
+fractions; low and high are the ends of the 95 % interval, empty where there is none; n is the number of images. With
+intervals there are also ece_debiased and ace_debiased, which have one, and ece_p_value and ace_p_value, the tests of
+calibration. If some run was validated on test images, there is a note, which says so of its rows. A JSON file also has
+the settings, the versions, what calibrators promise and learned, thresholds, and why a row is missing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from calprompt.runs.folder import EVALUATION, write_evaluation
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")
 NOTE = "note"  # one more column, if any run has one
 SUFFIXES = (".json", ".csv")
+INTERVAL = "95 % over images: percentile bootstrap; Wilson's of the accuracy; inverted tests of debiased ECE and ACE"
 
 
 def tidy_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
@@ -69,7 +71,7 @@ def evaluation_record(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         | {
             "calibrators": list(settings.specs),
             "imports": {path: load_extension(path) for path in settings.imports},
-            "interval": "95 % percentile bootstrap over images" if settings.bootstrap else None,
+            "interval": INTERVAL if settings.bootstrap else None,
         },
         "versions": {
             "calprompt": calprompt.__version__,

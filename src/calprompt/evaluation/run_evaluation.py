@@ -23,7 +23,7 @@ from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredModel, stored_mo
 from calprompt.evaluation.selection import Selection, select
 from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
 from calprompt.files import canonical_json
-from calprompt.metrics import conventions, evaluate, predictions
+from calprompt.metrics import conventions, debiased_errors, evaluate, predictions
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
 
@@ -169,7 +169,13 @@ def _measure(logits: Tensor, record: StoredLogits, split: str, settings: Evaluat
             resamples=settings.bootstrap,
             seed=(settings.seed, *split.encode()),  # the same images for every calibrator
         )
-    return {name: Measured(value, *intervals.get(name, ())) for name, value in values.items()}
+    found = {name: Measured(value, *intervals.get(name, ())) for name, value in values.items()}
+    if settings.bootstrap:
+        errors = debiased_errors(sample, n_bins=settings.bins, convention=settings.convention)
+        for name, error in errors.items():
+            found[f"{name}_debiased"] = Measured(error.value, error.low, error.high)
+            found[f"{name}_p_value"] = Measured(error.p_value)
+    return found
 
 
 def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], settings: EvaluationSettings) -> Selection:

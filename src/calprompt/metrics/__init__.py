@@ -3,6 +3,7 @@
 evaluate(probs, labels)            all of them at once          metrics.available()     their names
 expected_calibration_error(...)    one of them                  reliability_table(...)  the bins themselves
 evaluate(..., convention="tcpt")   with the bins of a public evaluator, to recompute published numbers
+debiased_errors(predictions)       ECE and ACE without what chance adds, with intervals and a test of calibration
 guaranteed_threshold(...)          which confidences to accept, with a guarantee on their error
 """
 
@@ -18,6 +19,7 @@ from calprompt.metrics.calibration import (
     weighted_maximum_calibration_error,
 )
 from calprompt.metrics.conventions import DAC, DEFAULT, TCPT, Convention, conventions
+from calprompt.metrics.debiased import DebiasedError, debiased_error, debiased_errors
 from calprompt.metrics.evaluation import Metric, MetricInfo, evaluate, metric_info, metrics
 from calprompt.metrics.inputs import Predictions, predictions
 from calprompt.metrics.scores import (
@@ -46,6 +48,7 @@ __all__ = [
     "TCPT",
     "BinTable",
     "Convention",
+    "DebiasedError",
     "EqualWidth",
     "GuaranteedThreshold",
     "Metric",
@@ -61,6 +64,8 @@ __all__ = [
     "classwise_calibration_error",
     "confidence_gap",
     "conventions",
+    "debiased_error",
+    "debiased_errors",
     "equal_mass_table",
     "equal_width_table",
     "evaluate",

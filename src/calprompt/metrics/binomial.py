@@ -1,28 +1,52 @@
-"""Counts of successes: the interval of a share, and P(Bin(n, p) ≤ k) = Σ_{i≤k} C(n,i) pⁱ (1−p)ⁿ⁻ⁱ in logarithms."""
+"""Counts of successes: intervals of a share, and P(Bin(n, p) ≤ k) = Σ_{i≤k} C(n,i) pⁱ (1−p)ⁿ⁻ⁱ in logarithms."""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
-from calprompt.metrics.inputs import Floats
+from calprompt.metrics.inputs import Floats, Ints
 
 Z = 1.959963984540054  # of a 95 % interval
 
 
-def share_interval(count: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
+def share_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share.
 
     >>> [round(end, 3) for end in share_interval(9, 10)]
     [0.596, 0.982]
     """
     if not n:
         return 0.0, 1.0
-    share, spread = count / n, Z * math.sqrt(count / n * (1 - count / n) / n + Z**2 / (4 * n**2))
-    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    z = Z if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
+    low, high = wilson_ends(np.array([count / n]), np.array([n]), z)
+    return float(low[0]), float(high[0])
+
+
+def wilson_ends(share: Floats, n: Floats | Ints, z: float = Z) -> tuple[Floats, Floats]:
+    """The ends of Wilson's intervals of many shares of n, 95 % unless another quantile z of the normal is given."""
+    spread = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    middle, scale = share + z**2 / (2 * n), 1 + z**2 / n
+    return np.maximum(0.0, (middle - spread) / scale), np.minimum(1.0, (middle + spread) / scale)
+
+
+def lower_bound(count: int, n: int, tail: float) -> float:
+    """Clopper and Pearson's lower bound of a share, which is above the true one in at most `tail` of samples.
+
+    >>> round(lower_bound(10, 10, 0.025), 3)  # 0.025 ** (1 / 10)
+    0.692
+    """
+    from scipy.special import betaincinv
+
+    return float(betaincinv(count, n - count + 1, tail)) if count else 0.0
+
+
+def upper_bound(count: int, n: int, tail: float) -> float:
+    """Clopper and Pearson's upper bound of a share, which is below the true one in at most `tail` of samples."""
+    return 1 - lower_bound(n - count, n, tail)
 
 
 @lru_cache(maxsize=4096)  # a sequence of tests, and the next one, ask for the same numbers again and again

@@ -1,12 +1,21 @@
 """How often answers of a confidence were right, on labelled images that the model did not learn from.
 
-    confidence of an answer ── the held-out images of the most similar confidence ── how many of these were right
+What a person needs to know of "93 %", as plain data that goes along with an exported model. It rests on one assumption:
+answers that are more sure are not less often right. Then, with π(c) the share of right answers at a confidence c,
 
-It is what a person needs to know of "93 %", and it is plain data that goes along with an exported model.
+    images at most as sure as c     their mean π is at most π(c):   a lower bound on their accuracy is one on π(c)
+    images at least as sure as c    their mean π is at least π(c):  an upper bound on their accuracy is one on π(c)
+
+The bounds are Clopper and Pearson's at 97.5 % each, which hold for images of unequal π too (Hoeffding, 1956). How many
+images each bound takes is chosen from their confidences alone, as if the model were calibrated, so that the outcomes
+cannot bias the choice: few near ones give a wide bound, many that reach far a low one. For the same reason it is the
+bounds of a calibrated model that decide whether so few images say anything at all. `experiments/intervals.py` counts
+how often the interval contains the truth.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +25,7 @@ from numpy.typing import NDArray
 
 from calprompt.errors import DamagedFileError
 from calprompt.metrics.binning import equal_width_table
-from calprompt.metrics.binomial import share_interval
+from calprompt.metrics.binomial import lower_bound, share_interval, upper_bound, wilson_ends
 from calprompt.metrics.chance import chance_band, chance_ece
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import risk_coverage
@@ -29,8 +38,8 @@ DESCRIPTIONS = {
     TEST: "of the test split",
 }
 WORDS = {HELD_OUT: "held-out", CROSS_FITTED: "cross-fitted", TEST: "test"}
-ALIKE = 50  # images of similar confidence that say what a confidence means
-ENOUGH = 20  # below which nothing is said
+WIDEST = 0.5  # interval of a calibrated model, beyond which nothing is said
+TAIL = 0.025  # how often each bound may fail
 BINS = 10
 POINTS = 200  # of the risk-coverage curve
 
@@ -40,16 +49,24 @@ class Meaning:
     """What a confidence has meant so far.
 
     Attributes:
-        share: Of answers this sure, how many were right.
-        interval: Of the share, 95 %.
+        share: Of answers this sure, how many were right; None if the images are too few to tell.
+        interval: Of the share, 95 %; None if the images are too few to tell.
         images: How many images say so.
         source: Which images these are.
     """
 
-    share: float
-    interval: tuple[float, float]
+    share: float | None
+    interval: tuple[float, float] | None
     images: int
     source: str
+
+    @property
+    def of_100(self) -> tuple[int, int, int] | None:
+        """The share and the ends of its interval in percent; the ends are rounded outwards."""
+        if self.share is None or self.interval is None:
+            return None
+        low, high = self.interval
+        return round(100 * self.share), math.floor(100 * low), math.ceil(100 * high)
 
     def sentence(self, noun: str = "answers") -> str:
         """In words.
@@ -57,14 +74,16 @@ class Meaning:
         Args:
             noun: What is counted: "answers", or "guesses" where the model does not answer.
 
-        >>> Meaning(0.92, (0.81, 0.968), 50, "held out").sentence()
-        'Of 100 answers this sure, about 92 were right (81 to 97; 50 held-out images of similar confidence).'
+        >>> Meaning(0.92, (0.812, 0.968), 50, "held out").sentence()
+        'Of 100 answers this sure, about 92 were right (81 to 97, judged by 50 held-out images).'
+        >>> Meaning(None, None, 12, "held out").sentence()
+        'Too few held-out images are about this sure to tell how often such answers are right.'
         """
-        low, high = (round(100 * end) for end in self.interval)
-        return (
-            f"Of 100 {noun} this sure, about {round(100 * self.share)} were right ({low} to {high}; "
-            f"{plural(self.images, WORDS[self.source] + ' image')} of similar confidence)."
-        )
+        if self.of_100 is None:
+            return f"Too few {WORDS[self.source]} images are about this sure to tell how often such {noun} are right."
+        share, low, high = self.of_100
+        images = plural(self.images, WORDS[self.source] + " image")
+        return f"Of 100 {noun} this sure, about {share} were right ({low} to {high}, judged by {images})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +134,24 @@ class TrackRecord:
         """
         return f"{plural(len(self), 'image')} {DESCRIPTIONS[self.source]}"
 
-    def meaning(self, confidence: float) -> Meaning | None:
-        """How often answers of about this confidence were right; None if too few images tell."""
-        if len(self) < ENOUGH:
-            return None
-        count = min(ALIKE, len(self))
-        start = int(np.searchsorted(self.confidence, confidence))
-        low = max(0, min(start - count, len(self) - count))
-        nearest = np.argsort(np.abs(self.confidence[low : start + count] - confidence), kind="stable")[:count]
-        right = int(self.correct[low : start + count][nearest].sum())
-        return Meaning(right / count, share_interval(right, count), count, self.source)
+    def meaning(self, confidence: float) -> Meaning:
+        """How often answers of a confidence were right, as far as the images tell.
+
+        Args:
+            confidence: Of the answer.
+        """
+        sure, right = self.confidence[self.taken], self.correct[self.taken]
+        below, above = (int(np.searchsorted(sure, confidence, side)) for side in ("right", "left"))
+        low, fewer = _planned(sure[:below][::-1], 0)
+        high, more = _planned(sure[above:], 1)
+        first, last = below - fewer, above + more  # images of this very confidence are on both sides
+        if high - low > WIDEST:
+            return Meaning(None, None, last - first, self.source)
+        low = lower_bound(int(right[first:below].sum()), fewer, TAIL)
+        high = upper_bound(int(right[above:last].sum()), more, TAIL)
+        low, high = min(low, high), max(low, high)
+        share = confidence + float((right[first:last] - sure[first:last]).mean())
+        return Meaning(min(max(share, low), high), (low, high), last - first, self.source)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -202,3 +229,13 @@ class TrackRecord:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"the track record of the model is damaged: {error}") from error
         return cls(values["source"], confidence, correct, taken)
+
+
+def _planned(sure: NDArray[np.float64], end: int) -> tuple[float, int]:
+    """The best lower (0) or upper (1) bound that the first images can give if calibrated, and how many it takes."""
+    if not len(sure):
+        return float(end), 0
+    count = np.arange(1, len(sure) + 1)
+    bounds = wilson_ends(np.cumsum(sure) / count, count)[end]
+    best = int(bounds.argmin() if end else bounds.argmax())
+    return float(bounds[best]), best + 1

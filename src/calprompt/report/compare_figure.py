@@ -79,10 +79,10 @@ def _differences(
 
 
 def _mark(axes: Axes, row: Row, place: float, look: Look, *, filled: bool) -> None:
-    value, low, high = (100 * each for each in (row.value, row.low, row.high))
-    axes.plot([low, high], [place, place], color=look.color, linewidth=1.2)
+    if row.low is not None and row.high is not None:
+        axes.plot([100 * row.low, 100 * row.high], [place, place], color=look.color, linewidth=1.2)
     face = look.color if filled else "white"
-    axes.plot([value], [place], color=look.color, marker=look.marker, markerfacecolor=face, linestyle="none")
+    axes.plot([100 * row.value], [place], color=look.color, marker=look.marker, markerfacecolor=face, linestyle="none")
 
 
 def _offset(place: int, count: int) -> float:

@@ -7,8 +7,10 @@ what methods share cancels:
     counts of images  [resamples, N]  ──▶  metric of each run  [seeds, resamples]  ──▶  mean over the seeds drawn
 
 Of S seeds, S − 1 are drawn with replacement: the mean of that many varies as much as the mean of S new seeds would.
-Intervals are percentile ones, with the caveats of `calprompt.evaluation.bootstrap`. With few seeds they are still
-somewhat narrow: three cannot show how different a fourth may be.
+Intervals are percentile ones; those of ECE, ACE and weighted MCE, and of their differences, are of what other samples
+of as many images show on average (`expected_interval`): few images make a calibration error larger, most of all a small
+one, so that a true difference is rather larger than the measured one. The textbook's MCE has no interval, because none
+covers. With few seeds intervals are still somewhat narrow: three cannot show how different a fourth may be.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from itertools import chain
 import numpy as np
 
 from calprompt.errors import DataError, SettingError
-from calprompt.evaluation.bootstrap import percentile_interval, resample_counts, resampled_metrics
+from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 
 METRICS = ("accuracy", "ece", "ace", "mce", "weighted_mce")
+NO_INTERVAL = "mce"
 HARMONIC = "harmonic mean"  # of the accuracies on base and on novel classes, in the place of a split
 MINUS = " minus "
 
@@ -41,8 +44,8 @@ class Row:
         method: Of which; a difference is called "A minus B".
         metric: Its name.
         value: The number.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
+        low: Lower end of the interval; None if there is none.
+        high: Upper end of the interval; None if there is none.
     """
 
     dataset: str
@@ -50,8 +53,8 @@ class Row:
     method: str
     metric: str
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -63,7 +66,7 @@ class Row:
 
     @property
     def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 def compare(
@@ -115,11 +118,21 @@ def compare(
                     drawn[split, first, metric] - drawn[split, second, metric]
                 )
     rows = [
-        Row(dataset, split, method, metric, float(values[0]), *percentile_interval(values[1:], level))
+        Row(dataset, split, method, metric, float(values[0]), *_interval(method, metric, values, level))
         for (split, method, metric), values in drawn.items()
     ]
     places = {split: place for place, split in enumerate([*splits, HARMONIC])}
     return sorted(rows, key=lambda row: (places[row.split], row.is_difference))
+
+
+def _interval(method: str, metric: str, values: Floats, level: float) -> tuple[float, float] | tuple[()]:
+    """The interval of the first value, from its resamples."""
+    if metric == NO_INTERVAL:
+        return ()
+    if metric == "accuracy":
+        return percentile_interval(values[1:], level)
+    low, high = expected_interval(float(values[0]), values[1:], level)
+    return low if MINUS in method else max(0.0, low), high
 
 
 def _check(methods: Methods) -> int:

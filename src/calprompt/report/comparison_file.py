@@ -87,24 +87,33 @@ def check_results(results: Results, expected: Results, name: str, tolerance: flo
     """
     check_settings(results.settings, expected, name)
     rows, expected_rows = ({row.key: row for row in table.rows} for table in (results, expected))
-    lines = []
+    lines, compared = list[str](), 0
     for key, expected_row in expected_rows.items():
         where = ", ".join(key)
         if key not in rows:
             lines.append(f"{where}: missing, expected {100 * expected_row.value:.2f}")
             continue
         for end in ("value", "low", "high"):
-            value, expected_value = 100 * getattr(rows[key], end), 100 * getattr(expected_row, end)
-            if not abs(value - expected_value) <= tolerance:
+            value, expected_value = getattr(rows[key], end), getattr(expected_row, end)
+            compared += value is not None
+            if value is None or expected_value is None:
+                equal = value is expected_value
+            else:
+                equal = abs(100 * value - 100 * expected_value) <= tolerance
+            if not equal:
                 what = "" if end == "value" else f" ({end} end of the interval)"
-                lines.append(f"{where}{what}: {value:.2f}, expected {expected_value:.2f}")
+                lines.append(f"{where}{what}: {_percent(value)}, expected {_percent(expected_value)}")
     lines += [f"{', '.join(key)}: not expected" for key in rows if key not in expected_rows]
     if lines:
         raise CalpromptError(
-            f"{len(lines)} of {3 * len(expected_rows)} numbers are not those of {name}, within {tolerance:g} "
+            f"{len(lines)} of {compared} numbers are not those of {name}, within {tolerance:g} "
             f"percentage points{_reason(results, expected)}:{bullets(lines)}"
         )
-    return 3 * len(expected_rows)
+    return compared
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.2f}"
 
 
 def _reason(results: Results, expected: Results) -> str:

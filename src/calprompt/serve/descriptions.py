@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 import calprompt
+from calprompt.promises import Meaning
 from calprompt.serve import schemas
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.problems import MEDIA_TYPE
@@ -119,7 +120,7 @@ def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
 
 def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
     """What POST /v1/predict gives."""
-    answer, meaning = answered.answer, answered.meaning
+    answer = answered.answer
     return {
         "id": receipt,
         "name": answer.name,
@@ -131,14 +132,11 @@ def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
         "coverage": options.coverage,
         "promised": answer.promised,
         "withdrawn": answered.model.rule.withdrawn,
-        "meaning": None
-        if meaning is None
-        else {
-            "right": round(100 * meaning.share),
-            "of": 100,
-            "interval": [round(100 * end) for end in meaning.interval],
-            "images": meaning.images,
-            "text": answered.meaning_text,
-        },
+        "meaning": None if answered.meaning is None else _meaning(answered.meaning, answered.meaning_text),
         "image": {"width": answered.image.width, "height": answered.image.height, "format": answered.image.format},
     }
+
+
+def _meaning(meaning: Meaning, text: str | None) -> dict[str, Any]:
+    right, *interval = meaning.of_100 or (None,)
+    return {"right": right, "of": 100, "interval": interval or None, "images": meaning.images, "text": text}

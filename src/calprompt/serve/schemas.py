@@ -26,9 +26,9 @@ class ClassProbability(BaseModel):
 class MeaningModel(BaseModel):
     """How often answers this sure were right, on labelled images that the model did not learn from."""
 
-    right: int = Field(description="Of `of` answers this sure, so many were right.")
+    right: int | None = Field(description="Of `of` answers this sure, so many were right; null if too few tell.")
     of: int = 100
-    interval: list[int] = Field(description="95 % interval of `right`.")
+    interval: list[int] | None = Field(description="95 % interval of `right`; null if too few images tell.")
     images: int = Field(description="How many images say so.")
     text: str
 

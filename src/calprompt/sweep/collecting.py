@@ -147,7 +147,7 @@ def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterato
             continue
         for split in dict.fromkeys((*run["splits"], *entry["not_applicable"])):
             values = numbers.get((model, calibrator, split), {})
-            kept = {name: value for name, value in values.items() if name not in _THRESHOLDS}
+            kept = {name: value for name, value in values.items() if name not in _ON_DEMAND}
             yield {
                 "model": model,
                 "calibrator": calibrator,
@@ -158,7 +158,10 @@ def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterato
             }
 
 
-_THRESHOLDS = ("threshold", "coverage_at_threshold", "error_at_threshold")  # which depend on what was asked for
+_ON_DEMAND = (  # which depend on what was asked for
+    *("threshold", "coverage_at_threshold", "error_at_threshold"),
+    *("ece_debiased", "ace_debiased", "ece_p_value", "ace_p_value"),
+)
 
 
 def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict[str, Any]]:

@@ -49,7 +49,9 @@ def dataset_table(measured: Measurements, settings: ReportSettings, progress: Pr
     )
     caption = (
         "Percent; the mean over seeds, below it the 95 % interval "
-        f"{covers}. A difference is to the plain tuner on the same images and seeds, in percentage points. {STAR}"
+        f"{covers}. A difference is to the plain tuner on the same images and seeds, in percentage points. {STAR} "
+        "Calibration errors, and so their intervals, are those of so many images: with more images they would be "
+        "smaller, small ones most of all, and a difference rather larger."
     )
     columns = (
         Column("dataset", "dataset"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calprompt.report.page.document import COUNT, PLAIN, Cell, Column, Number, Row, Table
-from calprompt.report.page.measured import METRICS, Measurements, Result, metric_columns
+from calprompt.report.page.measured import Measurements, Result, metric_columns
 from calprompt.report.page.settings import ReportSettings
 from calprompt.report.sources import Unfinished
 
@@ -28,7 +28,7 @@ def results_table(measured: Measurements, settings: ReportSettings) -> Table | N
     for result in measured.results:
         cells: list[Cell] = [result.dataset, result.method.name, *(_text(result, name) for name in optional)]
         cells += ["" if result.seed is None else str(result.seed), result.split, Number(result.row.get("images"))]
-        rows.append(Row((*cells, *(result.numbers[name] for name in METRICS)), result.runs))
+        rows.append(Row((*cells, *(result.numbers[each.key] for each in metric_columns())), result.runs))
     columns = (
         *(Column("dataset", "dataset"), Column("method", "method")),
         *(Column(name, OPTIONAL[name]) for name in optional),
@@ -43,7 +43,9 @@ def results_table(measured: Measurements, settings: ReportSettings) -> Table | N
     )
     caption = (
         f"Percent, but for NLL; {settings.bins} bins; {interval}. A number that is not there is shown as –, with the "  # noqa: RUF001
-        "reason. The untuned model (zero-shot) is listed once where runs share it."
+        "reason. Chance makes calibration errors of few images larger, and no interval of theirs is known to hold; the "
+        "debiased ECE is what very many images would show. The untuned model (zero-shot) is listed once where runs "
+        "share it."
     )
     filters = ("dataset", "method", *optional, "seed", "split")
     return Table("results", "All results", caption, columns, tuple(rows), filters, "calprompt evaluate RUN --zero-shot")

@@ -16,7 +16,7 @@ from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.evaluation.models import StoredModel, stored_models
 from calprompt.evaluation.settings import create_calibrator
-from calprompt.metrics import Predictions, evaluate, metric_info, predictions
+from calprompt.metrics import Predictions, debiased_errors, evaluate, metric_info, predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
@@ -26,12 +26,14 @@ from calprompt.report.sources import ReportSource
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
+DEBIASED = "ece_debiased"
 MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
 ABOUT = {
     "accuracy": "share of right predictions, percent",
     "ece": "expected calibration error: mean gap between confidence and accuracy over bins of equal width, percent",
     "ace": "adaptive calibration error: the same over bins with equally many images, percent",
     "weighted_mce": "largest gap of a bin, weighted with its share of the images, as published tables have it, percent",
+    DEBIASED: "ECE that very many images would show: on few, chance makes it larger, percent",
     "nll": "negative log likelihood",
     "confidence_gap": "mean confidence minus accuracy, percentage points; above 0 is over-confident",
 }
@@ -145,14 +147,14 @@ class Measurements:
 
 
 def metric_columns() -> tuple[Column, ...]:
-    """The columns of the metrics that tables have."""
+    """The columns of the metrics that tables have; that of the debiased ECE is the last."""
     columns = []
     for name in METRICS:
         info = metric_info(name)
         label = "MCE" if name == "weighted_mce" else info.label
         kind = PERCENT if info.unit == "%" else PLAIN
         columns.append(Column(name, label, kind, ABOUT[name], signed=info.signed))
-    return tuple(columns)
+    return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT[DEBIASED]))
 
 
 def measure(
@@ -196,7 +198,7 @@ def measure(
 
 def _table_numbers(row: Mapping[str, Any]) -> dict[str, Number]:
     """Numbers of a row of a table; the accuracy has an interval, because the number of images is known."""
-    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in METRICS}
+    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in METRICS} | {DEBIASED: Number(None)}
     gap = row.get("confidence_gap")
     if gap is None and row.get("mean_confidence") is not None and row.get("accuracy") is not None:
         numbers["confidence_gap"] = Number(row["mean_confidence"] - row["accuracy"])
@@ -229,7 +231,12 @@ class _Intervals:
                 )
             else:
                 ends = {"accuracy": share_interval(int(sample.correct.sum()), len(sample.labels))}
-            self.known[key] = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
+            numbers = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
+            numbers[DEBIASED] = Number(None)
+            if self.resamples:
+                error = debiased_errors(sample, n_bins=self.settings.bins)["ece"]
+                numbers[DEBIASED] = Number(error.value, error.low, error.high)
+            self.known[key] = numbers
         return self.known[key]
 
 

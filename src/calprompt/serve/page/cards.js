@@ -143,17 +143,23 @@ function verdict(state, words, number = null) {
 function meaning(answer, noun, context, page) {
   if (!answer.meaning)
     return make("p.meaning", {}, "What a confidence means was not measured for this list of classes.");
-  const { right, of, interval, images } = answer.meaning;
+  const { right, of, interval, images, text } = answer.meaning;
+  const words =
+    right === null
+      ? [`${text} `]
+      : [
+          `Of ${of} ${noun} this sure, about ${right} were right`,
+          make(
+            "span.fine",
+            {},
+            ` (${interval[0]} to ${interval[1]}, judged by ${known(images, context.model.evidence)})`,
+          ),
+          ". ",
+        ];
   return make(
     "p.meaning",
     {},
-    `Of ${of} ${noun} this sure, about ${right} were right`,
-    make(
-      "span.fine",
-      {},
-      ` (${interval[0]} to ${interval[1]}; ${known(images, context.model.evidence)} of similar confidence)`,
-    ),
-    ". ",
+    ...words,
     make("button.link", { type: "button", onclick: () => page.explain(answer.probability) }, "How do we know?"),
   );
 }
