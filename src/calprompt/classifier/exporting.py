@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.classifier.calibration import temperature_of
+from calprompt.classifier.calibration import create_image_watch, temperature_of
 from calprompt.classifier.card import export_card
 from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
 from calprompt.classifier.settings import requests_of
@@ -60,6 +60,7 @@ def export_model(
         promises=sentences,
         card=export_card(shown, labels),
         track_record=model.track_record if rule.withdrawn is None else None,
+        image_watch=create_image_watch(model) if rule.withdrawn is None else None,
         progress=progress,
     )
 
@@ -127,6 +128,7 @@ def export_int8(
             rule=model.rule,
             labels=list(model.labels),
             track_record=model.track_record,
+            image_watch=create_image_watch(model),
             progress=progress,
         )
         return quantize_folder(

@@ -2,8 +2,9 @@
 
     <marks>            a JSON line at the top (format, secret of receipts, what is watched), then one per mark
     <keep>/<class>/    images whose true class is known, named by their sha256: calprompt fit <keep>
+    <watch>            what all images that were answered say, marked or not: the state of an `ImageWatch`
 
-An image counts once: the same image again says nothing new of the promise.
+An image counts once: the same image again says nothing new of the promise, or of what images are like.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import json
 import os
 import secrets
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.files import write_bytes
-from calprompt.promises import ANSWER, DecisionRule
-from calprompt.promises.watch import Watch
+from calprompt.promises import ANSWER, DecisionRule, ImageWatch, Watch
+from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
 from calprompt.serve.receipts import Receipt
 from calprompt.text import os_problem, parse_problem, slug
 
 FORMAT = 1
+SAVED_EVERY = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
 UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
 
@@ -58,10 +62,14 @@ class MarkBook:
         false_alarms: How often at most the watch may alarm although the promise holds.
         path: File that keeps the marks; None: they are forgotten at the end.
         keep: Folder that keeps images whose true class is known; None: none are kept.
+        image_watch: What images are compared with, as `ServedModel.image_watch`; None: they are not watched.
+        not_watched: Why they are not.
+        image_path: File that keeps the watch of images; None: it is forgotten at the end.
 
     Attributes:
         secret: For receipts; as old as the file.
         watch: Of the promise on errors; None if none is made.
+        images: Watches what images are like; None if nothing does.
 
     Raises:
         DamagedFileError: if the file is not one of marks.
@@ -76,6 +84,9 @@ class MarkBook:
         false_alarms: float = 0.01,
         path: str | Path | None = None,
         keep: str | Path | None = None,
+        image_watch: dict[str, Any] | None = None,
+        not_watched: str = NO_HELD_OUT,
+        image_path: str | Path | None = None,
     ) -> None:
         self.fingerprint = fingerprint
         self.watch = Watch.of(rule, false_alarms) if rule.promised else None
@@ -87,6 +98,15 @@ class MarkBook:
         self._lock = threading.Lock()
         if self._path is not None:
             self._open(self._path)
+        self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
+        self._not_watched = not_watched
+        self._image_path = None if image_path is None else Path(image_path).expanduser()
+        self._saved = time.monotonic()
+        if self._image_path is not None:
+            if self.images is None:
+                raise SettingError(f"watch={self._image_path} has nothing to keep. {not_watched}")
+            self.images = self.images.resumed(self._image_path)
+            self.images.save(self._image_path)  # whether it can be written is known before the first image
 
     def add(
         self,
@@ -132,11 +152,41 @@ class MarkBook:
                 }
             )
             self._take(receipt.nonce, receipt.image, right, reason is None)
-            return Mark(reason is None, reason, kept, self.state())
+            return Mark(reason is None, reason, kept, self._state())
+
+    def see(self, scores: Sequence[float], digest: str) -> None:
+        """Watch an image that was answered. The file is written every few seconds, and at once for an alarm.
+
+        Args:
+            scores: Of the image, see `image_scores`.
+            digest: Of its content.
+        """
+        with self._lock:
+            if self.images is None:
+                return
+            before = self.images.changed
+            self.images.see_scores([scores], [digest])
+            if self.images.changed != before or time.monotonic() - self._saved > SAVED_EVERY:
+                self._save_images()
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            self._save_images()
+
+    def _save_images(self) -> None:
+        if self._image_path is not None and self.images is not None:
+            self._saved = time.monotonic()
+            self.images.save(self._image_path)
 
     def state(self) -> dict[str, Any]:
-        """The watch as plain data."""
+        """Both watches as plain data."""
+        with self._lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
         watch = self.watch
+        images = unwatched(self._not_watched) if self.images is None else self.images.state()
         if watch is None:
             return {
                 "status": "unwatched",
@@ -148,6 +198,7 @@ class MarkBook:
                 "evidence": None,
                 "alarm": None,
                 "broken_at": None,
+                "images": images,
             }
         return {
             "status": "broken" if watch.broken else "holds",
@@ -159,6 +210,7 @@ class MarkBook:
             "evidence": watch.evidence,
             "alarm": 1 / watch.false_alarms,
             "broken_at": watch.broken_at,
+            "images": images,
         }
 
     def _why_not(self, receipt: Receipt) -> str | None:

@@ -114,6 +114,8 @@ def run_on_ray(
         with _marks_file(settings) as marks:
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
             book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
+            watch = None if settings.watch is None else str(Path(settings.watch).expanduser().absolute())
+            book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
             secret = MarkBook(**book).secret  # what is wrong with the file is said before anything is started
             keeper = start_keeper(ray, driver, book)
             try:
