@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +136,7 @@ def in_proportion(labels: NDArray[np.int64], each: int, rng: np.random.Generator
 
 
 def pictures() -> tuple[Floats, NDArray[np.int64], dict[str, Floats], Floats]:
-    """Scores and labels of pictures that the model was not tuned on, scores of shifted ones, and the ranges of scores."""
+    """Scores and labels of pictures that the model was not tuned on, scores of shifted ones, and the ranges."""
     import torch
 
     from calprompt import Classifier, pocket
@@ -158,15 +159,26 @@ def pictures() -> tuple[Floats, NDArray[np.int64], dict[str, Floats], Floats]:
 
     found = model.model_.predicted
     held = found.fold < 0
-    names = [sheet.class_names.index(str(label)) for label in model.model_.labels]
     alike = np.concatenate([image_scores(found.logits[held], watch.temperature), scores([each for _, each in rest])])
-    labels = np.concatenate([np.array(names)[found.labels[held]], [label for label, _ in rest]])
-    others = {
-        name: scores([pixels for _, _, pixels in pocket.sheet(f"animals_{name}").pictures("test")]) for name in SHIFTS
-    }
-    print(f"\npocket_animals: tuned on {(~held).sum()} pictures, {len(alike)} others; accuracy on its check "
-          f"{model.checks_[0].accuracy:.1%}")
+    names = np.array([sheet.class_names.index(str(label)) for label in model.model_.labels])
+    labels = np.concatenate([names[found.labels[held]], [label for label, _ in rest]])
+    print(f"\npocket_animals: tuned on {(~held).sum()} pictures, {len(alike)} others")
+    print(
+        f"  right on {right(model, [(sheet.class_names[label], pixels) for label, pixels in rest]):.1%} of the others"
+    )
+    others = {}
+    for name in SHIFTS:
+        shifted = pocket.sheet(f"animals_{name}")
+        own = [(shifted.class_names[label], pixels) for label, _, pixels in shifted.pictures("test")]
+        others[name] = scores([pixels for _, pixels in own])
+        print(f"  right on {right(model, own):.1%} of {len(own)} pictures, {name}", flush=True)
     return alike, labels, others, np.array(watch.to_dict()["ranges"])
+
+
+def right(model: Any, images: list[tuple[str, NDArray[np.uint8]]]) -> float:
+    """How often the most probable class is the true one."""
+    predicted = model.predict([pixels for _, pixels in images])
+    return float(np.mean([guess == name for guess, (name, _) in zip(predicted, images, strict=True)]))
 
 
 def main() -> None:

@@ -225,7 +225,7 @@ class ImageWatch:
                 "No new image was seen yet, so nothing is known of whether they are like those the model was fitted on."
             )
         if self.evidence >= DOUBT:
-            return f"The images so far ({self.seen}) may not be like those the model was fitted on, but that may still be chance."
+            return f"So far ({images}) they may not be like those the model was fitted on; that may still be chance."
         return f"No sign so far ({images}) that images are not like those the model was fitted on."
 
     def state(self) -> dict[str, Any]:

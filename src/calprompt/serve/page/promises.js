@@ -99,6 +99,29 @@ export function showWatch(watch, edited) {
   );
 }
 
+/** Whether the images that the server was given are like those of the fit, and what to do if not. */
+export function showImages(images) {
+  const place = byId("images-watch");
+  const state = JSON.stringify(images ?? null);
+  if (place.dataset.shown === state) return;
+  place.dataset.shown = state;
+  place.hidden = !images;
+  if (!images) return;
+  place.dataset.status = images.seen || images.status !== "alike" ? images.status : "none";
+  const known = { alike: images.seen ? "No sign of a change" : "Nothing seen yet", changed: "Other images than in the fit" };
+  const icons = { alike: images.seen ? "check" : "none", changed: "alert" };
+  byId("images-state").replaceChildren(
+    icon(icons[images.status] ?? "none"),
+    make(
+      "div",
+      {},
+      make("strong", {}, known[images.status] ?? "Not watched"),
+      make("p.fine", {}, sentence(images.sentence)),
+      images.advice && make("p.fine", {}, images.advice),
+    ),
+  );
+}
+
 /** The reliability diagram in its dialog, with the bin of a confidence picked out. */
 export function openReliability(evidence, confidence) {
   const points = (share) => `${(100 * share).toFixed(1)} points`;
