@@ -99,8 +99,8 @@ def test_images_of_another_kind_are_told(run, tmp_path: Path) -> None:
     _, out, _ = run("predict", saved(), other, "--quiet")
     assert "These images are not like those the model was fitted on" in out
     assert "calprompt evaluate" in out
-    with pytest.warns(UserWarning, match="not like those the model was fitted on"):
-        _, out, _ = run("predict", saved(), other, "--json", "--quiet")
+    _, out, err = run("predict", saved(), other, "--json", "--quiet")
+    assert "These images are not like those the model was fitted on" in err
     assert all(json.loads(line)["class_name"] for line in out.splitlines()), "every line is an answer"
 
 
