@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,11 @@ from calprompt.cli import main
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.export import OnnxPredictor
 from calprompt.promises import DecisionRule
-from calprompt.serve import ServeSettings, create_app, load_served, served_export
+from calprompt.serve import ServeSettings, create_app, load_served, marks, served_export
 from calprompt.serve.marks import MarkBook, MarkedAlreadyError
 from calprompt.serve.receipts import Receipt
 from classifier import fits
+from serve.serving import wait_until
 
 LOCAL = "http://127.0.0.1"
 SETTINGS = ServeSettings(decoders=1, queue=8, max_images=5, max_body="200KB", max_memory="1MB", max_pixels=1.0)
@@ -267,6 +269,15 @@ def test_images_are_watched_without_marks(tmp_path: Path) -> None:
             assert "No sign so far (2 images)" in found["sentence"]
     with pytest.raises(SettingError, match=r"nothing to keep. .*a run holds out none"):
         serving(run_folder(), watch=str(tmp_path / "watch.json"))
+
+
+def test_what_was_seen_is_written_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "SAVED_WITHIN", 0.1)
+    path = tmp_path / "watch.json"
+    book = MarkBook(DecisionRule(), "m", image_watch=load_served(fits.saved()).image_watch, image_path=path)
+    book.see([0.0, 0.0, 0.0], "a" * 64)
+    book.see([0.0, 0.0, 0.0], "b" * 64)
+    assert wait_until(lambda: json.loads(path.read_text())["seen"] == 2)
 
 
 def test_a_folder_that_was_exported_without_scores_says_so() -> None:

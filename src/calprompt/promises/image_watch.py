@@ -216,9 +216,9 @@ class ImageWatch:
         images = plural(self.seen, "image")
         if self.changed_at is not None:
             return (
-                "These images are not like those the model was fitted on, or come in another mix of classes (found "
-                f"after {images}; of images that are alike this is said for at most one model in "
-                f"{math.floor(1 / self.false_alarms)}), so what it promises may not hold for them."
+                "These images are not like those the model was fitted on, or come in another mix of classes, so its "
+                f"promises may not hold for them (seen after {images}; of images that are alike this is said for at "
+                f"most one model in {math.floor(1 / self.false_alarms)})."
             )
         if not self.seen:
             return (

@@ -10,10 +10,10 @@ An image counts once: the same image again says nothing new of the promise, or o
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from calprompt.serve.receipts import Receipt
 from calprompt.text import os_problem, parse_problem, slug
 
 FORMAT = 1
-SAVED_EVERY = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
+SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
 UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
 
@@ -101,7 +101,7 @@ class MarkBook:
         self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
         self._not_watched = not_watched
         self._image_path = None if image_path is None else Path(image_path).expanduser()
-        self._saved = time.monotonic()
+        self._timer: threading.Timer | None = None
         if self._image_path is not None:
             if self.images is None:
                 raise SettingError(f"watch={self._image_path} has nothing to keep. {not_watched}")
@@ -155,7 +155,7 @@ class MarkBook:
             return Mark(reason is None, reason, kept, self._state())
 
     def see(self, scores: Sequence[float], digest: str) -> None:
-        """Watch an image that was answered. The file is written every few seconds, and at once for an alarm.
+        """Watch an image that was answered. The file is written within seconds, and at once for an alarm.
 
         Args:
             scores: Of the image, see `image_scores`.
@@ -166,17 +166,29 @@ class MarkBook:
                 return
             before = self.images.changed
             self.images.see_scores([scores], [digest])
-            if self.images.changed != before or time.monotonic() - self._saved > SAVED_EVERY:
+            if self.images.changed != before:
                 self._save_images()
+            elif self._image_path is not None and self._timer is None:
+                self._timer = threading.Timer(SAVED_WITHIN, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
 
     def close(self) -> None:
         """Write what is not written yet."""
         with self._lock:
             self._save_images()
 
+    def _on_timer(self) -> None:
+        try:
+            self.close()
+        except CalpromptError as error:
+            logging.getLogger(__name__).warning("%s", error)
+
     def _save_images(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._image_path is not None and self.images is not None:
-            self._saved = time.monotonic()
             self.images.save(self._image_path)
 
     def state(self) -> dict[str, Any]:

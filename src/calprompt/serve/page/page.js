@@ -229,7 +229,7 @@ class Page {
     if (watch?.status === "broken" && before && before.status !== "broken") notify(sentence(watch.sentence));
     const { images } = watch ?? {};
     if (images?.status === "changed" && before?.images.status === "alike")
-      notify(`${sentence(images.sentence)} ${images.advice}`);
+      notify("These images are not like those the model was fitted on. “What the images say” has what to do.");
     this.decide();
   }
 
