@@ -219,8 +219,8 @@ class _Watched:
         for answers, batch in stream:
             yield answers, batch
             if self.watch is not None:
-                scores = self.watch.scores(batch.logits.numpy()) if batch.names else []
-                self.waiting += zip(batch.digests, map(list, scores), strict=True)
+                scores: list[list[float]] = self.watch.scores(batch.logits.numpy()).tolist() if batch.names else []
+                self.waiting += zip(batch.digests, scores, strict=True)
                 if len(self.waiting) >= self.TOGETHER:
                     self._compare()
 

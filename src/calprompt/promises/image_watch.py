@@ -76,7 +76,7 @@ def image_scores(logits: ArrayLike, temperature: float) -> Floats:
     return np.stack(parts, axis=1)
 
 
-def bets(below: ArrayLike, above: ArrayLike) -> Floats:
+def bets(below: ArrayLike | float, above: ArrayLike | float) -> Floats:
     """The densities at p-values, [..., F]: c + (1 − c) (k + 1) (1 − p)^k for low scores, the same with p for high ones.
 
     Args:
