@@ -114,7 +114,9 @@ def run_on_ray(
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
             book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
             book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
-            secret = MarkBook(**book).secret  # what is wrong with the file is said before anything is started
+            first = MarkBook(**book)  # what is wrong with the file is said before anything is started
+            secret = first.secret
+            first.close()  # the actor owns the file from now on
             keeper = start_keeper(ray, driver, book)
             try:
                 _start_serve(settings)
@@ -188,7 +190,7 @@ def _files(settings: ServeSettings, *, watched: bool) -> Iterator[tuple[str, str
     with tempfile.TemporaryDirectory(prefix="calprompt-marks-", ignore_cleanup_errors=True) as folder:
         marks, watch = (
             str(Path(given or Path(folder) / name).expanduser().absolute())
-            for given, name in ((settings.marks, "marks.jsonl"), (settings.watch, "watch.json"))
+            for given, name in ((settings.marks, "marks.db"), (settings.watch, "watch.json"))
         )
         yield marks, watch if watched or settings.watch else None
 

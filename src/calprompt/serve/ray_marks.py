@@ -52,9 +52,9 @@ class MarkKeeper:
         """See `MarkBook.state`."""
         return self._book.state()
 
-    def close(self) -> None:
-        """See `MarkBook.close`."""
-        self._book.close()
+    def save(self) -> None:
+        """See `MarkBook.save`."""
+        self._book.save()
 
     def is_wanted(self) -> bool:
         """Whether the process that serves the model still runs."""
@@ -95,8 +95,8 @@ class SharedMarks:
         return self._ask("state")
 
     def close(self) -> Coroutine[Any, Any, None]:
-        """See `MarkBook.close`."""
-        return self._ask("close")
+        """See `MarkBook.save`; the book stays open for the other replicas."""
+        return self._ask("save")
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         ray = import_ray()

@@ -85,7 +85,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/marks",
         response_model=schemas.MarkModel,
-        responses=PROBLEMS(400, 401, 403, 408, 409, 413, 415, 422, 429, 503),
+        responses=PROBLEMS(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
         openapi_extra=MARK_BODY,
     )
     async def marks(request: Request) -> dict[str, Any]:

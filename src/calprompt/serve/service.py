@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
 
-from calprompt.data.images import FileContent
 from calprompt.errors import CalpromptError
 from calprompt.promises.image_watch import image_scores
 from calprompt.serve.batching import Ticket
@@ -92,10 +92,10 @@ class Service:
             self.measurements.on_problem()
             raise problem_of(error) from error
         self.measurements.on_answer(answered)
-        self._see(upload, answered)
-        return shown(answered, options, self._receipt(upload, answered))
+        self._see(answered)
+        return shown(answered, options, self._receipt(answered))
 
-    def _see(self, upload: Upload, answered: Answered) -> None:
+    def _see(self, answered: Answered) -> None:
         """Have the image watched; the answer does not wait for it."""
         watch = answered.model.image_watch
         if watch is None:  # of edited classes nothing is held out
@@ -103,7 +103,7 @@ class Service:
 
         def see() -> Any:
             scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
-            return self.book.see(scores, FileContent("", upload.data, self.model.view.upright).digest)
+            return self.book.see(scores, hashlib.sha256(answered.image.levels.tobytes()).hexdigest())
 
         task = asyncio.ensure_future(waited(see))
         self._seeing.add(task)
@@ -119,10 +119,16 @@ class Service:
         await asyncio.gather(*self._seeing, return_exceptions=True)
         return await waited(self.book.state)
 
-    def _receipt(self, upload: Upload, answered: Answered) -> str:
+    def _receipt(self, answered: Answered) -> str:
         answer = answered.answer
         return self.signer.sign(
-            Receipt.of(answered.model.fingerprint, upload.data, answer.decision, answer.class_name, answer.promised)
+            Receipt.of(
+                answered.model.fingerprint,
+                answered.image.levels.tobytes(),
+                answer.decision,
+                answer.class_name,
+                answer.promised,
+            )
         )
 
 
