@@ -4,7 +4,7 @@
     <keep>/<class>/    images whose true class is known, named by the sha256 of their pixels: calprompt fit <keep>
     <watch>            what all images that were answered say, marked or not: the state of an `ImageWatch`
 
-An image counts once: the same pixels again, in whatever file, say nothing new of the promise or of what images are like.
+An image counts once: the same pixels again, in whatever file, say nothing new.
 """
 
 from __future__ import annotations
