@@ -10,7 +10,7 @@ Images are taken a few batches at a time, so that a stream of any length fits in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BATCH = 64  # features that a tuner is given at a time
 WORKERS = 16  # threads at most
+Loaded = tuple[list[str], list[str], Tensor | None, Tensor | None, dict[str, str]]  # see `Predictor._loaded`
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class PredictionBatch:
         logits: [n, C] in float32, before calibration.
         probabilities: [n, C] in float64, calibrated.
         unreadable: Images that could not be read, and why; they have no rows.
+        digests: sha256 of the content of each image; empty where only features or levels were given.
     """
 
     names: list[str]
@@ -57,6 +59,7 @@ class PredictionBatch:
     logits: Tensor
     probabilities: NDArray[np.float64]
     unreadable: dict[str, str]
+    digests: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -227,12 +230,12 @@ class Predictor:
         done = 0
         zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         loaded = self._loaded(items, frozen=zero_shot or not self.tuner.needs_pixels, images=dataset)
-        for names, frozen, pixels, unreadable in loaded:
+        for names, digests, frozen, pixels, unreadable in loaded:
             if unreadable and not skip_unreadable:
                 name, reason = next(iter(unreadable.items()))
                 raise ImageError(reason, name)
             done += len(names) + len(unreadable)
-            yield self._batch(names, frozen, pixels, unreadable)
+            yield replace(self._batch(names, frozen, pixels, unreadable), digests=digests)
             progress("predicting", done, total or done, "")
 
     @torch.no_grad()
@@ -261,7 +264,7 @@ class Predictor:
         """Logits [n, C] in float32, before calibration, of images whose frozen features [n, D] are at hand."""
         if not self.tuner.needs_pixels:
             return self.tuner.predict(features.split(BATCH)).float().cpu()
-        pixels = (pixels for _, _, pixels, _ in self._loaded(range(len(images)), frozen=False, images=images))
+        pixels = (pixels for _, _, _, pixels, _ in self._loaded(range(len(images)), frozen=False, images=images))
         return self.tuner.predict(batch for batch in pixels if batch is not None).float().cpu()
 
     @torch.no_grad()
@@ -269,17 +272,15 @@ class Predictor:
         """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
         return zero_shot_logits(self.backbone, features, self.tuner.frozen_text)
 
-    def _loaded(
-        self, items: Iterable[Any], *, frozen: bool, images: Images | None = None
-    ) -> Iterator[tuple[list[str], Tensor | None, Tensor | None, dict[str, str]]]:
-        """Names, frozen features, pixels and unreadable images of batches of items, read and encoded in threads."""
+    def _loaded(self, items: Iterable[Any], *, frozen: bool, images: Images | None = None) -> Iterator[Loaded]:
+        """Names, digests, features, pixels and unreadable images of batches of items, read and encoded in threads."""
         backbone, tuner = self.backbone, self.tuner
         as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
         on_cpu = backbone.device.type == "cpu"
         threads = torch.get_num_threads() if on_cpu else None
 
-        def load(batch: list[tuple[int, Any]]) -> tuple[list[str], Tensor | None, Tensor | None, dict[str, str]]:
-            names, views, unreadable = [], [], {}
+        def load(batch: list[tuple[int, Any]]) -> Loaded:
+            names, digests, views, unreadable = [], [], [], {}
             for number, item in batch:
                 name = images.name(item) if images is not None else f"image {number}"
                 try:
@@ -288,14 +289,15 @@ class Predictor:
                     )
                     name = getattr(picture, "name", name)
                     views.append(picture.views(as_uint8)[0])
+                    digests.append(picture.digest)
                     names.append(name)
                 except ImageError as error:
                     unreadable[error.name or name] = error.reason
             if not views:
-                return names, None, None, unreadable
+                return names, digests, None, None, unreadable
             pixels = normalise(torch.stack(views), backbone.preprocessing)
             features = encode(backbone, pixels) if frozen and on_cpu else None
-            return names, features, pixels if tuner.needs_pixels or not on_cpu else None, unreadable
+            return names, digests, features, pixels if tuner.needs_pixels or not on_cpu else None, unreadable
 
         batches = batched(enumerate(items), batch_size(backbone) if frozen else BATCH)
         loaded: Iterator[Any]
@@ -304,10 +306,10 @@ class Predictor:
         else:
             workers = min(threads, WORKERS) if threads else None
             loaded = map_in_threads(load, batches, threads=workers, ahead=1, initializer=_one_thread)
-        for names, features, pixels, unreadable in loaded:
+        for names, digests, features, pixels, unreadable in loaded:
             if frozen and features is None and pixels is not None:
                 features = encode(backbone, pixels)
-            yield names, features, pixels, unreadable
+            yield names, digests, features, pixels, unreadable
 
     def _batch(
         self, names: list[str], frozen: Tensor | None, pixels: Tensor | None, unreadable: dict[str, str]

@@ -53,10 +53,15 @@ def pictures() -> dict[str, list[bytes]]:
     images = [Image.fromarray(pixels) for _, _, pixels in pocket.sheet("clothes").pictures("test")][::29]
     found: dict[str, list[bytes]] = {"answer": [], "unsure": [], "none of these": []}
     for image, answer in zip(images, Classifier.load(model()).answer(images), strict=True):
-        file = io.BytesIO()
-        image.save(file, "png")
-        found[answer.decision].append(file.getvalue())
+        found[answer.decision].append(png(image))
     return found
+
+
+def png(image: Image.Image) -> bytes:
+    """An image as a file."""
+    stream = io.BytesIO()
+    image.save(stream, "png")
+    return stream.getvalue()
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Route, expect
 
 from browser import served
-from browser.served import DESKTOP, PHONE, TOKEN, Visit, file, pictures, visiting
+from browser.served import DESKTOP, PHONE, TOKEN, Visit, file, pictures, png, visiting
+from calprompt import pocket
 
 expect.set_options(timeout=30_000)
 
@@ -294,6 +296,19 @@ def test_a_wrong_answer_is_marked_with_its_true_class(browser: Browser, address:
         body = json.loads(sent.value.post_data or "")
         assert (body["right"], body["class_name"]) == (False, options[-1])
         expect(card.locator(".card-marks")).to_have_text(f"Marked wrong: it is {options[-1]}")
+
+
+def test_images_of_another_kind_are_noticed_without_marks(browser: Browser, chromium: str) -> None:
+    flags = [png(Image.fromarray(pixels)) for _, _, pixels in pocket.sheet("flags").pictures("test")][::60]
+    with served.serving() as address, visiting(browser, address) as visit:
+        visit.open()
+        section = visit.page.locator("#images-watch")
+        expect(section).to_contain_text("Nothing seen yet")
+        visit.add(*(file(flag, f"{number}.png") for number, flag in enumerate(flags)))
+        expect(section).to_contain_text("Other images than in the fit")
+        expect(section).to_contain_text("These images are not like those the model was fitted on")
+        expect(section).to_contain_text("calprompt evaluate")
+        expect(visit.page.locator(".notice")).to_contain_text("not like those the model was fitted on")
 
 
 def test_marked_images_are_kept_if_the_server_does_so(browser: Browser, guarded: str, kept: Path) -> None:

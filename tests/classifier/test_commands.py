@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import samples
 from calprompt import Classifier
@@ -80,6 +81,53 @@ def test_added_classes_are_told_in_every_form(run) -> None:
     status, _, err = run("predict", saved(), path, "--classes", "ant")
     assert status == 2
     assert "has 'ant' already" in err
+
+
+def test_images_of_another_kind_are_told(run, tmp_path: Path) -> None:
+    """At the end of the answers, and as a warning where they are data; sorted folders are no reason for it."""
+    alike, other = tmp_path / "alike", tmp_path / "other"
+    for number in range(60):
+        samples.picture(alike / f"{number}.png", seed=9000 + number)
+        pixels = np.full((40, 40, 3), 250 - number % 8, dtype=np.uint8)
+        pixels[:8, : number + 1] = 0
+        other.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(other / f"{number}.png")
+    _, out, _ = run("predict", saved(), alike, "--quiet")
+    assert "like those" not in out
+    _, out, _ = run("predict", saved(), samples.pictures(), "--quiet")
+    assert "like those" not in out, "the images of the fit are not new"
+    _, out, _ = run("predict", saved(), other, "--quiet")
+    assert "These images are not like those the model was fitted on" in out
+    assert "calprompt evaluate" in out
+    _, out, err = run("predict", saved(), other, "--json", "--quiet")
+    assert "These images are not like those the model was fitted on" in err
+    assert all(json.loads(line)["class_name"] for line in out.splitlines()), "every line is an answer"
+
+
+def test_a_watch_goes_on_from_call_to_call(run, tmp_path: Path) -> None:
+    watch, paths = tmp_path / "watch.json", [tmp_path / f"{number}.png" for number in range(6)]
+    for number, path in enumerate(paths):
+        samples.picture(path, seed=9100 + number)
+    _, out, _ = run("predict", saved(), *paths[:4], "--watch", watch, "--quiet")
+    assert "No sign so far (4 images)" in out
+    _, out, _ = run("predict", saved(), *paths[2:], "--watch", watch, "--quiet", "--json")
+    assert len(out.splitlines()) == 4
+    assert json.loads(watch.read_text())["seen"] == 6
+    status, _, err = run("predict", saved(), paths[0], "--watch", tmp_path, "--quiet")
+    assert status == 2
+    assert str(tmp_path) in err
+
+
+def test_a_model_without_held_out_images_says_that_it_watches_nothing(run, tmp_path: Path) -> None:
+    folder = samples.picture_folder(tmp_path / "few", ("one", "two"), each=2)
+    run("fit", folder, "--out", tmp_path / "model", *FIT)
+    picture = tmp_path / "new.png"
+    samples.picture(picture, seed=9200)
+    _, out, _ = run("predict", tmp_path / "model", picture, "--quiet")
+    assert "is not watched: it has no held-out images" in out
+    status, _, err = run("predict", tmp_path / "model", picture, "--watch", tmp_path / "watch.json")
+    assert status == 2
+    assert "has nothing to keep" in err
 
 
 def test_lists_from_standard_input(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.Captur
     assert not any(one.promised for one in theirs if one.decision != "answer")
     assert [set(one.prediction_set or ()) for one in ours] == [set(one.prediction_set or ()) for one in theirs]
     assert list(exported.promises) == [promise.sentence for promise in model.promises_]
+    assert exported.image_watch().to_dict() == model.image_watch().to_dict()
     assert "## Promises and their limits" in (out / "card.md").read_text()
     assert main(["export", str(saved()), str(out), "--quiet"]) == 2
     assert "exists already" in " ".join(capsys.readouterr().err.split())
@@ -68,6 +69,8 @@ def test_int8_makes_its_promises_again(tmp_path: Path) -> None:
     assert record["quantization"]["images"] == sum(held for _, held in model.model_.counts)
     assert record["rule"]["sets"][0]["images"] == [record["quantization"]["images"]]
     assert len(record["promises"]) == len(model.promises_)
+    assert record["image_watch"]["held_out"] == record["quantization"]["images"]
+    assert record["image_watch"]["reference"] != model.image_watch().reference, "its scores are those of int8"
     assert not (tmp_path / "small" / "card.md").exists(), "what it says was measured on another model"
     small = OnnxPredictor(tmp_path / "small")
     held = model.model_.predicted.take(model.model_.predicted.fold == PROMISED)

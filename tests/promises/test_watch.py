@@ -20,8 +20,7 @@ from scipy.stats import bernoulli
 from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
 from calprompt.promises import DecisionRule, Evidence, Requests, Watch, make_promises
 from calprompt.promises.conformal import softmax
-from calprompt.promises.watch import RATIOS, weight_from
-from calprompt.promises.watch_sentence import telling_stretch
+from calprompt.promises.watch import RATIOS, telling_stretch, weight_from
 
 marks = st.lists(st.booleans(), max_size=40)
 targets = st.floats(0.001, 0.9)

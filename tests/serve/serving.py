@@ -45,7 +45,7 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
     """A model that looks at the mean colour of an image; needs no torch."""
     from dataclasses import replace
 
-    from calprompt.promises import DecisionRule
+    from calprompt.promises import DecisionRule, ImageWatch
     from calprompt.serve import ServedModel
     from calprompt.serve.served_model import View
 
@@ -57,9 +57,13 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
         return logits, shifted / shifted.sum(axis=1, keepdims=True)
 
+    colours = 45 + np.random.default_rng(1).integers(0, 160, (400, 3))  # of pictures as `picture` makes them
+    held_out, others = np.split(colours / 64 @ directions, 2)
+
     def with_labels(names: tuple[str, ...]) -> ServedModel:
         other = numpy_model(delay, names)
-        return replace(other, fingerprint="edited", rule=other.rule.without_promises("classes were edited"))
+        rule = other.rule.without_promises("classes were edited")
+        return replace(other, fingerprint="edited", rule=rule, image_watch=None, not_watched="classes were edited")
 
     return ServedModel(
         name="colours",
@@ -69,6 +73,7 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
         view=View(SIZE, "bicubic", "shortest", True),
         predict=predict,
         rule=DecisionRule(min_confidence=0.2, target_error=0.1),
+        image_watch=ImageWatch.of(held_out, others).fresh_record(),
         with_labels=with_labels,
         fitted_labels=NAMES,
     )
@@ -217,10 +222,12 @@ def server(*, delay: float = 0.0, environment: Mapping[str, str] | None = None, 
 
 
 @cache
-def picture(kind: str = "PNG", size: tuple[int, int] = (50, 40), seed: int = 1, **options: Any) -> bytes:
+def picture(
+    kind: str = "PNG", size: tuple[int, int] = (50, 40), seed: int = 1, brightest: int = 160, **options: Any
+) -> bytes:
     """An image file of coloured noise."""
     noise = np.random.default_rng(seed)
-    pixels = noise.integers(0, 90, (size[1], size[0], 3)) + noise.integers(0, 160, 3)
+    pixels = noise.integers(0, 90, (size[1], size[0], 3)) + noise.integers(0, brightest, 3)
     stream = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(stream, kind, **options)
     return stream.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,11 @@ from calprompt.cli import main
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.export import OnnxPredictor
 from calprompt.promises import DecisionRule
-from calprompt.serve import ServeSettings, create_app, load_served
+from calprompt.serve import ServeSettings, create_app, load_served, marks, served_export
 from calprompt.serve.marks import MarkBook, MarkedAlreadyError
 from calprompt.serve.receipts import Receipt
 from classifier import fits
+from serve.serving import wait_until
 
 LOCAL = "http://127.0.0.1"
 SETTINGS = ServeSettings(decoders=1, queue=8, max_images=5, max_body="200KB", max_memory="1MB", max_pixels=1.0)
@@ -115,7 +117,7 @@ def test_an_exported_model_is_served_without_torch() -> None:
     script = f"""
 import sys
 from fastapi.testclient import TestClient
-from calprompt.serve import ServeSettings, create_app, load_served
+from calprompt.serve import ServeSettings, create_app, load_served, served_export
 app = create_app(load_served({str(exported())!r}), ServeSettings(decoders=1))
 with TestClient(app, base_url={LOCAL!r}) as client:
     found = client.post("/v1/predict", content=open({str(fits.picture_paths()[0])!r}, "rb").read())
@@ -220,7 +222,7 @@ def test_options_that_make_no_sense(client: TestClient, options: dict[str, str],
 
 def test_marks_move_the_watch_and_count_once(tmp_path: Path) -> None:
     served = load_served(fits.saved())
-    settings = {"marks": str(tmp_path / "marks.jsonl"), "keep": str(tmp_path / "kept")}
+    settings = {name: str(tmp_path / file) for name, file in (("marks", "m.jsonl"), ("keep", "kept"), ("watch", "w"))}
     promised = served.rule.promised
     with serving(fits.saved(), **settings) as client:
         answer = predicted(client, PICTURES[0])
@@ -247,6 +249,47 @@ def test_marks_move_the_watch_and_count_once(tmp_path: Path) -> None:
         assert client.post("/v1/marks", json=mark).status_code == 409
     with pytest.raises(SettingError, match="marks of another model"):
         serving(exported(), marks=settings["marks"])
+
+
+def test_images_are_watched_without_marks(tmp_path: Path) -> None:
+    for place, held_out in ((fits.saved(), 30), (exported(), 30), (run_folder(), None)):
+        with serving(place) as client:
+            for data in (PICTURES[0], PICTURES[0], PICTURES[1]):
+                predicted(client, data)
+            client.post("/v1/predict", content=PICTURES[2], params={"classes": ["yak", "zebu"]})
+            found = client.get("/v1/watch").json()["images"]
+            metrics = client.get("/metrics").text
+        assert found["held_out"] == held_out
+        assert ("calprompt_images_alike 1.0" in metrics) == (held_out is not None)
+        if held_out is None:
+            assert found["status"] == "unwatched"
+            assert "a run holds out none" in found["sentence"]
+        else:
+            assert (found["status"], found["seen"], found["repeated"]) == ("alike", 2, 1), "edited classes do not count"
+            assert "No sign so far (2 images)" in found["sentence"]
+    with pytest.raises(SettingError, match=r"nothing to keep. .*a run holds out none"):
+        serving(run_folder(), watch=str(tmp_path / "watch.json"))
+
+
+def test_what_was_seen_is_written_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "SAVED_WITHIN", 0.1)
+    path = tmp_path / "watch.json"
+    book = MarkBook(DecisionRule(), "m", image_watch=load_served(fits.saved()).image_watch, image_path=path)
+    book.see([0.0, 0.0, 0.0], "a" * 64)
+    book.see([0.0, 0.0, 0.0], "b" * 64)
+    assert wait_until(lambda: json.loads(path.read_text())["seen"] == 2)
+
+
+def test_a_folder_that_was_exported_without_scores_says_so() -> None:
+    record = {**OnnxPredictor(exported()).record, "image_watch": None}
+    old = OnnxPredictor(exported())
+    old.record = record
+    with pytest.raises(SettingError, match="has no scores of held-out images"):
+        old.image_watch()
+    assert OnnxPredictor(exported()).image_watch().held_out == 30
+    del record["image_watch"]
+    assert "has no scores" in served_export(old).not_watched
+    assert served_export(old).image_watch is None
 
 
 def test_the_same_image_counts_once_for_the_watch() -> None:

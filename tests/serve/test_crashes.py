@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,8 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,3 +198,35 @@ def test_ctrl_c_stops_it_without_an_error() -> None:
     with serving.server() as served:
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(20) == 0
+
+
+def test_the_watch_of_images_survives_a_killed_server(tmp_path: Path) -> None:
+    """What it had written is there again, copies are known, and an alarm is never lost."""
+    path = tmp_path / "watch.json"
+
+    def images(served: Running) -> dict[str, Any]:
+        return dict(served.request("GET", "/v1/watch").json["images"])
+
+    with serving.server(watch=str(path)) as served:
+        for seed in (1, 2, 3, 3):
+            assert served.predict(picture(seed=seed)).status == 200
+        assert (images(served)["seen"], images(served)["repeated"]) == (3, 1)
+        served.process.send_signal(signal.SIGTERM)
+        served.process.wait(20)
+    assert json.loads(path.read_text())["seen"] == 3, "a server that is stopped writes what it knows"
+    with serving.server(watch=str(path)) as served:
+        assert served.predict(picture(seed=3)).status == 200
+        assert (images(served)["seen"], images(served)["repeated"]) == (3, 2)
+        for seed in range(100, 160):
+            assert served.predict(picture(seed=seed, brightest=2)).status == 200
+            if images(served)["status"] == "changed":
+                break
+        state = images(served)
+        assert "not like those the model was fitted on" in state["sentence"]
+        assert "calprompt evaluate" in state["advice"]
+        os.kill(served.pid, signal.SIGKILL)
+        served.process.wait(20)
+    with serving.server(watch=str(path)) as served:
+        assert images(served) == state
+        text = served.request("GET", "/metrics").body.decode()
+        assert "calprompt_images_alike 0.0" in text

@@ -179,7 +179,9 @@ def test_marks_are_one_for_all_replicas_and_outlive_their_keeper(service: Runnin
         return service.request("POST", "/v1/marks", body, {"Content-Type": "application/json"}, LIMIT)
 
     def watches() -> list[Any]:
-        return [service.request("GET", "/v1/watch", timeout=LIMIT).json for _ in range(8)]
+        found = [service.request("GET", "/v1/watch", timeout=LIMIT).json for _ in range(8)]
+        assert {each.pop("images")["status"] for each in found} == {"alike"}
+        return found
 
     answers = [service.predict(picture).json for picture in pictures()]
     marked = [mark(answer) for answer in answers[:-1]]

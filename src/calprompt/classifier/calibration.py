@@ -1,4 +1,4 @@
-"""What is fitted on cross-fitted predictions: the calibrator, and when an image is none of the classes."""
+"""What is fitted on cross-fitted predictions: the calibrator, when an image is none of the classes, what is watched."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator
-from calprompt.classifier.fitted_model import Predicted, calibrated, joined, stored_logits
+from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted, calibrated, joined, stored_logits
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.metrics.binomial import share_interval
-from calprompt.promises import OpenSetRule
+from calprompt.promises import ImageWatch, OpenSetRule
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 
 OPEN_SET_SCORE = "max_logit"
@@ -102,3 +102,18 @@ def left_out_rates(predicted: Predicted, threshold: float) -> list[float]:
             others = np.delete(own, label, axis=1)
             rates.append(float((open_set_scores(others, OPEN_SET_SCORE) >= threshold).mean()))
     return rates
+
+
+def create_image_watch(model: FittedModel, *, false_alarms: float = 0.01) -> ImageWatch | None:
+    """Watches whether images are like the held-out ones; None if there are none.
+
+    Args:
+        model: Fitted.
+        false_alarms: Share of models that alarm although their images are alike, at most.
+    """
+    found = model.predicted
+    held, crossed = found.logits[found.fold == PROMISED], found.logits[found.fold >= 0]
+    if not len(held) or not len(crossed):
+        return None
+    temperature = temperature_of(model.calibrator)
+    return ImageWatch.of(held, crossed, temperature, known=found.digests, false_alarms=false_alarms)

@@ -23,6 +23,7 @@ from sklearn.exceptions import NotFittedError
 
 from calprompt.class_names import check_class_names, normalized_name
 from calprompt.classifier.added_classes import ADDED, adjusted, extended_sets
+from calprompt.classifier.calibration import create_image_watch
 from calprompt.classifier.checks import Check
 from calprompt.classifier.evaluating import evaluate_images
 from calprompt.classifier.fitted_model import FittedModel
@@ -38,7 +39,8 @@ from calprompt.features import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
 from calprompt.progress import Progress, silent
 from calprompt.progress_display import show_progress
-from calprompt.promises import Answer, DecisionRule, Promise, SetRule, make_answers
+from calprompt.promises import Answer, DecisionRule, ImageWatch, Promise, SetRule, make_answers
+from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.runs.preparation import run_backbone, tuner_for_classes
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import check_backbone
@@ -183,6 +185,25 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         self._fitted()
         images = self._labelled(X, y)
         return evaluate_images(self, images, progress=progress)
+
+    def image_watch(self, *, false_alarms: float = 0.01) -> ImageWatch:
+        """Watches whether new images are like those it was fitted on; needs no marks.
+
+        Give it the logits and digests of each batch of `stream`.
+
+        Args:
+            false_alarms: Share of models that alarm although their images are alike, at most.
+
+        Raises:
+            SettingError: if there are no held-out images to compare with, or classes were added.
+        """
+        self._fitted()
+        if self.rule_.withdrawn is not None:
+            raise SettingError(f"{NOT_WATCHED}: {self.rule_.withdrawn}.")
+        watch = create_image_watch(self.model_, false_alarms=false_alarms)
+        if watch is None:
+            raise SettingError(NO_HELD_OUT)
+        return watch
 
     def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
         """How prediction sets are made.

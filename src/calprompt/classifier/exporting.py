@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.classifier.calibration import left_out_rates, temperature_of
+from calprompt.classifier.calibration import create_image_watch, left_out_rates, temperature_of
 from calprompt.classifier.card import export_card
 from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
 from calprompt.classifier.settings import requests_of
@@ -61,6 +61,7 @@ def export_model(
         promises=sentences,
         card=export_card(shown, labels),
         track_record=model.track_record if rule.withdrawn is None else None,
+        image_watch=create_image_watch(model) if rule.withdrawn is None else None,
         progress=progress,
     )
 
@@ -129,6 +130,7 @@ def export_int8(
             rule=model.rule,
             labels=list(model.labels),
             track_record=model.track_record,
+            image_watch=create_image_watch(model),
             progress=progress,
         )
         return quantize_folder(

@@ -19,13 +19,15 @@ from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
     from calprompt.classifier import Classifier
-    from calprompt.promises import SetRule
+    from calprompt.predictor import PredictionBatch
+    from calprompt.promises import ImageWatch, SetRule
     from calprompt.runs import Run
 
 EXAMPLES = """\
   calprompt predict model photo.jpg
   calprompt predict model inbox/ --sets 0.9 --csv > answers.csv
   calprompt predict model inbox/ --move-into sorted/
+  calprompt predict model today/ --watch watch.json --csv > today.csv
   find /archive -name '*.jpg' | calprompt predict model - --json > answers.jsonl
   calprompt predict model photo.jpg --classes "toad" "tree frog"
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
@@ -36,6 +38,7 @@ OF_MODELS = {
     "--per-class": "per_class",
     "--move-into": "move_into",
     "--min-confidence": "min_confidence",
+    "--watch": "watch",
 }
 OF_RUNS = {"--calibrator": "calibrator", "--part": "part"}
 
@@ -70,6 +73,11 @@ def add_command(commands: Any) -> None:
     of_models.add_argument("--per-class", action="store_true", help="sets that hold for each class by itself")
     of_models.add_argument(
         "--move-into", metavar="DIR", help="move each image into a subfolder of its answer; moved.csv lists them"
+    )
+    of_models.add_argument(
+        "--watch",
+        metavar="FILE",
+        help="go on with the watch of whether images are like those of the fit, which this JSON file keeps",
     )
     of_runs = parser.add_argument_group("for runs")
     of_runs.add_argument(
@@ -142,11 +150,15 @@ def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
         model.rule_ = model.rule_.with_threshold(args.min_confidence)
     sets = None if args.sets is None else model.set_rule(args.sets, args.per_class)
     mover = None if args.move_into is None else Mover(args.move_into)
-    batches = _Batches(args)
+    batches, watched = _Batches(args), _Watched(model, args.watch)
     with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
         stream = model.stream(images, set_rule=sets, skip_unreadable=True, progress=progress)
-        batches.write(((answers, batch.unreadable) for answers, batch in stream), Answer, mover)
-    _finish(args, batches, _model_notes(model, batches, sets))
+        batches.write(((answers, batch.unreadable) for answers, batch in watched.passed(stream)), Answer, mover)
+    lines = watched.finish()
+    if args.json or args.csv:
+        for line in lines if watched.alarm else ():
+            warnings.warn(line, stacklevel=2)
+    _finish(args, batches, [*_model_notes(model, batches, sets), *lines])
 
 
 def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
@@ -172,6 +184,64 @@ def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
         stream = predictor.stream(images, skip_unreadable=True, progress=progress)
         batches.write(((predictor.answers(batch), batch.unreadable) for batch in stream), Prediction, None)
     _finish(args, batches, _run_notes(run, calibrator, predictor.class_names))
+
+
+class _Watched:
+    """Watches whether images are like those of the fit.
+
+    Folders are often sorted, class by class or day by day, and a watch takes images in random order. So their scores
+    are gathered and compared in the order of their digests, which is as good as random and always the same.
+    """
+
+    TOGETHER = 10_000  # images whose scores are kept
+
+    def __init__(self, model: Classifier, path: str | None) -> None:
+        self.path = None if path is None else Path(path).expanduser()
+        self.watch: ImageWatch | None = None
+        self.waiting: list[tuple[str, list[float]]] = []
+        self.why = ""
+        try:
+            self.watch = model.image_watch()
+        except SettingError as error:
+            self.why = str(error) if model.rule_.withdrawn is None else ""  # which is told with the promises
+            if self.path is not None:
+                raise SettingError(f"watch={self.path} has nothing to keep. {error}") from error
+        if self.watch is not None and self.path is not None:
+            self.watch = self.watch.resumed(self.path)
+            self.watch.save(self.path)  # whether it can be written is known before the first image
+
+    @property
+    def alarm(self) -> bool:
+        return self.watch is not None and self.watch.changed
+
+    def passed(self, stream: Iterable[tuple[Any, PredictionBatch]]) -> Iterator[tuple[Any, PredictionBatch]]:
+        """The same batches, looked at on their way."""
+        for answers, batch in stream:
+            yield answers, batch
+            if self.watch is not None:
+                scores: list[list[float]] = self.watch.scores(batch.logits.numpy()).tolist() if batch.names else []
+                self.waiting += zip(batch.digests, scores, strict=True)
+                if len(self.waiting) >= self.TOGETHER:
+                    self._compare()
+
+    def finish(self) -> list[str]:
+        """What the images say, if it is worth a sentence."""
+        from calprompt.promises.image_watch import ADVICE, DOUBT
+
+        self._compare()
+        if self.watch is None:
+            return [self.why] if self.why else []
+        if self.path is not None:
+            self.watch.save(self.path)
+        if self.watch.changed:
+            return [self.watch.sentence, ADVICE]
+        return [self.watch.sentence] if self.path is not None or self.watch.evidence >= DOUBT else []
+
+    def _compare(self) -> None:
+        if self.watch is not None and self.waiting:
+            digests, scores = zip(*sorted(self.waiting), strict=True)
+            self.watch.see_scores(scores, digests)
+        self.waiting = []
 
 
 class _Batches:

@@ -13,7 +13,7 @@ from calprompt.serve.settings import ServeSettings
 
 EXAMPLES = """\
   calprompt serve model
-  calprompt serve exported --port 9000 --marks marks.jsonl --keep marked/
+  calprompt serve exported --port 9000 --marks marks.db --keep marked/
   calprompt serve model --host 0.0.0.0 --token "$(openssl rand -hex 16)"
   calprompt serve runs/coop-photos-16shot-seed1-0123456789ab --part all
   calprompt serve model --ray auto --replicas 1:4

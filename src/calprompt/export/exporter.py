@@ -12,7 +12,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.export.folder import check_free, new_folder, write_folder
 from calprompt.export.packages import EXPORTING, package_versions, require_packages
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule, TrackRecord
+from calprompt.promises import DecisionRule, ImageWatch, TrackRecord
 
 if TYPE_CHECKING:
     from calprompt.predictor import Predictor
@@ -31,6 +31,7 @@ def export_predictor(
     promises: Sequence[str] = (),
     card: str | None = None,
     track_record: TrackRecord | None = None,
+    image_watch: ImageWatch | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write a predictor into a folder that runs with onnxruntime, numpy and Pillow alone.
@@ -46,6 +47,7 @@ def export_predictor(
         promises: What is promised of the answers, one sentence each.
         card: A model card in Markdown, kept beside the model.
         track_record: How often its answers were right on held-out images; kept with the model.
+        image_watch: Compares images with the held-out ones; kept with the model, for `calprompt serve`.
         progress: Shows how far it is.
 
     Returns:
@@ -76,6 +78,7 @@ def export_predictor(
         "rule": rule.to_dict(),
         "promises": [str(promise) for promise in promises],
         "track_record": None if track_record is None else track_record.to_dict(),
+        "image_watch": None if image_watch is None else image_watch.fresh_record(),
         "tuner": type(tuner).__name__,
         "backbone": {"name": predictor.backbone.name, "fingerprint": predictor.backbone.fingerprint},
         "versions": package_versions(("torch", *EXPORTING, "numpy", "pillow")),

@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 
 from calprompt.errors import DamagedFileError, ImageError, NewerFormatError, SettingError
 from calprompt.export.packages import require_packages
-from calprompt.promises import Answer, DecisionRule
+from calprompt.promises import Answer, DecisionRule, ImageWatch
+from calprompt.promises.image_watch import NOT_WATCHED
 
 if TYPE_CHECKING:
     from calprompt.export.runtime import Batch
+
+NO_SCORES = (
+    f"{NOT_WATCHED}: this folder has no scores of held-out images to compare them with. Export a model that has "
+    "held-out images, with this version."
+)
 
 
 class OnnxPredictor:
@@ -97,6 +103,20 @@ class OnnxPredictor:
         """
         with library_errors():
             return self._model.predict_set(images, coverage, per_class=per_class)
+
+    def image_watch(self, *, false_alarms: float = 0.01) -> ImageWatch:
+        """Watches whether new images are like those the model was fitted on; give it the logits of `stream`'s batches.
+
+        Args:
+            false_alarms: Share of models that alarm although their images are alike, at most.
+
+        Raises:
+            SettingError: if the folder has no scores to compare with.
+        """
+        record = self.record.get("image_watch")
+        if record is None:
+            raise SettingError(NO_SCORES)
+        return ImageWatch.from_record(record, false_alarms=false_alarms)
 
     def predict_levels(self, levels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Logits and calibrated probabilities, [n, C] each, of images that were decoded, resized and cropped elsewhere.

@@ -29,7 +29,7 @@ from calprompt.export.remarks import quiet
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule, TrackRecord
+from calprompt.promises import DecisionRule, ImageWatch, TrackRecord
 
 Refit = Callable[
     [NDArray[np.float32], NDArray[np.float32] | None], tuple[list[dict[str, Any]], DecisionRule, Sequence[str]]
@@ -116,12 +116,15 @@ def quantize_folder(
         }
         measured["images_per_second"] = speeds(model, int8, images)
         record = {name: value for name, value in model.record.items() if name not in ("format", "files", "checksum")}
-        before_record = record.get("track_record")
+        before_record, watch = record.get("track_record"), record.get("image_watch")
         record |= {
             "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
             "rule": rule.to_dict(),
             "promises": [str(promise) for promise in promises],
             "track_record": None if before_record is None else renewed_record(before_record, rule, logits, after, y),
+            "image_watch": None
+            if watch is None
+            else ImageWatch.from_record(watch).compared_with(logits).fresh_record(),
             "difference": None,
             "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
         }

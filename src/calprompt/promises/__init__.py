@@ -5,6 +5,7 @@ Everything here is arithmetic on numpy arrays of logits; it needs neither torch 
 
 from calprompt.promises.conformal import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
 from calprompt.promises.division import Division, divide
+from calprompt.promises.image_watch import ImageWatch
 from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
 from calprompt.promises.promise import Evidence, Promise, make_promises
 from calprompt.promises.requests import Refusal, Requests, Unseen
@@ -20,6 +21,7 @@ __all__ = [
     "DecisionRule",
     "Division",
     "Evidence",
+    "ImageWatch",
     "Meaning",
     "OpenSetRule",
     "Promise",

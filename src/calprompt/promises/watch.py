@@ -34,12 +34,14 @@ import numpy as np
 
 from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
 from calprompt.promises.conformal import as_fraction
+from calprompt.promises.requests import ERROR, Requests
 from calprompt.promises.rule import DecisionRule
-from calprompt.promises.watch_sentence import watch_sentence
+from calprompt.text import plural
 
 RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)  # of the odds of an error, after and before a change
 RECENT = 100  # marks that are kept one by one, for the sentence
 FORMAT = 1
+DOUBT = 10.0  # evidence from which on the sentence speaks of it; reached by at most one in ten models that keep it
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,9 @@ class Watch:
     broken_at: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("target_error", "false_alarms"):
-            as_fraction(name, getattr(self, name))
-            object.__setattr__(self, name, float(getattr(self, name)))
-        if not 1e-100 <= self.false_alarms <= 0.5:
-            raise SettingError(f"false_alarms must be between 1e-100 and 0.5, such as 0.01, got {self.false_alarms}")
+        as_fraction("target_error", self.target_error)
+        object.__setattr__(self, "target_error", float(self.target_error))
+        object.__setattr__(self, "false_alarms", checked_false_alarms(self.false_alarms))
 
     @classmethod
     def of(cls, rule: DecisionRule, false_alarms: float = 0.01) -> Watch:
@@ -143,7 +143,25 @@ class Watch:
     @property
     def sentence(self) -> str:
         """What was marked, and what follows for the promise."""
-        return watch_sentence(self)
+        promise = f"'{Requests(self.target_error).words(ERROR)}'"
+        if not self.marked:
+            return f"No answer was marked yet, so nothing is known about {promise}."
+        answers = f"{plural(self.marked, 'answer')} that {_were(self.marked)} marked"
+        counts = f"Of {answers}, {self.wrong} {_were(self.wrong)} wrong"
+        wrong, length = telling_stretch(self.recent, self.target_error)
+        if self.broken_at is not None:
+            return (
+                f"{counts}: the promise {promise} no longer holds (the alarm came with mark {self.broken_at}, when "
+                f"{wrong} of the last {length} were wrong; if the promise did hold, an alarm would come at most once "
+                f"in {math.floor(1 / self.false_alarms)} models)."
+            )
+        if self.evidence >= DOUBT:
+            return f"{counts}, {wrong} of the last {length}; that speaks against {promise}, but may still be chance."
+        if self.wrong > as_fraction("target_error", self.target_error) * self.marked:
+            return f"{counts}; that is more than {promise} allows on average, but may still be chance."
+        if self.marked > len(self.recent):
+            counts += f" ({self.recent.count('1')} of the last {len(self.recent)})"
+        return f"{counts}; nothing speaks against {promise}."
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, which JSON keeps exactly."""
@@ -216,3 +234,38 @@ def _checked(wrong: Iterable[bool]) -> list[bool]:
         if not isinstance(mark, bool | np.bool_ | int | np.integer) or mark not in (0, 1):
             raise SettingError(f"a mark must be True (the answer was wrong) or False (it was right), got {mark!r}")
     return [bool(mark) for mark in marks]
+
+
+def checked_false_alarms(value: float) -> float:
+    """A rate of false alarms that an alarm can have; raises for others."""
+    as_fraction("false_alarms", value)
+    if not 1e-100 <= value <= 0.5:
+        raise SettingError(f"false_alarms must be between 1e-100 and 0.5, such as 0.01, got {value}")
+    return float(value)
+
+
+def telling_stretch(recent: str, target_error: float) -> tuple[int, int]:
+    """How many are wrong of how many of the latest marks, for as many as speak most against the promise.
+
+    These are the marks with the largest likelihood ratio of their own error rate to the promised one. All of them, if
+    no number of the latest marks has more errors than promised.
+
+    >>> telling_stretch("0100000000000000101101", 0.1), telling_stretch("1000", 0.5)
+    ((4, 6), (1, 4))
+    """
+    best, found = 0.0, (recent.count("1"), len(recent))
+    wrong = 0
+    for length, mark in enumerate(reversed(recent), start=1):
+        wrong += mark == "1"
+        rate = wrong / length
+        if rate > target_error:
+            gain = wrong * math.log(rate / target_error)
+            if rate < 1:
+                gain += (length - wrong) * (math.log1p(-rate) - math.log1p(-target_error))
+            if gain > best:
+                best, found = gain, (wrong, length)
+    return found
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"

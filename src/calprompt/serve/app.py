@@ -33,7 +33,7 @@ def create_app(
     """
     settings = settings or ServeSettings()
     book = marks if marks is not None else mark_book(model, settings)
-    measurements = Measurements(watched=model.rule.promised)
+    measurements = Measurements(watched=model.rule.promised, images_watched=model.image_watch is not None)
     state = Service(model, settings, book, measurements)
 
     @asynccontextmanager
@@ -76,4 +76,7 @@ def mark_book(model: ServedModel, settings: ServeSettings) -> MarkBook:
         false_alarms=settings.false_alarms,
         path=settings.marks,
         keep=settings.keep,
+        image_watch=model.image_watch,
+        not_watched=model.not_watched,
+        image_path=settings.watch,
     )

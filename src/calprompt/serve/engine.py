@@ -61,6 +61,7 @@ class Answered:
         probabilities: Class and probability, falling.
         meaning: How often answers this sure were right; None if that is not known.
         image: What was decoded.
+        logits: [C], before calibration.
     """
 
     answer: Answer
@@ -68,6 +69,7 @@ class Answered:
     probabilities: list[tuple[str, float]]
     meaning: Meaning | None
     image: DecodedImage
+    logits: NDArray[Any]
 
     @property
     def meaning_text(self) -> str | None:
@@ -179,7 +181,7 @@ class Engine:
         order = np.argsort(-probabilities, kind="stable")[: options.top].tolist()
         ranked = [(model.labels[each], float(probabilities[each])) for each in order]
         meaning = None if model.track_record is None else model.track_record.meaning(answer.probability)
-        return Answered(answer, model, ranked, meaning, image)
+        return Answered(answer, model, ranked, meaning, image, logits)
 
 
 def _predict(model: Hashable, levels: Sequence[Any]) -> list[tuple[NDArray[Any], NDArray[np.float64]]]:

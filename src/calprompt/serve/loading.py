@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.files import canonical_json
 from calprompt.promises import DecisionRule, TrackRecord
+from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.promises.track_record import TEST
 from calprompt.serve.served_model import Predict, ServedModel, View
 from calprompt.text import shorten
@@ -101,9 +102,11 @@ def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
         model: Fitted.
         name: What it is called.
     """
+    from calprompt.classifier.calibration import create_image_watch
     from calprompt.classifier.summary import check_sentences, division_sentence
 
     fitted = model.model_
+    watch = create_image_watch(fitted) if model.rule_.withdrawn is None else None
     labels = tuple(str(label) for label in model.classes_.tolist())
     read = dict(zip(labels, model.class_names_, strict=True))
 
@@ -127,6 +130,8 @@ def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
         rule=model.rule_,
         promises=tuple({**promise.to_dict(), "sentence": promise.sentence} for promise in model.promises_),
         track_record=fitted.track_record if model.rule_.withdrawn is None else None,
+        image_watch=None if watch is None else watch.fresh_record(),
+        not_watched=NO_HELD_OUT if model.rule_.withdrawn is None else f"{NOT_WATCHED}: {model.rule_.withdrawn}.",
         calibrator=None if fitted.calibrator is None else fitted.calibrator_spec,
         about=(division_sentence(fitted), *check_sentences(fitted.checks[0], fitted.config.backbone)),
         with_labels=with_labels if editable else None,
@@ -168,6 +173,7 @@ def served_run(run: Run, *, calibrator: str | None = None, part: str | None = No
         view=_view(predictor),
         predict=_predict(predictor),
         track_record=_test_record(run, predictor, part),
+        not_watched=f"{NOT_WATCHED}: a run holds out none to compare them with; calprompt fit makes a model that does.",
         calibrator=None if predictor.calibrator is None else spec,
         about=(
             f"A run of {settings['tuner']} with the loss {settings['loss']} on {settings['data']}.",
@@ -187,6 +193,8 @@ def served_export(predictor: OnnxPredictor, name: str = "model") -> ServedModel:
         predictor: That runs it.
         name: What it is called.
     """
+    from calprompt.export.onnx_predictor import NO_SCORES
+
     record, labels = predictor.record, tuple(map(str, predictor.labels))
     preprocessing = record["preprocessing"]
     stored = record.get("track_record")
@@ -202,6 +210,8 @@ def served_export(predictor: OnnxPredictor, name: str = "model") -> ServedModel:
         rule=predictor.rule,
         promises=tuple(_read_promise(sentence) for sentence in predictor.promises),
         track_record=None if stored is None else TrackRecord.from_dict(stored),
+        image_watch=record.get("image_watch"),
+        not_watched=NO_SCORES,
         calibrator=record["calibrator"]["name"],
         about=(f"Exported by calprompt {record['versions']['calprompt']}; tuned with {record['tuner']}.",),
         fixed=NO_TEXT_TOWER,
@@ -220,6 +230,8 @@ def _edited(own: ServedModel, names: tuple[str, ...], predict: Predict, rule: De
         rule=rule.without_promises(why),
         promises=promises,
         track_record=None,
+        image_watch=None,
+        not_watched=f"{NOT_WATCHED}: {why}.",
         fingerprint=_fingerprint(own.fingerprint, list(names)),
     )
 

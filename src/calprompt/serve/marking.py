@@ -46,12 +46,13 @@ async def take_mark(request: Request, ticket: Ticket, state: Service) -> tuple[M
         raise ProblemError(422, "class_name must be a name without line breaks and control characters")
     kind = None
     if image is not None:
-        if Receipt.of("", image, "", "", False).image != receipt.image:
-            raise ProblemError(422, "image is not the one that was answered")
         try:
-            kind = (await state.running.decoders.decode(image)).format
+            decoded = await state.running.decoders.decode(image)
         except ImageError as error:
             raise problem_of(error) from error
+        if Receipt.of("", decoded.levels.tobytes(), "", "", False).image != receipt.image:
+            raise ProblemError(422, "image is not the one that was answered")
+        kind = decoded.format
     mark = await waited(
         lambda: state.book.add(receipt, asked.right, class_name=asked.class_name, image=image, format=kind)
     )

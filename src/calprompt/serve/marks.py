@@ -1,29 +1,33 @@
 """Answers that were marked right or wrong: counted once, watched, and kept if that is wanted.
 
-    <marks>            a JSON line at the top (format, secret of receipts, what is watched), then one per mark
-    <keep>/<class>/    images whose true class is known, named by their sha256: calprompt fit <keep>
+    <marks>            an SQLite file, see `MarkStore`
+    <keep>/<class>/    images whose true class is known, named by the sha256 of their pixels: calprompt fit <keep>
+    <watch>            what all images that were answered say, marked or not: the state of an `ImageWatch`
 
-An image counts once: the same image again says nothing new of the promise.
+An image counts once: the same pixels again, in whatever file, say nothing new.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
+import errno
+import logging
 import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import write_bytes
-from calprompt.promises import ANSWER, DecisionRule
-from calprompt.promises.watch import Watch
+from calprompt.promises import ANSWER, DecisionRule, ImageWatch, Watch
+from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
+from calprompt.serve.mark_store import MarkRecord, MarkStore, NoRoomError
 from calprompt.serve.receipts import Receipt
-from calprompt.text import os_problem, parse_problem, slug
+from calprompt.text import os_problem, slug
 
-FORMAT = 1
+SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
 UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
 
@@ -58,10 +62,14 @@ class MarkBook:
         false_alarms: How often at most the watch may alarm although the promise holds.
         path: File that keeps the marks; None: they are forgotten at the end.
         keep: Folder that keeps images whose true class is known; None: none are kept.
+        image_watch: What images are compared with, as `ServedModel.image_watch`; None: they are not watched.
+        not_watched: Why they are not.
+        image_path: File that keeps the watch of images; None: it is forgotten at the end.
 
     Attributes:
         secret: For receipts; as old as the file.
         watch: Of the promise on errors; None if none is made.
+        images: Watches what images are like; None if nothing does.
 
     Raises:
         DamagedFileError: if the file is not one of marks.
@@ -76,17 +84,30 @@ class MarkBook:
         false_alarms: float = 0.01,
         path: str | Path | None = None,
         keep: str | Path | None = None,
+        image_watch: dict[str, Any] | None = None,
+        not_watched: str = NO_HELD_OUT,
+        image_path: str | Path | None = None,
     ) -> None:
         self.fingerprint = fingerprint
         self.watch = Watch.of(rule, false_alarms) if rule.promised else None
-        self.secret = secrets.token_bytes(32)
         self.keep = None if keep is None else Path(keep).expanduser()
-        self._path = None if path is None else Path(path).expanduser()
+        target = None if self.watch is None else self.watch.target_error
+        self._store = MarkStore(None if path is None else Path(path).expanduser(), fingerprint, target)
+        self.secret = self._store.secret
         self._nonces: set[str] = set()
         self._images: set[str] = set()
         self._lock = threading.Lock()
-        if self._path is not None:
-            self._open(self._path)
+        for mark in self._store:
+            self._take(mark)
+        self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
+        self._not_watched = not_watched
+        self._image_path = None if image_path is None else Path(image_path).expanduser()
+        self._timer: threading.Timer | None = None
+        if self._image_path is not None:
+            if self.images is None:
+                raise SettingError(f"watch={self._image_path} has nothing to keep. {not_watched}")
+            self.images = self.images.resumed(self._image_path)
+            self.images.save(self._image_path)  # whether it can be written is known before the first image
 
     def add(
         self,
@@ -118,25 +139,74 @@ class MarkBook:
             if receipt.nonce in self._nonces:
                 raise MarkedAlreadyError("this answer was marked already, and counts once")
             reason = self._why_not(receipt)
-            true = receipt.class_name if right else class_name
-            kept = image is not None and self._keep(true, receipt.image, image, format)
-            self._write(
-                {
-                    "nonce": receipt.nonce,
-                    "image": receipt.image,
-                    "decision": receipt.decision,
-                    "answered": receipt.class_name,
-                    "right": right,
-                    "true": true,
-                    "counted": reason is None,
-                }
+            mark = MarkRecord(
+                receipt.nonce,
+                receipt.image,
+                receipt.decision,
+                receipt.class_name,
+                right,
+                receipt.class_name if right else class_name,
+                reason is None,
+                time.time(),
             )
-            self._take(receipt.nonce, receipt.image, right, reason is None)
-            return Mark(reason is None, reason, kept, self.state())
+            with self._keeping(mark, image, format) as kept:
+                self._store.add(mark)
+            self._take(mark)
+            return Mark(reason is None, reason, kept, self._state())
+
+    def see(self, scores: Sequence[float], digest: str) -> None:
+        """Watch an image that was answered. The file is written within seconds, and at once for an alarm.
+
+        Args:
+            scores: Of the image, see `image_scores`.
+            digest: Of its content.
+        """
+        with self._lock:
+            if self.images is None:
+                return
+            before = self.images.changed
+            self.images.see_scores([scores], [digest])
+            if self.images.changed != before:
+                self._save_images()
+            elif self._image_path is not None and self._timer is None:
+                self._timer = threading.Timer(SAVED_WITHIN, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def save(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            self._save_images()
+
+    def close(self) -> None:
+        """Write what is not written yet, and let go of the file of marks."""
+        with self._lock:
+            try:
+                self._save_images()
+            finally:
+                self._store.close()
+
+    def _on_timer(self) -> None:
+        try:
+            self.save()
+        except CalpromptError as error:
+            logging.getLogger(__name__).warning("%s", error)
+
+    def _save_images(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._image_path is not None and self.images is not None:
+            self.images.save(self._image_path)
 
     def state(self) -> dict[str, Any]:
-        """The watch as plain data."""
+        """Both watches as plain data."""
+        with self._lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
         watch = self.watch
+        images = unwatched(self._not_watched) if self.images is None else self.images.state()
         if watch is None:
             return {
                 "status": "unwatched",
@@ -148,6 +218,7 @@ class MarkBook:
                 "evidence": None,
                 "alarm": None,
                 "broken_at": None,
+                "images": images,
             }
         return {
             "status": "broken" if watch.broken else "holds",
@@ -159,6 +230,7 @@ class MarkBook:
             "evidence": watch.evidence,
             "alarm": 1 / watch.false_alarms,
             "broken_at": watch.broken_at,
+            "images": images,
         }
 
     def _why_not(self, receipt: Receipt) -> str | None:
@@ -172,62 +244,32 @@ class MarkBook:
             return "this image was marked already, and an image counts once"
         return None
 
-    def _take(self, nonce: str, image: str, right: bool, counted: bool) -> None:
-        self._nonces.add(nonce)
-        if counted and self.watch is not None:
-            self._images.add(image)
-            self.watch = self.watch.mark(not right)
+    def _take(self, mark: MarkRecord) -> None:
+        self._nonces.add(mark.nonce)
+        if mark.counted and self.watch is not None:
+            self._images.add(mark.image)
+            self.watch = self.watch.mark(not mark.right)
 
-    def _keep(self, true: str | None, digest: str, image: bytes, format: str | None) -> bool:
-        if self.keep is None or true is None:
-            return False
-        folder = self.keep / (slug(true) or "class")
+    @contextmanager
+    def _keeping(self, mark: MarkRecord, image: bytes | None, format: str | None) -> Iterator[bool]:
+        """Keep the image in its class, and nowhere else, if the mark is written; yields whether it is kept."""
+        if self.keep is None or image is None or mark.true is None:
+            yield False
+            return
+        folder = self.keep / (slug(mark.true) or "class")
+        path = folder / f"{mark.image}.{SUFFIXES.get(format or '', 'img')}"
+        others = set(self.keep.glob(f"*/{mark.image}.*"))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(folder / f"{digest}.{SUFFIXES.get(format or '', 'img')}", image)
+            write_bytes(path, image)
         except OSError as error:
-            raise CalpromptError(f"the image cannot be kept: {os_problem(error)}") from error
-        return True
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._path is None:
-            return
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            raise (NoRoomError if full else CalpromptError)(f"the image cannot be kept: {os_problem(error)}") from error
         try:
-            with open(self._path, "ab") as file:
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise CalpromptError(f"the mark cannot be written: {os_problem(error)}") from error
-
-    def _open(self, path: Path) -> None:
-        target = None if self.watch is None else self.watch.target_error
-        if not path.exists() or not path.stat().st_size:
-            head = {"format": FORMAT, "model": self.fingerprint, "target_error": target, "secret": self.secret.hex()}
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(json.dumps(head).encode() + b"\n")
-            except OSError as error:
-                raise CalpromptError(f"marks cannot be written: {os_problem(error)}") from error
-            return
-        try:
-            lines = path.read_bytes().split(b"\n")
-            if lines[-1]:  # killed while it wrote: the mark was not confirmed to anybody
-                os.truncate(path, path.stat().st_size - len(lines[-1]))
-            head, *marks = (json.loads(line) for line in lines[:-1])
-            if not isinstance(head["format"], int) or head["format"] > FORMAT:
-                raise NewerFormatError(f"{path} has format {head['format']}, and {FORMAT} is known here")
-            self.secret = bytes.fromhex(head["secret"])
-            if (head["model"], head["target_error"]) != (self.fingerprint, target):
-                raise SettingError(f"marks={path} has marks of another model; give another file")
-            for mark in marks:
-                self._take(mark["nonce"], mark["image"], mark["right"], mark["counted"])
-        except OSError as error:
-            raise CalpromptError(f"cannot read {path}: {os_problem(error)}") from error
-        except NewerFormatError:
+            yield True
+        except CalpromptError:
+            if path not in others:
+                path.unlink(missing_ok=True)
             raise
-        except SettingError:
-            raise
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise DamagedFileError(f"{path} is not a file of marks, or damaged: {parse_problem(error)}") from error
+        for other in others - {path}:
+            other.unlink(missing_ok=True)

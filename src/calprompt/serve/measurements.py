@@ -1,4 +1,4 @@
-"""What Prometheus is told: requests, latency, batches, the queue, decisions, confidences, and the watched promise."""
+"""What Prometheus is told: requests, latency, batches, the queue, decisions, confidences, and what is watched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from calprompt.promises.image_watch import ALIKE
 from calprompt.serve.engine import Answered, Engine
 from calprompt.serve.marks import Mark
 
@@ -20,9 +21,10 @@ class Measurements:
 
     Args:
         watched: Whether a promise is watched.
+        images_watched: Whether it is watched what images are like.
     """
 
-    def __init__(self, watched: bool) -> None:
+    def __init__(self, watched: bool, images_watched: bool = False) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter("calprompt_requests", "Requests", ["route", "status"], registry=registry)
@@ -53,6 +55,17 @@ class Measurements:
             self.holds = Gauge(
                 "calprompt_promise_holds", "1: the promise on errors holds so far, 0: it does not", registry=registry
             )
+
+        self.image_gauges: dict[str, Gauge] = {}
+        if images_watched:
+            self.image_gauges = {
+                name: Gauge(f"calprompt_images_{name}", what, registry=registry)
+                for name, what in (
+                    ("alike", "1: images are like those of the fit so far, 0: they are not"),
+                    ("evidence", "Evidence against images being like those of the fit"),
+                    ("seen", "Images that were compared with those of the fit"),
+                )
+            }
 
     def on_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -88,4 +101,6 @@ class Measurements:
         if self.evidence is not None and self.holds is not None:
             self.evidence.set(watch["evidence"])
             self.holds.set(watch["status"] == "holds")
+        for name, gauge in self.image_gauges.items():
+            gauge.set(watch["images"]["status"] == name if name == ALIKE else watch["images"][name])
         return generate_latest(self.registry)

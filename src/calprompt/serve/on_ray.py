@@ -13,7 +13,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -111,10 +110,13 @@ def run_on_ray(
         _remove_abandoned(ray)
         settings = replace(settings, port=free_port(ray, settings), decoders=settings.decoders or options["threads"])
         check_machines(ray, needs, plan)
-        with _marks_file(settings) as marks:
+        with _files(settings, watched=model.image_watch is not None) as (marks, watch):
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
             book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
-            secret = MarkBook(**book).secret  # what is wrong with the file is said before anything is started
+            book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
+            first = MarkBook(**book)  # what is wrong with the file is said before anything is started
+            secret = first.secret
+            first.close()  # the actor owns the file from now on
             keeper = start_keeper(ray, driver, book)
             try:
                 _start_serve(settings)
@@ -183,16 +185,14 @@ def _serve_runs(ray: Any) -> bool:
 
 
 @contextmanager
-def _marks_file(settings: ServeSettings) -> Iterator[str]:
-    """The file that the marks are written to; without one, a passing one from which a lost actor is restored."""
-    if settings.marks is not None:
-        yield str(Path(settings.marks).expanduser().absolute())
-        return
-    folder = tempfile.mkdtemp(prefix="calprompt-marks-")
-    try:
-        yield str(Path(folder) / "marks.jsonl")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _files(settings: ServeSettings, *, watched: bool) -> Iterator[tuple[str, str | None]]:
+    """The files of marks and of the watch of images; unless given, passing ones that restore a lost actor."""
+    with tempfile.TemporaryDirectory(prefix="calprompt-marks-", ignore_cleanup_errors=True) as folder:
+        marks, watch = (
+            str(Path(given or Path(folder) / name).expanduser().absolute())
+            for given, name in ((settings.marks, "marks.db"), (settings.watch, "watch.json"))
+        )
+        yield marks, watch if watched or settings.watch else None
 
 
 def _start_serve(settings: ServeSettings) -> None:

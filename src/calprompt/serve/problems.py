@@ -9,6 +9,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, ImageError
 from calprompt.serve.batching import OverloadedError
 from calprompt.serve.decoders import DecoderLostError
+from calprompt.serve.mark_store import NoRoomError
 from calprompt.serve.marks import MarkedAlreadyError
 from calprompt.text import visible
 
@@ -53,6 +54,8 @@ def problem_of(error: CalpromptError) -> ProblemError:
         return ProblemError(503, str(error), Retry_After="1")
     if isinstance(error, MarkedAlreadyError):
         return ProblemError(409, str(error))
+    if isinstance(error, NoRoomError):
+        return ProblemError(507, str(error))
     if isinstance(error, ImageError):
         return ProblemError(422, f"the image cannot be read: {error.reason}")
     return ProblemError(422, str(error))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from calprompt.errors import CalpromptError
@@ -44,9 +44,17 @@ class MarkKeeper:
         """See `MarkBook.add`."""
         return self._book.add(receipt, right, **details)
 
+    def see(self, scores: Sequence[float], digest: str) -> None:
+        """See `MarkBook.see`."""
+        self._book.see(scores, digest)
+
     def state(self) -> dict[str, Any]:
         """See `MarkBook.state`."""
         return self._book.state()
+
+    def save(self) -> None:
+        """See `MarkBook.save`."""
+        self._book.save()
 
     def is_wanted(self) -> bool:
         """Whether the process that serves the model still runs."""
@@ -78,9 +86,17 @@ class SharedMarks:
         """See `MarkBook.add`."""
         return self._ask("add", receipt, right, **details)
 
+    def see(self, scores: Sequence[float], digest: str) -> Coroutine[Any, Any, None]:
+        """See `MarkBook.see`."""
+        return self._ask("see", list(scores), digest)
+
     def state(self) -> Coroutine[Any, Any, dict[str, Any]]:
         """See `MarkBook.state`."""
         return self._ask("state")
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """See `MarkBook.save`; the book stays open for the other replicas."""
+        return self._ask("save")
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         ray = import_ray()

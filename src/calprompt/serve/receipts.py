@@ -27,7 +27,7 @@ class Receipt:
     Attributes:
         nonce: Differs from receipt to receipt.
         model: Fingerprint of the model that answered.
-        image: sha256 of the image file.
+        image: sha256 of the pixels that the model saw.
         decision: "answer", "unsure" or "none of these".
         class_name: The most probable class.
         promised: Whether the promise on errors stood behind it.
@@ -41,18 +41,17 @@ class Receipt:
     promised: bool
 
     @classmethod
-    def of(cls, model: str, data: bytes, decision: str, class_name: str, promised: bool) -> Receipt:
-        """For an answer about an image file.
+    def of(cls, model: str, pixels: bytes, decision: str, class_name: str, promised: bool) -> Receipt:
+        """For an answer about an image.
 
         Args:
             model: Fingerprint of the model that answered.
-            data: The image file.
+            pixels: What the model saw of the image.
             decision: "answer", "unsure" or "none of these".
             class_name: The most probable class.
             promised: Whether the promise on errors stood behind it.
         """
-        digest = hashlib.sha256(data).hexdigest()
-        return cls(secrets.token_hex(8), model, digest, decision, class_name, promised)
+        return cls(secrets.token_hex(8), model, hashlib.sha256(pixels).hexdigest(), decision, class_name, promised)
 
 
 class Signer:

@@ -4,7 +4,7 @@ GET  /v1/model            classes, promises, track record, limits
 POST /v1/predict          one image
 POST /v1/predict/batch    several
 POST /v1/marks            an answer was right or wrong
-GET  /v1/watch            whether the promise still holds
+GET  /v1/watch            whether the promise still holds, and images are like those of the fit
 GET  /health /ready /metrics /openapi.json
 """
 
@@ -22,7 +22,7 @@ from calprompt.serve.forms import Upload
 from calprompt.serve.marking import take_mark
 from calprompt.serve.options import Classes, InAddress, options_of
 from calprompt.serve.problems import ProblemError
-from calprompt.serve.service import Service, waited
+from calprompt.serve.service import Service
 
 
 def add_routes(app: FastAPI, state: Service) -> None:
@@ -85,7 +85,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/marks",
         response_model=schemas.MarkModel,
-        responses=PROBLEMS(400, 401, 403, 408, 409, 413, 415, 422, 429, 503),
+        responses=PROBLEMS(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
         openapi_extra=MARK_BODY,
     )
     async def marks(request: Request) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def add_routes(app: FastAPI, state: Service) -> None:
 
     @app.get("/v1/watch", response_model=schemas.WatchModel, responses=PROBLEMS(401))
     async def watch() -> dict[str, Any]:
-        """Whether the promise on errors still holds, from the answers that were marked."""
-        return await waited(state.book.state)
+        """Whether the promise on errors still holds, from the answers that were marked, and what all images say."""
+        return dict(await state.watch())
 
     @app.get("/health", response_model=schemas.Status)
     async def health() -> dict[str, str]:
@@ -115,7 +115,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         """Measurements for Prometheus."""
-        text = state.measurements.text(state.running, await waited(state.book.state))
+        text = state.measurements.text(state.running, await state.watch())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/openapi.json", include_in_schema=False)

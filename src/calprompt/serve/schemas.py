@@ -129,6 +129,21 @@ class ModelInfo(BaseModel):
     about: list[str]
 
 
+class ImageWatchModel(BaseModel):
+    """Whether the images are like those the model was fitted on; needs no marks."""
+
+    status: Literal["alike", "changed", "unwatched"]
+    sentence: str
+    advice: str | None = Field(description="What to do, if they are not.")
+    held_out: int | None = Field(description="Images of the fit that they are compared with.")
+    seen: int
+    repeated: int = Field(description="Images that do not count, because they were seen before or belong to the fit.")
+    evidence: float | None
+    alarm: float | None = Field(description="The evidence with which they are said not to be alike.")
+    false_alarm_rate: float | None
+    changed_at: int | None
+
+
 class WatchModel(BaseModel):
     """Whether the promise on errors still holds."""
 
@@ -141,6 +156,7 @@ class WatchModel(BaseModel):
     evidence: float | None
     alarm: float | None
     broken_at: int | None
+    images: ImageWatchModel
 
 
 class MarkRequest(BaseModel):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from calprompt.class_names import check_class_names
 from calprompt.errors import SettingError
 from calprompt.promises import Answer, DecisionRule, SetRule, TrackRecord, make_answers
+from calprompt.promises.image_watch import NO_HELD_OUT
 from calprompt.text import shorten
 
 Predict = Callable[[NDArray[np.uint8]], tuple[NDArray[Any], NDArray[np.float64]]]
@@ -51,6 +52,8 @@ class ServedModel:
         rule: When it answers.
         promises: What is promised, refused or withdrawn: kind, text, status, detail and sentence of each.
         track_record: How often its answers were right on images it did not learn from.
+        image_watch: What new images are compared with, as `ImageWatch.fresh_record` gives it; None if nothing is.
+        not_watched: Why nothing is.
         calibrator: Its name.
         about: How it was made, in sentences.
         with_labels: Makes the same model with other classes; None if that cannot be.
@@ -67,6 +70,8 @@ class ServedModel:
     rule: DecisionRule = field(default_factory=DecisionRule)
     promises: tuple[dict[str, Any], ...] = ()
     track_record: TrackRecord | None = None
+    image_watch: dict[str, Any] | None = None
+    not_watched: str = NO_HELD_OUT
     calibrator: str | None = None
     about: tuple[str, ...] = ()
     with_labels: Callable[[tuple[str, ...]], ServedModel] | None = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
 
 from calprompt.errors import CalpromptError
+from calprompt.promises.image_watch import image_scores
 from calprompt.serve.batching import Ticket
 from calprompt.serve.bodies import read_body, read_form
 from calprompt.serve.descriptions import shown
@@ -20,6 +23,8 @@ from calprompt.serve.problems import ProblemError, problem_of
 from calprompt.serve.receipts import Receipt, Signer
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
+
+LOG = logging.getLogger(__name__)
 
 
 class Service:
@@ -42,6 +47,7 @@ class Service:
         self.signer = Signer(book.secret)
         self.engine: Engine | None = None
         self.draining = False
+        self._seeing: set[asyncio.Future[None]] = set()
         self.on_ready: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -54,6 +60,11 @@ class Service:
         """Stop them, after what is under way."""
         if self.engine is not None:
             await self.engine.close()
+        await asyncio.gather(*self._seeing, return_exceptions=True)
+        try:
+            await waited(self.book.close)
+        except CalpromptError as error:
+            LOG.warning("%s", error)
 
     @property
     def running(self) -> Engine:
@@ -81,12 +92,43 @@ class Service:
             self.measurements.on_problem()
             raise problem_of(error) from error
         self.measurements.on_answer(answered)
-        return shown(answered, options, self._receipt(upload, answered))
+        self._see(answered)
+        return shown(answered, options, self._receipt(answered))
 
-    def _receipt(self, upload: Upload, answered: Answered) -> str:
+    def _see(self, answered: Answered) -> None:
+        """Have the image watched; the answer does not wait for it."""
+        watch = answered.model.image_watch
+        if watch is None:  # of edited classes nothing is held out
+            return
+
+        def see() -> Any:
+            scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
+            return self.book.see(scores, hashlib.sha256(answered.image.levels.tobytes()).hexdigest())
+
+        task = asyncio.ensure_future(waited(see))
+        self._seeing.add(task)
+        task.add_done_callback(self._seen)
+
+    def _seen(self, task: asyncio.Future[None]) -> None:
+        self._seeing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.warning("an image is not watched: %s", error)
+
+    async def watch(self) -> Any:
+        """The state of both watches, with all images that were answered before."""
+        await asyncio.gather(*self._seeing, return_exceptions=True)
+        return await waited(self.book.state)
+
+    def _receipt(self, answered: Answered) -> str:
         answer = answered.answer
         return self.signer.sign(
-            Receipt.of(answered.model.fingerprint, upload.data, answer.decision, answer.class_name, answer.promised)
+            Receipt.of(
+                answered.model.fingerprint,
+                answered.image.levels.tobytes(),
+                answer.decision,
+                answer.class_name,
+                answer.promised,
+            )
         )
 
 

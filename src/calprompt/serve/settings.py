@@ -39,7 +39,9 @@ class ServeSettings:
         drain: Seconds that requests under way have to finish when the server is stopped.
         marks: File that keeps which answers were marked right or wrong; nothing is kept, if None.
         keep: Folder that keeps marked images, a subfolder per class, to fit again; none are kept, if None.
-        false_alarms: How often, at most, the watch may say of a promise that holds that it does not.
+        watch: File that keeps what the images served so far say, so that it is not lost with the process; nothing is
+            kept, if None.
+        false_alarms: How often, at most, a watch may raise an alarm although nothing has changed.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +61,7 @@ class ServeSettings:
     drain: float = 30.0
     marks: str | None = None
     keep: str | None = None
+    watch: str | None = None
     false_alarms: float = 0.01
 
     def __post_init__(self) -> None:

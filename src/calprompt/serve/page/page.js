@@ -12,6 +12,7 @@ import {
   isOnSets,
   openReliability,
   showEvidence,
+  showImages,
   showPromises,
   showStanding,
   showWatch,
@@ -136,6 +137,7 @@ class Page {
     if (!item.answers.has(key)) {
       const options = { ...this.sets, classes: this.edited, name: item.name, type: item.file.type };
       item.answers.set(key, await this.server.predict(bytes, options, controls));
+      this.unread = true; // the server has seen one more image
     }
     return item.answers.get(key);
   }
@@ -176,6 +178,7 @@ class Page {
   idle() {
     this.count();
     this.gallery.finish();
+    if (this.unread) this.readWatch();
   }
 
   // Marks
@@ -212,6 +215,7 @@ class Page {
 
   async readWatch() {
     if (!this.model.marks) return;
+    this.unread = false;
     try {
       this.watched(await this.server.watch());
     } catch {
@@ -220,9 +224,12 @@ class Page {
   }
 
   watched(watch) {
-    const before = this.watch?.status;
+    const before = this.watch;
     this.watch = watch;
-    if (watch?.status === "broken" && before && before !== "broken") notify(sentence(watch.sentence));
+    if (watch?.status === "broken" && before && before.status !== "broken") notify(sentence(watch.sentence));
+    const { images } = watch ?? {};
+    if (images?.status === "changed" && before?.images.status === "alike")
+      notify("These images are not like those the model was fitted on. “What the images say” has what to do.");
     this.decide();
   }
 
@@ -276,6 +283,7 @@ class Page {
     showStanding(stand);
     showPromises(this.model, stand);
     showWatch(this.watch, this.edited !== null);
+    showImages(this.watch?.images);
     const context = this.context();
     byId("gallery").style.setProperty("--threshold", context.limit);
     for (const item of this.gallery.items) item.card.decide(context);

@@ -9,6 +9,7 @@ const STATUS = {
   withdrawn: ["alert", "Withdrawn"],
   moved: ["alert", "No promise at this threshold"],
   broken: ["alert", "Broken"],
+  unlike: ["alert", "No promise for these images"],
 };
 
 /** Whether a promise is about errors, or about prediction sets; an exported model tells it by the words alone. */
@@ -18,13 +19,15 @@ export const isOnSets = ({ kind, text }, perClass) =>
     ? kind === (perClass ? "sets per class" : "sets")
     : /set contains/.test(text) && /each class/.test(text) === perClass;
 
-/** Of the promise on errors: does it stand with this list of classes, this threshold, and these marks? */
+/** Of the promise on errors: does it stand with this list of classes, this threshold, these marks and images? */
 export function standing(model, threshold, watch) {
   const promise = model.promises.find(isOnErrors);
   if (!promise) return { status: "refused", text: "", detail: "this model makes no promise about its errors" };
   const { text, status, detail } = promise;
   if (status !== "made") return { status, text, detail };
   if (watch?.status === "broken") return { status: "broken", text, detail: watch.sentence };
+  if (watch?.images.status === "changed")
+    return { status: "unlike", text, detail: "they are not like those it was made from" };
   if (threshold === null) return { status: "made", text, detail };
   return { status: "moved", text, detail: `it was made for answers from ${percent(model.min_confidence)} up` };
 }
@@ -95,6 +98,29 @@ export function showWatch(watch, edited) {
       make("strong", {}, words[watch.status] ?? watch.status),
       make("p.fine", {}, tried || watch.status !== "holds" ? sentence(watch.sentence) : untried),
       tried && watch.status === "holds" && make("p.fine", {}, alarm),
+    ),
+  );
+}
+
+/** Whether the images that the server was given are like those of the fit, and what to do if not. */
+export function showImages(images) {
+  const place = byId("images-watch");
+  const state = JSON.stringify(images ?? null);
+  if (place.dataset.shown === state) return;
+  place.dataset.shown = state;
+  place.hidden = !images;
+  if (!images) return;
+  place.dataset.status = images.seen || images.status !== "alike" ? images.status : "none";
+  const known = { alike: images.seen ? "No sign of a change" : "Nothing seen yet", changed: "Other images than in the fit" };
+  const icons = { alike: images.seen ? "check" : "none", changed: "alert" };
+  byId("images-state").replaceChildren(
+    icon(icons[images.status] ?? "none"),
+    make(
+      "div",
+      {},
+      make("strong", {}, known[images.status] ?? "Not watched"),
+      make("p.fine", {}, sentence(images.sentence)),
+      images.advice && make("p.fine", {}, images.advice),
     ),
   );
 }
