@@ -84,7 +84,7 @@ def test_sentences_mistakes_figures_and_rows_count_too() -> None:
     assert said is not None
     lines = compare_with(read_altered(reports.altered(html(), said.end() - 1)), report).lines
     assert any(line.startswith("mistake 1, as shown") for line in lines)
-    figure = re.search(r"ECE (\d+)\.\d %</text>", html())
+    figure = re.search(r"ECE (\d+)\.\d+ % \(10 bins\)</text>", html())
     assert figure is not None
     lines = compare_with(read_altered(reports.altered(html(), figure.end(1) - 1)), report).lines
     assert any(line.startswith("figure ") for line in lines)

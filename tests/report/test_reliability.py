@@ -57,9 +57,9 @@ def heights(axes: Axes) -> dict[float, float]:
 
 
 def test_a_panel_holds_the_numbers_of_the_metrics() -> None:
-    panel, expected = logits_panel(*drawn(0)), reliability_table(*drawn(0), n_bins=15, from_logits=True)
+    panel, expected = logits_panel(*drawn(0)), reliability_table(*drawn(0), from_logits=True)
     assert panel.table.rows() == expected.rows()
-    values = evaluate(*drawn(0), n_bins=15, from_logits=True)
+    values = evaluate(*drawn(0), from_logits=True)
     assert (panel.accuracy, panel.ece) == pytest.approx((values["accuracy"], values["ece"]))
     assert panel.confidence == pytest.approx(values["mean_confidence"])
     assert panel.share.sum() == pytest.approx(1)
@@ -91,9 +91,9 @@ def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
         assert [bar.get_height() for bar in histogram.patches] == pytest.approx(100 * panel.share)
         smooth = smooth_calibration_error(*CONFIDENCES[number])
         assert diagram.texts[0].get_text().split("\n") == [
-            f"accuracy {100 * panel.accuracy:.1f} %",
-            f"ECE {100 * panel.ece:.1f} %",
-            f"SmoothECE {100 * smooth:.1f} %",
+            f"accuracy {100 * panel.accuracy:.2f} %",
+            f"ECE {100 * panel.ece:.2f} % (10 bins)",
+            f"SmoothECE {100 * smooth:.2f} %",
             "n = 300",
         ]
     assert len({axes.get_ylim() for axes in figure.axes[1::2]}) == 1

@@ -33,7 +33,7 @@ from calprompt.files import write_bytes
 from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions, smooth_calibration_error
 from calprompt.metrics.inputs import ArrayLike, Floats
 
-BINS = 15
+BINS = 10  # as in all tables, so that a panel and a table have the same ECE
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 200
 SIDE, LOW = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
@@ -263,10 +263,10 @@ def _diagram(axes: Axes, panel: Panel) -> None:
 
 
 def _numbers(panel: Panel) -> str:
-    """Accuracy, both calibration errors, and of how many images."""
-    lines = [f"accuracy {100 * panel.accuracy:.1f} %", f"ECE {100 * panel.ece:.1f} %"]
+    """Accuracy, both calibration errors as tables write them, and of how many images."""
+    lines = [f"accuracy {100 * panel.accuracy:.2f} %", f"ECE {100 * panel.ece:.2f} % ({len(panel.table.count)} bins)"]
     if panel.smooth_ece is not None:
-        lines.append(f"SmoothECE {100 * panel.smooth_ece:.1f} %")
+        lines.append(f"SmoothECE {100 * panel.smooth_ece:.2f} %")
     images = panel.table.total // panel.repeats
     return "\n".join(
         [*lines, f"n = {images:,}" + (f" \N{MULTIPLICATION SIGN} {panel.repeats}" if panel.repeats > 1 else "")]
