@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def build_report(
         mistakes=tuple(mistakes),
         notes=(*notes, *problems, *_notes(measured)),
         version=calprompt.__version__,
+        drawn_by=f"matplotlib {version('matplotlib')}" if figures else "",
     )
 
 

@@ -165,17 +165,24 @@ def _origin(table: Table, row: Row, runs: Sequence[RunIdentity]) -> str:
 
 
 def _figures(figures: Sequence[Figure]) -> str:
-    shown = []
-    for figure in figures:
-        wide = " wide" if _width(figure.svg) > WIDE else ""
-        command = f'<br><code class="command">{_text(figure.command)}</code>' if figure.command else ""
-        shown.append(
-            f'<figure id="figure-{escape(figure.key)}" class="drawn{wide}" data-title="{_text(figure.title)}">'
-            f'<div class="paper">{figure.svg}</div><figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)} '
-            f'<button type="button" hidden aria-label="Enlarge: {_text(figure.title)}">Enlarge</button>{command}'
-            "</figcaption></figure>\n"
-        )
-    return f'<section id="figures"><h2>Figures</h2>\n<div class="figures">{"".join(shown)}</div></section>\n'
+    shown = "".join(f"{figure_html(figure)}\n" for figure in figures)
+    return f'<section id="figures"><h2>Figures</h2>\n<div class="figures">{shown}</div></section>\n'
+
+
+def figure_html(figure: Figure) -> str:
+    """A figure as a page has it, with its caption.
+
+    Args:
+        figure: Which.
+    """
+    wide = " wide" if _width(figure.svg) > WIDE else ""
+    command = f'<br><code class="command">{_text(figure.command)}</code>' if figure.command else ""
+    return (
+        f'<figure id="figure-{escape(figure.key)}" class="drawn{wide}" data-title="{_text(figure.title)}">'
+        f'<div class="paper">{figure.svg}</div><figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)} '
+        f'<button type="button" hidden aria-label="Enlarge: {_text(figure.title)}">Enlarge</button>{command}'
+        "</figcaption></figure>"
+    )
 
 
 def _width(svg: str) -> float:
