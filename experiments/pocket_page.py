@@ -34,7 +34,7 @@ TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 PARTS = (  # what the paper takes TCPT apart into, and what could stand in its place
     *("margin_mean_only", "margin_variance_only", "mean_moment_only", "covariance_only", "margin_l1", "margin_l2"),
-    *("margin_orthogonality", "label_smoothing", "focal"),
+    *("margin_similarity", "label_smoothing", "focal"),
 )
 VARIANTS = {
     "words": "starting from “a photo of a”",

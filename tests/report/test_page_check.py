@@ -139,9 +139,9 @@ def test_what_another_version_drew_is_compared_by_its_text() -> None:
 
 def test_sentences_mistakes_figures_and_rows_count_too() -> None:
     report = reports.report()
-    headline = re.search(r"is right (\d+) times", report.headline[0])
+    headline = re.search(r"\((\d+\.\d\d) to ", report.headline[0])
     assert headline is not None
-    changed = html().replace(headline[0], headline[0].replace(headline[1], "99"), 1)
+    changed = html().replace(headline[0], headline[0].replace(headline[1], "99.99"), 1)
     assert any(line.startswith("headline 1, as shown") for line in compare_with(read_altered(changed), report).lines)
     said = re.search(r"says <b class=said>[^<]*</b>, (\d+\.\d)", html())
     assert said is not None

@@ -76,6 +76,15 @@ def test_a_panel_of_several_runs_has_all_images_and_the_mean_of_the_errors() -> 
     assert panel.accuracy == pytest.approx(np.mean([evaluate(each)["accuracy"] for each in runs]))
 
 
+def test_runs_of_unequal_sizes_count_alike_as_in_tables() -> None:
+    """Not by their images: a table has the mean over datasets."""
+    large, small = predictions(*drawn(0, 300), from_logits=True), predictions(*drawn(1, 40), from_logits=True)
+    panel = runs_panel([large, small])
+    values = [evaluate(each) for each in (large, small)]
+    for name, value in (("accuracy", panel.accuracy), ("mean_confidence", panel.confidence), ("ece", panel.ece)):
+        assert value == pytest.approx(np.mean([each[name] for each in values]))
+
+
 def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
     panels = grid()
     figure = reliability_figure(panels)

@@ -62,10 +62,11 @@ class Panel:
 
     Attributes:
         table: The bins.
-        accuracy: Fraction of the predictions that are right.
+        accuracy: Fraction of the predictions that are right; this and the next three as tables have them: for several
+            runs, the mean of theirs.
         confidence: Mean confidence.
-        ece: Expected calibration error over the same bins; for several runs, the mean of theirs.
-        smooth_ece: The calibration error without bins; for several runs, the mean of theirs.
+        ece: Expected calibration error over the same bins.
+        smooth_ece: The calibration error without bins.
         repeats: How often each image is in the table, which is so with runs that were tested on the same images.
     """
 
@@ -126,9 +127,16 @@ def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int, repeats: in
     tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
     confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
     together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
-    ece = float(np.mean([table.expected_gap for table in tables]))
-    smooth = float(np.mean([smooth_calibration_error(*run) for run in runs]))
-    return Panel(together, float(correct.mean()), float(confidence.mean()), ece, smooth, repeats)
+    sure, right, ece, smooth = (
+        float(np.mean(values))
+        for values in (
+            [np.mean(run[0]) for run in runs],
+            [np.mean(run[1]) for run in runs],
+            [table.expected_gap for table in tables],
+            [smooth_calibration_error(*run) for run in runs],
+        )
+    )
+    return Panel(together, right, sure, ece, smooth, repeats)
 
 
 def reliability_figure(
