@@ -62,6 +62,7 @@ class Column:
         about: How its numbers are computed.
         signed: Whether numbers are shown with their sign.
         digits: Behind the point of a plain number.
+        minor: Whether a phone, which has no room for all columns, leaves it out.
     """
 
     key: str
@@ -70,6 +71,7 @@ class Column:
     about: str = ""
     signed: bool = False
     digits: int = 3
+    minor: bool = False
 
     def shown(self, cell: Cell) -> tuple[str, str]:
         """What a cell shows: the number or text; and below it the interval, why there is no number, or nothing.

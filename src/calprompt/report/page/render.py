@@ -105,6 +105,8 @@ def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
     key, names = escape(table.key), table.names
     texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
     fold = " fold" if any(len(text) > LONG for text in texts) else ""
+    minor = "".join(f" m{place}" for place, column in enumerate(table.columns, 1) if column.minor)
+    minor = f"{minor} few" if minor else ""
     chosen = [
         f'<label>{_text(column.label)}<select data-column="{place}"><option value="">all</option></select></label>'
         for place, column in enumerate(table.columns)
@@ -127,7 +129,7 @@ def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
             '<label>find<input type="search" autocomplete="off" placeholder="any words"></label>',
             '<p class="count" role="status"></p></div>\n',
             f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}">',
-            f'<table class="n{names}{fold}"><caption><span>{_text(table.caption)}</span></caption>\n',
+            f'<table class="n{names}{fold}{minor}"><caption><span>{_text(table.caption)}</span></caption>\n',
             f"<thead><tr>{''.join(heads)}",
             f"<th scope=col class=text>{'again' if key == 'runs' else 'from'}</th></tr></thead>\n<tbody>\n",
             *(_row(table, row, runs) for row in table.rows),
