@@ -45,7 +45,7 @@ def test_what_readers_see_first_is_what_was_measured(page: ModuleType) -> None:
     text = " ".join((ROOT / "README.md").read_text("utf-8").split())
     found = page.results("tuned_all")
     for split, words in (("base", "by {} points on base classes [{}, {}]"), ("novel", "by {} on novel ones [{}, {}]")):
-        effect = found.effect(TCPT, PLAIN, split, "ece")
+        effect = found.difference(TCPT, PLAIN, split, "ece", found.shared([PLAIN, TCPT]))
         ends = (effect.mean, effect.mean - effect.half, effect.mean + effect.half)
         assert words.format(*(f"{end:+.2f}" for end in ends)) in text
     keys = [key for key in found.shared([PLAIN, TCPT], ["coop"]) if key[1] == "signs"]
