@@ -3,9 +3,9 @@
     similarity    | mean_{c ≠ c'} t_c · t_c' - mean_{c ≠ c'} u_c · u_c' |      as near as the frozen ones (TCPT's code)
     otpt          mean_{c ≠ c'} (t_c · t_c')²                                  orthogonal (O-TPT, arXiv 2503.12096)
 
-t are tuned and u frozen text features of length 1. The first is what a former version of TCPT's code trains in the place
-of the moments; it does not push classes apart. The second is the class-wise dispersion that TCPT's supplement cites:
-O-TPT's ||T Tᵀ - I||², divided by the number of pairs, so that its weight means the same for 10 classes and for 100.
+t are tuned and u frozen text features of length 1. The first is what a former version of TCPT's code trains in the
+place of the moments; it does not push classes apart. The second is the class-wise dispersion that TCPT's supplement
+cites: O-TPT's ||T Tᵀ - I||², divided by the number of pairs, so that its weight means the same for 10 classes and 100.
 """
 
 from __future__ import annotations
