@@ -34,7 +34,7 @@ TUNERS = ("coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc")
 LOSSES = ("tcpt", "margin_only", "moments_only", "mbls", "zs_norm", "penalty")
 PARTS = (  # what the paper takes TCPT apart into, and what could stand in its place
     *("margin_mean_only", "margin_variance_only", "mean_moment_only", "covariance_only", "margin_l1", "margin_l2"),
-    *("margin_orthogonality", "label_smoothing", "focal"),
+    *("margin_similarity", "label_smoothing", "focal"),
 )
 VARIANTS = {
     "words": "starting from “a photo of a”",
@@ -82,6 +82,8 @@ def page_table(group: str, title: str) -> str:
         return crops()
     if group == "anchored":
         return anchored_table(title)
+    if title == "the answer":  # to the paper's headline
+        return tables.pair_table(results(group), [(TCPT, PLAIN)], ("accuracy", "ece", "nll"))
     if group.startswith("variants"):
         return variants(group.removeprefix("variants"), title)
     return tables.named_table(results(group), title, LOSSES, PARTS)
@@ -134,7 +136,8 @@ def anchored_table(title: str) -> str:
         methods = (*plain, Method("ce", "temperature"), Method("tcpt", "temperature"))
         columns = {f"{split}, {each}": (each, split, what) for split in SPLITS for each in methods}
         return tables.mean_table(anchored(), columns)
-    pairs = [(plain[2], PLAIN), (plain[3], TCPT), (plain[3], PLAIN), (plain[3], Method("ce", "temperature"))]
+    pairs = [(plain[2], PLAIN), (plain[3], TCPT), (plain[3], plain[2]), (plain[3], PLAIN)]
+    pairs.append((plain[3], Method("ce", "temperature")))
     return tables.pair_table(anchored(), pairs, ("accuracy", "ece", "nll"), [what] if what else None)
 
 

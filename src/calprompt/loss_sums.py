@@ -18,5 +18,6 @@ NAMED = {
     # another alignment of the text features in place of the moments, with the same weight
     "margin_l1": "ce + margin + 5*l1",
     "margin_l2": "ce + margin + 5*l2",
-    "margin_orthogonality": "ce + margin + 5*orthogonality",
+    "margin_similarity": "ce + margin + 5*similarity",
+    "margin_otpt": "ce + margin + 5*otpt",
 }

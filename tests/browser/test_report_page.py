@@ -160,3 +160,14 @@ def test_two_thousand_rows_sort_within_a_blink(browser: Browser, page: Page) -> 
     assert len(column(page, "results", 0)) > 1000
     page.locator("#table-results tbody a").last.click()
     assert page.evaluate("document.querySelector(location.hash) !== null")
+
+
+def test_the_columns_that_matter_are_on_a_phone(page: Page) -> None:
+    """Without scrolling: a reader sees what is compared, and accuracy and ECE of it."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    heads = page.locator("#table-datasets thead th button")
+    texts = heads.all_inner_texts()
+    for name in ("method", "accuracy", "ECE"):
+        box = heads.nth(texts.index(name)).bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390

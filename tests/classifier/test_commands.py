@@ -56,6 +56,25 @@ def test_from_a_folder_to_answers(tmp_path: Path, run) -> None:
     assert json.loads(out)["images"] == 18 == json.loads((tmp_path / "check.json").read_text())["images"]
 
 
+def test_the_majority_is_that_of_the_images_evaluated(tmp_path: Path, run) -> None:
+    """Twenty bees and an ant, evaluated by a model that was fitted on as many of each of six classes."""
+    samples.picture(tmp_path / "fresh" / "ant" / "0.png", seed=8000)
+    for number in range(20):
+        samples.picture(tmp_path / "fresh" / "bee" / f"{number}.png", seed=8100 + number)
+    _, out, _ = run("evaluate", saved(), tmp_path / "fresh")
+    text = " ".join(out.split())
+    assert "always answering 'bee' 95.2 % ('ant', the most frequent class when it was fitted, 4.8 %)" in text
+    assert "it is of no use as it is: always answering 'bee' would be right on 95.2 %" in text
+    _, out, _ = run("evaluate", saved(), tmp_path / "fresh", "--json")
+    record = json.loads(out)
+    assert (record["majority_class"], record["majority"]) == ("bee", pytest.approx(20 / 21))
+    assert (record["fitted_majority_class"], record["fitted_majority"]) == ("ant", pytest.approx(1 / 21))
+    (tmp_path / "fresh" / "ant" / "0.png").unlink()
+    (tmp_path / "fresh" / "ant").rmdir()
+    _, out, _ = run("evaluate", saved(), tmp_path / "fresh")
+    assert "All of these images are of 'bee': they cannot show whether it tells classes apart." in " ".join(out.split())
+
+
 def test_answers_as_data(run) -> None:
     paths = picture_paths()[:7]
     _, out, _ = run("predict", saved(), *paths, "--json", "--quiet")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import samples
 from calprompt import BackboneError, CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError
 from calprompt.classifier import model_folder
 from calprompt.classifier.model_folder import CARD, CONFIG, DIAGRAM, FILES, IMAGES
-from classifier.fits import fitted, picture_paths, saved
+from classifier.fits import SHARED, classifier, fitted, picture_paths, saved
 
 
 @pytest.fixture
@@ -37,9 +39,24 @@ def test_the_folder_has_what_it_says(model: Path) -> None:
     ):
         assert words in card
     rows = (model / IMAGES).read_text().splitlines()
-    assert rows[0] == "image,used_for,label,predicted,probability,right,sha256"
+    assert rows[0] == "image,used_for,label,predicted,probability,right,decision,sha256"
     assert len(rows) == 61
     assert not any(b"pickle" in path.read_bytes() for path in model.iterdir() if path.suffix != ".png")
+
+
+def test_what_a_promise_counts_can_be_counted_again(tmp_path: Path) -> None:
+    """In images.csv: a confidence above the threshold is not enough, an image may be none of the classes."""
+    settings = {"tuner": "zero-shot", "target_error": 0.95, "level": 0.5, "coverage": 0.5}
+    model = classifier(**settings).fit(samples.pictures(), resources=SHARED)
+    promise = next(each for each in model.promises_ if each.kind == "error")
+    counted = re.search(r"which is (\d+) of (\d+) held-out images, (\d+) of them wrong", promise.sentence)
+    assert counted is not None, promise.sentence
+    rows = list(csv.DictReader((model.save(tmp_path / "model") / IMAGES).read_text().splitlines()))
+    held = [row for row in rows if row["used_for"] == "promises"]
+    answered = [row for row in held if row["decision"] == "answer"]
+    wrong = [row for row in answered if row["right"] == "false"]
+    assert [len(answered), len(held), len(wrong)] == [int(number) for number in counted.groups()]
+    assert {row["decision"] for row in rows} <= {"answer", "unsure", "none of these"}
 
 
 @pytest.mark.parametrize("name", [CONFIG, *FILES])

@@ -16,9 +16,10 @@ from calprompt.errors import CalpromptError
 from calprompt.losses import (
     focal_loss,
     margin_label_smoothing,
-    orthogonality_gap,
+    orthogonality_penalty,
     range_penalty,
     rescale_to_range,
+    similarity_gap,
     smoothed_cross_entropy,
     text_l1,
     text_l2,
@@ -40,7 +41,7 @@ LOGIT_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {  # of lo
 TEXT_LOSSES = {
     "l1": text_l1,
     "l2": text_l2,
-    "orthogonality": orthogonality_gap,
+    "similarity": similarity_gap,
     "moments": text_moment_matching,
 }
 logit_losses = pytest.mark.parametrize("loss", LOGIT_LOSSES.values(), ids=LOGIT_LOSSES)
@@ -203,20 +204,34 @@ class TestPenalty:
         assert range_penalty(below, z0).item() == pytest.approx(by)
 
 
-class TestOrthogonality:
+class TestBetweenClasses:
     @given(seeds, sizes, sizes)
-    def test_is_the_formula(self, seed: int, classes: int, dimension: int) -> None:
+    def test_similarity_is_the_formula(self, seed: int, classes: int, dimension: int) -> None:
         tuned, frozen = normal(seed, classes, dimension), normal(seed + 1, classes, dimension)
 
         def mean(x: Tensor) -> float:
             pairs = [float(x[i] @ x[j]) for i in range(classes) for j in range(classes) if i != j]
             return sum(pairs) / len(pairs)
 
-        assert orthogonality_gap(tuned, frozen).item() == pytest.approx(abs(mean(tuned) - mean(frozen)), abs=1e-12)
+        assert similarity_gap(tuned, frozen).item() == pytest.approx(abs(mean(tuned) - mean(frozen)), abs=1e-12)
+
+    @given(seeds, sizes, sizes)
+    def test_otpt_is_the_squared_distance_to_orthogonal_classes(self, seed: int, classes: int, dimension: int) -> None:
+        tuned = F.normalize(normal(seed, classes, dimension), dim=-1)
+        distance = float((tuned @ tuned.T - torch.eye(classes)).square().sum())
+        expected = distance / (classes * (classes - 1))
+        assert orthogonality_penalty(tuned).item() == pytest.approx(expected, abs=1e-12)
+        assert orthogonality_penalty(torch.eye(classes)).item() == 0
+
+    def test_only_otpt_pushes_classes_apart(self) -> None:
+        """The other one is 0 where the frozen classes are, and rises whichever way they go."""
+        frozen, apart = F.normalize(normal(0, 4, 8) + 2, dim=-1), torch.eye(4, 8, dtype=torch.float64)
+        assert orthogonality_penalty(apart) < orthogonality_penalty(frozen)
+        assert similarity_gap(apart, frozen) > similarity_gap(frozen, frozen) == 0
 
     def test_one_class_is_refused(self) -> None:
         with pytest.raises(CalpromptError, match="at least two of them, got 1"):
-            orthogonality_gap(torch.ones(1, 4), torch.ones(1, 4))
+            similarity_gap(torch.ones(1, 4), torch.ones(1, 4))
 
 
 class TestLabelSmoothingAndFocal:

@@ -151,7 +151,8 @@ def test_named_sums_are_what_their_names_say() -> None:
         "covariance_only": 5 * covariance,
         "margin_l1": margin + 5 * (t - u).abs().mean(),
         "margin_l2": margin + 5 * (t - u).square().mean(),
-        "margin_orthogonality": margin + 5 * (between[0] - between[1]).abs(),
+        "margin_similarity": margin + 5 * (between[0] - between[1]).abs(),
+        "margin_otpt": margin + 5 * (t @ t.T).masked_select(~torch.eye(len(t), dtype=torch.bool)).square().mean(),
     }
     assert {name: Objective.parse(name)(o)[0].item() for name in NAMED} == {
         name: pytest.approx((ce + value).item(), rel=1e-5) for name, value in expected.items()

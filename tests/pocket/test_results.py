@@ -40,6 +40,19 @@ def test_the_tables_of_the_pages_are_those_of_the_numbers(page: ModuleType) -> N
         assert fill_page(text, page.page_table) == text
 
 
+def test_what_readers_see_first_is_what_was_measured(page: ModuleType) -> None:
+    """The README's sentence on twelve datasets and on signs, from the committed runs."""
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    found = page.results("tuned_all")
+    for split, words in (("base", "by {} points on base classes [{}, {}]"), ("novel", "by {} on novel ones [{}, {}]")):
+        effect = found.difference(TCPT, PLAIN, split, "ece", found.shared([PLAIN, TCPT]))
+        ends = (effect.mean, effect.mean - effect.half, effect.mean + effect.half)
+        assert words.format(*(f"{end:+.2f}" for end in ends)) in text
+    keys = [key for key in found.shared([PLAIN, TCPT], ["coop"]) if key[1] == "signs"]
+    after, before = (found.level(method, "novel", "ece", keys) for method in (TCPT, PLAIN))
+    assert f"raises the ECE on novel signs by {after - before:.0f} points" in text
+
+
 def test_every_committed_run_is_of_a_sweep_file(page: ModuleType) -> None:
     cells = {cell.key for file in page.SWEEPS.glob("*.yaml") for cell in read_sweep(file).cells}
     assert set(page.runs()) <= cells

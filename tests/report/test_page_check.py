@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
-from calprompt.report.check import check_report, compare_with, require_true
+from calprompt.report.check import UNTOLD, check_report, compare_with, require_true
 from calprompt.report.page import build_report, write_report
 from calprompt.report.page.reading import Page, read_page
 from calprompt.report.sources import read_source
@@ -51,7 +52,7 @@ def read_altered(text: str) -> Page:
 def test_a_report_is_true_where_it_was_written() -> None:
     checked = check_report(reports.written())
     assert checked.differences == ()
-    assert (checked.from_logits, checked.from_tables) == (4, 0)
+    assert (checked.from_logits, checked.from_tables, checked.drawn_by) == (4, 0, None)
     assert checked.numbers > 500
     require_true(checked)
 
@@ -74,17 +75,79 @@ def test_any_digit_that_is_embedded_counts(data: st.DataObject) -> None:
     assert re.match(r"table '.*', row .*, column '.*'(, \w+ end)?: says .*, recomputed ", compared.lines[0])
 
 
+@cache
+def strokes() -> list[int]:
+    """Where digits of paths are, in all figures."""
+    found = re.finditer(r' d="([^"]*)"', html()[: html().index('id="data"')])
+    return [place for path in found for place in range(*path.span(1)) if html()[place].isdigit()]
+
+
+@cache
+def anywhere() -> list[int]:
+    """Everywhere but in commands and embedded data."""
+    skipped = [found.span() for found in UNTOLD.finditer(html())]
+    places, start = [], 0
+    for first, last in [*skipped, (len(html()), 0)]:
+        places += [place for place in range(start, first) if html()[place].isalnum()]
+        start = last
+    return places
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_stroke_of_a_figure_counts(data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(strokes()))
+    compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
+    assert len(compared.lines) == 1
+    assert re.match(r"figure '.*', as drawn: says .*, recomputed ", compared.lines[0])
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_letter_of_a_page_counts(data: st.DataObject) -> None:
+    """Headings, captions, styles and pictures too."""
+    place = data.draw(st.sampled_from(anywhere()))
+    other = "x" if html()[place] != "x" else "y"
+    assert compare_with(read_altered(html()[:place] + other + html()[place + 1 :]), reports.report()).lines
+
+
+def test_strokes_may_be_off_by_what_is_tolerated() -> None:
+    """The last digit of a coordinate, as another processor may round it; never more."""
+    path = re.search(r' d="M (\d+\.\d)(\d) ', html())
+    assert path is not None
+    last, first = reports.altered(html(), path.start(2)), reports.altered(html(), path.start(1))
+    exact = compare_with(read_altered(last), reports.report())
+    assert exact.lines
+    assert exact.largest < 1e-5
+    assert not compare_with(read_altered(last), reports.report(), tolerance=0.001).lines
+    assert compare_with(read_altered(first), reports.report(), tolerance=0.001).lines
+
+
+def test_what_another_version_drew_is_compared_by_its_text() -> None:
+    """Its strokes cannot be; the check says so."""
+    drawer = f"matplotlib {version('matplotlib')}"
+    other = html().replace(f'"drawn_by":"{drawer}"', '"drawn_by":"matplotlib 1.0"')
+    assert other != html()
+    assert not compare_with(read_altered(reports.altered(other, strokes()[0])), reports.report()).lines
+    written = re.search(r"ECE (\d+)\.\d+ % \(10 bins\)</text>", other)
+    assert written is not None
+    assert compare_with(read_altered(reports.altered(other, written.start(1))), reports.report()).lines
+    page = reports.runs().parent / "drawn-by.html"
+    page.write_text(other, encoding="utf-8")
+    assert check_report(page).drawn_by == "matplotlib 1.0"
+
+
 def test_sentences_mistakes_figures_and_rows_count_too() -> None:
     report = reports.report()
-    headline = re.search(r"is right (\d+) times", report.headline[0])
+    headline = re.search(r"\((\d+\.\d\d) to ", report.headline[0])
     assert headline is not None
-    changed = html().replace(headline[0], headline[0].replace(headline[1], "99"), 1)
+    changed = html().replace(headline[0], headline[0].replace(headline[1], "99.99"), 1)
     assert any(line.startswith("headline 1, as shown") for line in compare_with(read_altered(changed), report).lines)
     said = re.search(r"says <b class=said>[^<]*</b>, (\d+\.\d)", html())
     assert said is not None
     lines = compare_with(read_altered(reports.altered(html(), said.end() - 1)), report).lines
     assert any(line.startswith("mistake 1, as shown") for line in lines)
-    figure = re.search(r"ECE (\d+)\.\d %</text>", html())
+    figure = re.search(r"ECE (\d+)\.\d+ % \(10 bins\)</text>", html())
     assert figure is not None
     lines = compare_with(read_altered(reports.altered(html(), figure.end(1) - 1)), report).lines
     assert any(line.startswith("figure ") for line in lines)

@@ -57,9 +57,9 @@ def heights(axes: Axes) -> dict[float, float]:
 
 
 def test_a_panel_holds_the_numbers_of_the_metrics() -> None:
-    panel, expected = logits_panel(*drawn(0)), reliability_table(*drawn(0), n_bins=15, from_logits=True)
+    panel, expected = logits_panel(*drawn(0)), reliability_table(*drawn(0), from_logits=True)
     assert panel.table.rows() == expected.rows()
-    values = evaluate(*drawn(0), n_bins=15, from_logits=True)
+    values = evaluate(*drawn(0), from_logits=True)
     assert (panel.accuracy, panel.ece) == pytest.approx((values["accuracy"], values["ece"]))
     assert panel.confidence == pytest.approx(values["mean_confidence"])
     assert panel.share.sum() == pytest.approx(1)
@@ -74,6 +74,15 @@ def test_a_panel_of_several_runs_has_all_images_and_the_mean_of_the_errors() -> 
     assert panel.table.rows() == reliability_table(every).rows()
     assert panel.ece == pytest.approx(np.mean([evaluate(each)["ece"] for each in runs]))
     assert panel.accuracy == pytest.approx(np.mean([evaluate(each)["accuracy"] for each in runs]))
+
+
+def test_runs_of_unequal_sizes_count_alike_as_in_tables() -> None:
+    """Not by their images: a table has the mean over datasets."""
+    large, small = predictions(*drawn(0, 300), from_logits=True), predictions(*drawn(1, 40), from_logits=True)
+    panel = runs_panel([large, small])
+    values = [evaluate(each) for each in (large, small)]
+    for name, value in (("accuracy", panel.accuracy), ("mean_confidence", panel.confidence), ("ece", panel.ece)):
+        assert value == pytest.approx(np.mean([each[name] for each in values]))
 
 
 def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
@@ -91,9 +100,9 @@ def test_bars_reach_to_accuracy_or_confidence_whichever_is_more() -> None:
         assert [bar.get_height() for bar in histogram.patches] == pytest.approx(100 * panel.share)
         smooth = smooth_calibration_error(*CONFIDENCES[number])
         assert diagram.texts[0].get_text().split("\n") == [
-            f"accuracy {100 * panel.accuracy:.1f} %",
-            f"ECE {100 * panel.ece:.1f} %",
-            f"SmoothECE {100 * smooth:.1f} %",
+            f"accuracy {100 * panel.accuracy:.2f} %",
+            f"ECE {100 * panel.ece:.2f} % (10 bins)",
+            f"SmoothECE {100 * smooth:.2f} %",
             "n = 300",
         ]
     assert len({axes.get_ylim() for axes in figure.axes[1::2]}) == 1

@@ -35,6 +35,7 @@ from calprompt.report.tables import (
     to_latex,
     to_markdown,
 )
+from calprompt.report.tables.cell_text import cell_text
 from calprompt.report.tables.names import metric_measure
 from calprompt.report.tables.paper_table import rank_values
 from calprompt.report.tables.values import collect
@@ -324,3 +325,15 @@ def test_the_committed_results_make_the_tables_of_the_documentation() -> None:
     assert table.lines[-1].numbers[0].value == pytest.approx(100 * mean(row["accuracy"] for row in rows))
     with pytest.raises(CalpromptError):
         make_tables("gradients", read_source("experiments/paper.csv.xz"))
+
+
+def test_the_page_on_the_paper_shows_what_the_command_prints() -> None:
+    """Time and memory: one name has one meaning, on the page and in the table."""
+    source = read_source("experiments/paper.csv.xz", usual=TABLES["time"].sweeps)
+    (table,) = make_tables("time", source)
+    page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
+    assert f"| method | {' | '.join(column.headings[0] for column in table.columns)} |" in page
+    for line in table.lines:
+        pairs = zip(line.numbers, table.columns, strict=True)
+        cells = [cell_text(number, table.measure(line, column)) for number, column in pairs]
+        assert f"| {line.label} | {' | '.join(cells)} |" in page

@@ -20,7 +20,8 @@ from calprompt.tuners import available as tuners
 ROOT = Path(__file__).parents[2]
 RELEASED = sorted(name for name in available() if name.endswith("-released"))
 POCKET = sorted(name for name in available() if name.startswith("paper/pocket-"))
-PAPER = sorted(set(available()) - {*RELEASED, *POCKET})
+MIXED = "paper/main-mixed"
+PAPER = sorted(set(available()) - {*RELEASED, *POCKET, MIXED})
 
 
 def header(name: str) -> list[str]:
@@ -90,6 +91,28 @@ def test_tables_of_the_same_runs_find_them(form: str) -> None:
     assert keys(form.format("margins")) < keys(main, ablation)
     assert keys(form.format("time")) < keys(main)
     assert keys(form.format("shifts")) < keys(main)
+
+
+def test_the_mixed_form_has_the_papers_tcpt_and_baselines_as_published() -> None:
+    def by_method(name: str) -> dict[tuple[object, ...], dict[str, object]]:
+        what = ("tuner", "loss", "data", "seed")
+        return {tuple(cell.settings[each] for each in what): dict(cell.settings) for cell in read_sweep(name).cells}
+
+    mixed, paper = by_method(MIXED), by_method("paper/main")
+    assert set(mixed) == set(paper)
+    assert all(mixed[key] == settings for key, settings in paper.items() if key[1] == "tcpt")
+    published = {"coop": (0.002, 32, 200), "maple": (0.0035, 4, 5), "kgcoop": (0.002, 128, 100)}
+    for (tuner, loss, *_), cell in mixed.items():
+        if loss != "tcpt":
+            assert (cell["lr"], cell["batch_size"], cell["epochs"]) == published[str(tuner)]
+
+
+@pytest.mark.parametrize("name", ["paper/main", "paper/main-released", MIXED])
+def test_every_dataset_has_validation_images_for_temperature_scaling(name: str) -> None:
+    """ImageNet has none of its own; they are kept from its training images, never taken from its test images."""
+    for cell in read_sweep(name).cells:
+        expected = "train:0.1" if cell.settings["data"] == "imagenet" else "own"
+        assert cell.settings.get("validation", "own") == expected
 
 
 def test_the_grids_of_the_paper() -> None:

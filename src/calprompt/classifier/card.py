@@ -69,11 +69,10 @@ def draw_reliability(model: FittedModel, path: Path) -> None:
     source = model.checks[0].source
     part = model.checked
     after = np.log(np.clip(model.probabilities(part), 1e-300, None))
-    bins = 10 if len(part) >= 100 else 5
     panels = {
         f"{source} ({len(part)} images)": {
-            "before calibration": logits_panel(part.logits.astype(np.float64), part.labels, n_bins=bins),
-            "after calibration": logits_panel(after, part.labels, n_bins=bins),
+            "before calibration": logits_panel(part.logits.astype(np.float64), part.labels),
+            "after calibration": logits_panel(after, part.labels),
         }
     }
     save_figure(reliability_figure(panels), path)

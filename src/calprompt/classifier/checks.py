@@ -1,6 +1,7 @@
 """How good a classifier is, from images it did not learn from, beside what is no merit of its own.
 
-majority    always answering the class with the most training images
+majority    always answering the class that is most frequent among these images; and the class that was when it was
+            fitted, if that is another one
 zero-shot   the untuned model
 """
 
@@ -56,7 +57,7 @@ class Check:
         images: How many.
         accuracy: Share of right predictions.
         interval: Of the accuracy, 95 %.
-        majority: Accuracy of always answering the largest class.
+        majority: Accuracy of always answering the class that is most frequent among these images.
         majority_class: Which one that is.
         zero_shot: Accuracy of the untuned model; None if it is not known.
         metrics: All metrics with the calibrator.
@@ -66,6 +67,9 @@ class Check:
         confusion: How often a true class (row) was taken for another (column).
         bands: How often answers of some confidence were right.
         outcomes: What was answered, and whether promises held; empty where they were made on these very images.
+        fitted_majority: Accuracy of always answering the class that was most frequent when the model was fitted; None
+            if that is the same class.
+        fitted_majority_class: Which one that is.
     """
 
     source: str
@@ -82,6 +86,8 @@ class Check:
     confusion: list[list[int]]
     bands: list[Band]
     outcomes: dict[str, Any] = field(default_factory=dict)
+    fitted_majority: float | None = None
+    fitted_majority_class: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -114,7 +120,11 @@ class Check:
         """What to think of it, in sentences."""
         low, _ = self.interval
         lines = []
-        if self.accuracy <= self.majority:
+        if self.majority == 1:
+            lines.append(
+                f"All of these images are of {self.majority_class!r}: they cannot show whether it tells classes apart."
+            )
+        elif self.accuracy <= self.majority:
             more = f", though it is right on {percent(round(self.balanced, 3))} of an average class"
             lines.append(
                 f"Counted over all images it is of no use as it is: always answering {self.majority_class!r} would be "
@@ -156,7 +166,7 @@ def check(
         source: What these images are.
         images: Logits, calibrated probabilities and labels.
         class_names: Of the labels.
-        majority: The class with the most training images.
+        majority: The class that was most frequent when the model was fitted.
         zero_shot_logits: Of the untuned model, [n, C].
     """
     labels, predicted = images.labels, images.probabilities.argmax(axis=1)
@@ -167,14 +177,16 @@ def check(
         name: (int(row.sum()), int(row[label]))
         for label, (name, row) in enumerate(zip(class_names, confusion, strict=True))
     }
+    counts = confusion.sum(axis=1)
+    here = majority if counts[majority] == counts.max() else int(counts.argmax())
     untuned = None if zero_shot_logits is None else float((zero_shot_logits.argmax(axis=1) == labels).mean())
     return Check(
         source=source,
         images=n,
         accuracy=right / n,
         interval=share_interval(right, n),
-        majority=float((labels == majority).mean()),
-        majority_class=class_names[majority],
+        majority=float(counts[here] / n),
+        majority_class=class_names[here],
         zero_shot=untuned,
         metrics=metrics.evaluate(images.probabilities, labels),
         chance_ece=chance_ece(images.confidence),
@@ -182,6 +194,8 @@ def check(
         per_class=per_class,
         confusion=confusion.tolist(),
         bands=_bands(images.confidence, images.correct),
+        fitted_majority=None if here == majority else float(counts[majority] / n),
+        fitted_majority_class=None if here == majority else class_names[majority],
     )
 
 

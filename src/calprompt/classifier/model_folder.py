@@ -26,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import calprompt
@@ -248,19 +249,21 @@ def describe(model: FittedModel) -> dict[str, Any]:
 
 
 def images_table(model: FittedModel) -> str:
-    """images.csv: every image, how it was used and what prompts that did not learn from it say of it."""
+    """images.csv: every image, how it was used, what prompts that did not learn from it say, and what is decided."""
     found = model.predicted
     probabilities = model.probabilities(found)
+    decisions = model.rule.decide(found.logits.astype(np.float64), probabilities)
     labels = [str(label) for label in model.labels]
     rows = io.StringIO()
     table = csv.writer(rows, lineterminator="\n")
-    table.writerow(["image", "used_for", "label", "predicted", "probability", "right", "sha256"])
-    for name, digest, label, fold, row in zip(
-        found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, strict=True
+    table.writerow(["image", "used_for", "label", "predicted", "probability", "right", "decision", "sha256"])
+    for name, digest, label, fold, row, decision in zip(
+        found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, decisions, strict=True
     ):
         top = int(row.argmax())
         used = USES.get(fold) or f"tuning (fold {fold + 1})"
-        table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", str(top == label).lower(), digest])
+        right = str(top == label).lower()
+        table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", right, decision, digest])
     return rows.getvalue()
 
 

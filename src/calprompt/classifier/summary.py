@@ -45,11 +45,17 @@ def check_sentences(check: Check, backbone: str) -> list[str]:
     low, high = check.interval
     which = DESCRIPTIONS.get(check.source, f"of {check.source}")
     zero_shot = "" if check.zero_shot is None else f", the untuned model {percent(round(check.zero_shot, 3))}"
+    before = ""
+    if check.fitted_majority is not None:
+        before = (
+            f" ({check.fitted_majority_class!r}, the most frequent class when it was fitted, "
+            f"{percent(round(check.fitted_majority, 3))})"
+        )
     ece = check.metrics["ece"]
     lines = [
         f"On {plural(check.images, 'image')} {which}, it is right on {percent(round(check.accuracy, 3))} "
         f"({100 * low:.0f} to {100 * high:.0f} %); always answering {check.majority_class!r} "
-        f"{percent(round(check.majority, 3))}{zero_shot}.",
+        f"{percent(round(check.majority, 3))}{before}{zero_shot}.",
         f"Its confidence is off by {100 * ece:.1f} points on average (ECE); before calibration "
         f"{100 * check.uncalibrated['ece']:.1f}. A perfectly calibrated model would show about "
         f"{100 * check.chance_ece:.1f} on so many images.",

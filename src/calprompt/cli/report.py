@@ -76,4 +76,6 @@ def _check(args: argparse.Namespace) -> None:
     if checked.from_tables:
         origin += f"; those of {checked.from_tables} runs, whose folders are not here, from the table of results"
     line = f"{checked.path} is true: {checked.numbers:,} numbers were computed again, {origin}"
+    if checked.drawn_by:
+        line += f"; of figures, which {checked.drawn_by} drew, only the text"
     output().print(line, markup=False, soft_wrap=True)

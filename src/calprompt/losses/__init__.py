@@ -1,5 +1,11 @@
 """Train-time losses. The functions take plain tensors and fit any training loop; the objects read `Outputs`."""
 
+from calprompt.losses.between_classes import (
+    ClassOrthogonality,
+    Similarity,
+    orthogonality_penalty,
+    similarity_gap,
+)
 from calprompt.losses.cross_entropy import CrossEntropy
 from calprompt.losses.focal import Focal, focal_loss
 from calprompt.losses.l1 import TextL1, text_l1
@@ -9,7 +15,6 @@ from calprompt.losses.margin import Margin, margins, mean_variance_margin
 from calprompt.losses.mbls import MarginLabelSmoothing, margin_label_smoothing
 from calprompt.losses.moments import Moments, text_moment_matching
 from calprompt.losses.objective import NAMED, Objective
-from calprompt.losses.orthogonality import Orthogonality, orthogonality_gap
 from calprompt.losses.penalty import Penalty, range_penalty
 from calprompt.losses.registry import Loss, losses
 from calprompt.losses.zs_norm import ZeroShotNorm, rescale_to_range, zero_shot_normalised_cross_entropy
@@ -20,6 +25,7 @@ register = losses.register
 
 __all__ = [
     "NAMED",
+    "ClassOrthogonality",
     "CrossEntropy",
     "Focal",
     "LabelSmoothing",
@@ -28,8 +34,8 @@ __all__ = [
     "MarginLabelSmoothing",
     "Moments",
     "Objective",
-    "Orthogonality",
     "Penalty",
+    "Similarity",
     "TextL1",
     "TextL2",
     "ZeroShotNorm",
@@ -40,10 +46,11 @@ __all__ = [
     "margin_label_smoothing",
     "margins",
     "mean_variance_margin",
-    "orthogonality_gap",
+    "orthogonality_penalty",
     "range_penalty",
     "register",
     "rescale_to_range",
+    "similarity_gap",
     "smoothed_cross_entropy",
     "text_l1",
     "text_l2",

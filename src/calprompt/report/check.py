@@ -1,34 +1,48 @@
 """Is a report true? Every number of it is computed again from stored logits and compared with what it says.
 
-    report.html ── data, and what is shown ───────────────┐
-         │                                                ├── what differs, cell by cell
+    report.html ── data, and what is shown and drawn ─────┐
+         │                                                ├── what differs, cell by cell and stroke by stroke
          └─ runs and tables that it remembers ── rebuilt ─┘
 
 Numbers that were read from a table of results, of runs whose folders are not here, are compared with that table.
+Figures are drawn again and compared element by element; another version of matplotlib draws other elements, so that
+only their text is compared then. Pictures of mistakes are compared with their checksums. If all of that agrees, the
+rest of the page is compared as text: headings, captions, styles.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import Report, Table, to_data
+from calprompt.report.page.document import Figure, Report, Table, picture_digest, to_data
 from calprompt.report.page.reading import Page, read_page
-from calprompt.report.page.render import BLANK, mistake_text
+from calprompt.report.page.render import BLANK, figure_html, mistake_text, render_report
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.page.svg import figure_texts
 from calprompt.report.sources import read_source
 from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible
 
 EXACT = 5.01e-7  # half of the last digit that is written
 SMALL = 1e-5  # differences that another processor may make
+NEAR = 0.0201  # points that a stroke may be off for the same reason: coordinates have two digits behind the point
+STRETCH = 20.0  # points of a figure that a percentage point may take
+PIECES = re.compile(r"<[^>]*>|[^<]+")
+COORDINATE = re.compile(r"-?\d+(?:\.\d+)?")
+PICTURE = re.compile(r'<img src="(data:[^"]*)" alt="">')
+UNTOLD = re.compile(  # what may be another where the runs are now: commands, places, and the pictures
+    r'<(pre|code) class="command">.*?</\1>|<details><summary>command</summary>.*?</details>'
+    r'|<script type="application/json" id="data">.*?</script>',
+    re.DOTALL,
+)
 HINT = (
     "another processor or another version of a library may change the last digits; allow for that with tolerance=0.001"
 )
@@ -44,7 +58,8 @@ class Checked:
         from_logits: Runs whose numbers were computed from stored logits.
         from_tables: Runs whose numbers could only be compared with a table of results.
         differences: What differs, a line each; empty if the report is true.
-        small: Whether all differences are in the last digits of embedded numbers.
+        small: Whether all differences are in the last digits of embedded numbers and of strokes.
+        drawn_by: What drew its figures, if that is not what is installed here, so that only their text was compared.
     """
 
     path: Path
@@ -53,6 +68,7 @@ class Checked:
     from_tables: int
     differences: tuple[str, ...] = ()
     small: bool = False
+    drawn_by: str | None = None
 
 
 @dataclass
@@ -125,6 +141,7 @@ def check_report(
         len(data["runs"]) - from_logits,
         tuple(dict.fromkeys(compared.lines)),
         small=bool(compared.lines) and compared.largest < SMALL,
+        drawn_by=None if _same_drawer(page, rebuilt) else str(data.get("drawn_by") or "another version of calprompt"),
     )
 
 
@@ -139,7 +156,14 @@ def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Compari
     compared = Comparison(tolerance / 100)
     _compare_data(page.data, to_data(rebuilt), compared)
     _compare_page(page, rebuilt, compared, loose=tolerance > 0)
+    _compare_pictures(page, compared)
+    if not compared.lines and not tolerance and page.data["version"] == rebuilt.version and _same_drawer(page, rebuilt):
+        _compare_rest(page, rebuilt, compared)
     return compared
+
+
+def _same_drawer(page: Page, rebuilt: Report) -> bool:
+    return not rebuilt.figures or page.data.get("drawn_by") == rebuilt.drawn_by
 
 
 def require_true(checked: Checked) -> None:
@@ -244,10 +268,69 @@ def _compare_page(page: Page, rebuilt: Report, compared: Comparison, *, loose: b
             compared.text(f"{name} {place + 1}, as shown", a, b if b is None else visible(b))
     for table in rebuilt.tables:
         _compare_shown(table, page.tables.get(table.key, []), compared, loose=loose)
+    same = _same_drawer(page, rebuilt)
     for figure in rebuilt.figures:
-        again = [unescape(text) for text in figure_texts(figure.svg)]
-        for a, b in _both(page.figures.get(figure.key, []), again):
-            compared.text(f"figure {figure.title!r}, as shown", a, b)
+        _compare_figure(figure, page.figures.get(figure.key, ""), compared, strokes=same)
+
+
+def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes: bool) -> None:
+    """A figure with its caption, piece by piece: an element of the drawing, or what is written between two of them."""
+    both = [PIECES.findall(UNTOLD.sub("", html)) for html in (said, figure_html(figure))]
+    if not strokes:
+        both = [[piece for piece in pieces if not piece.startswith("<")] for pieces in both]
+    near, wrong = NEAR + 100 * compared.tolerance * STRETCH, 0
+    for a, b in zip_longest(*both, fillvalue=""):
+        if a == b:
+            continue
+        written = not (a or b).startswith("<")
+        apart = 1e9 if written else _strokes_apart(a, b)
+        if compared.tolerance and apart <= near:
+            continue
+        wrong += 1
+        compared.largest = max(compared.largest, 0.0 if apart <= NEAR else 1.0)
+        if wrong == 1:
+            how = "as shown" if written else "as drawn"
+            compared.lines.append(
+                f"figure {figure.title!r}, {how}: says {visible(_apart(unescape(a), unescape(b)))}, recomputed "
+                f"{visible(_apart(unescape(b), unescape(a)))}"
+            )
+    if wrong > 1:
+        compared.lines.append(f"figure {figure.title!r}: {wrong} of {len(both[1]):,} of its pieces differ")
+
+
+def _strokes_apart(said: str, found: str) -> float:
+    """How far the coordinates of two elements are apart, if they differ in nothing else."""
+    if COORDINATE.sub("0", said) != COORDINATE.sub("0", found):
+        return 1e9
+    pairs = zip(COORDINATE.findall(said), COORDINATE.findall(found), strict=True)
+    return max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
+
+
+def _compare_pictures(page: Page, compared: Comparison) -> None:
+    """The pictures of mistakes against the checksums that were embedded when they were made."""
+    expected = [digest for *_, digest in page.data["mistakes"] if isinstance(digest, str)]
+    for place, (a, b) in enumerate(_both([picture_digest(uri) for uri in PICTURE.findall(page.html)], expected)):
+        if a != b:
+            compared.lines.append(f"picture {place + 1} of a mistake: it is not the one that was written")
+            compared.largest = 1.0
+
+
+def _compare_rest(page: Page, rebuilt: Report, compared: Comparison) -> None:
+    """Whatever else stands in the page: it is as it would be written now."""
+    notes = tuple(str(note) for note in page.data["notes"])
+    said, found = (
+        UNTOLD.sub("", PICTURE.sub(f'<div class="blank">{BLANK}</div>', html))
+        for html in (page.html, render_report(replace(rebuilt, notes=notes)))
+    )
+    if said != found:
+        compared.text("elsewhere on the page", _apart(said, found), _apart(found, said))
+
+
+def _apart(text: str, other: str, around: int = 40) -> str:
+    """A text around the first place where another one differs from it."""
+    place = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    first, last = max(0, place - around), place + around
+    return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}" or "nothing"
 
 
 def _compare_shown(

@@ -25,7 +25,8 @@ LOSSES = {
     "moments_only": "CE + moments",
     "margin_l1": "CE + margin + L1",
     "margin_l2": "CE + margin + L2",
-    "margin_orthogonality": "CE + margin + orth.",
+    "margin_similarity": "CE + margin + similarity",
+    "margin_otpt": "CE + margin + O-TPT",
 }
 CALIBRATORS = {"temperature": "temp. scaling", "dac": "DAC", "sals": "SaLS"}
 DATASETS = ("pocket_",)  # beginnings of names that say nothing in a figure

@@ -33,7 +33,7 @@ from calprompt.files import write_bytes
 from calprompt.metrics import BinTable, Predictions, equal_width_table, predictions, smooth_calibration_error
 from calprompt.metrics.inputs import ArrayLike, Floats
 
-BINS = 15
+BINS = 10  # as in all tables, so that a panel and a table have the same ECE
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 200
 SIDE, LOW = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
@@ -62,10 +62,11 @@ class Panel:
 
     Attributes:
         table: The bins.
-        accuracy: Fraction of the predictions that are right.
+        accuracy: Fraction of the predictions that are right; this and the next three as tables have them: for several
+            runs, the mean of theirs.
         confidence: Mean confidence.
-        ece: Expected calibration error over the same bins; for several runs, the mean of theirs.
-        smooth_ece: The calibration error without bins; for several runs, the mean of theirs.
+        ece: Expected calibration error over the same bins.
+        smooth_ece: The calibration error without bins.
         repeats: How often each image is in the table, which is so with runs that were tested on the same images.
     """
 
@@ -126,9 +127,16 @@ def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int, repeats: in
     tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
     confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
     together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
-    ece = float(np.mean([table.expected_gap for table in tables]))
-    smooth = float(np.mean([smooth_calibration_error(*run) for run in runs]))
-    return Panel(together, float(correct.mean()), float(confidence.mean()), ece, smooth, repeats)
+    sure, right, ece, smooth = (
+        float(np.mean(values))
+        for values in (
+            [np.mean(run[0]) for run in runs],
+            [np.mean(run[1]) for run in runs],
+            [table.expected_gap for table in tables],
+            [smooth_calibration_error(*run) for run in runs],
+        )
+    )
+    return Panel(together, right, sure, ece, smooth, repeats)
 
 
 def reliability_figure(
@@ -263,10 +271,10 @@ def _diagram(axes: Axes, panel: Panel) -> None:
 
 
 def _numbers(panel: Panel) -> str:
-    """Accuracy, both calibration errors, and of how many images."""
-    lines = [f"accuracy {100 * panel.accuracy:.1f} %", f"ECE {100 * panel.ece:.1f} %"]
+    """Accuracy, both calibration errors as tables write them, and of how many images."""
+    lines = [f"accuracy {100 * panel.accuracy:.2f} %", f"ECE {100 * panel.ece:.2f} % ({len(panel.table.count)} bins)"]
     if panel.smooth_ece is not None:
-        lines.append(f"SmoothECE {100 * panel.smooth_ece:.1f} %")
+        lines.append(f"SmoothECE {100 * panel.smooth_ece:.2f} %")
     images = panel.table.total // panel.repeats
     return "\n".join(
         [*lines, f"n = {images:,}" + (f" \N{MULTIPLICATION SIGN} {panel.repeats}" if panel.repeats > 1 else "")]

@@ -1,6 +1,6 @@
 """Time and memory of training, tuner by tuner. Like the supplement's table of both.
 
-Processor seconds are those of all cores. What other programs did meanwhile hardly changes them, unlike the clock's.
+CPU seconds are those of all cores. What other programs did meanwhile hardly changes them, unlike wall seconds.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from calprompt.report.names import in_known_order, loss_name, method_order, tune
 from calprompt.report.sources import ReportSource
 
 MEASURES = {
-    "cpu_seconds_train": ("training, processor seconds", 1.0),
-    "seconds_epoch": ("seconds per epoch", 1.0),
+    "cpu_seconds_train": ("training, CPU seconds", 1.0),
+    "seconds_epoch": ("wall seconds per epoch", 1.0),
     "peak_device_memory": ("peak GPU memory, MB", 1e-6),
     "peak_memory_train": ("peak memory, MB", 1e-6),
 }
 
 
 def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -> Figure:
-    """Bars of a source's runs: processor seconds and, if there was a GPU, its memory, else the process's.
+    """Bars of a source's runs: CPU seconds and, if there was a GPU, its memory, else the process's.
 
     Args:
         source: Results with times.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from calprompt.sweep.result_table import CLASSES_FILE
 from calprompt.sweep.selecting import row_record
 from calprompt.text import plural, shorten, visible
 
+UNNAMED = str(None)
+
 
 def build_report(
     source: ReportSource,
@@ -55,13 +58,14 @@ def build_report(
     lacking = unfinished_rows(source.unfinished) if unfinished is None else tuple(unfinished)
     measured = measure(source, _identities(source, near), settings, progress)
     shares = sure_shares(measured, settings)
-    sentences, remarks = headline(measured, shares)
+    datasets = dataset_table(measured, settings, progress)
+    sentences, remarks = headline(measured, shares, datasets, settings)
     looked_at = subjects(measured)
     mistakes, notes = find_mistakes(looked_at, settings, None if settings.no_images else Resources())
     tables = (
         sure_table(shares),
         average_table(measured),
-        dataset_table(measured, settings, progress),
+        datasets,
         threshold_table(subjects(measured, plain=True), settings),
         class_table(looked_at),
         confusion_table(looked_at),
@@ -83,6 +87,7 @@ def build_report(
         mistakes=tuple(mistakes),
         notes=(*notes, *problems, *_notes(measured)),
         version=calprompt.__version__,
+        drawn_by=f"matplotlib {version('matplotlib')}" if figures else "",
     )
 
 
@@ -138,15 +143,23 @@ def _remarks(measured: Measurements, unfinished: Sequence[tuple[str, str, str]])
     """What has to be known to read the page."""
     tuned = [result for result in measured.results if not result.method.is_zero_shot]
     seeds = {result.seed for result in tuned}
-    runs = {place for result in measured.results for place in result.runs}
+    runs = {
+        place for result in measured.results for place in result.runs if measured.runs[place].fingerprint != UNNAMED
+    }
+    nameless = {  # rows of tables that do not say of which run they are
+        (each.method.tuner, each.method.loss, each.method.settings, each.dataset, each.seed)
+        for each in tuned
+        if not runs.issuperset(each.runs)
+    }
+    count = len(runs) + len(nameless)
     here = len(measured.stored)
     origin = f"the logits of {here} of them are here, the other numbers are from a table of results"
-    if here == len(runs):
+    if here == count:
         origin = "all numbers were computed from stored logits"
     elif not here:
         origin = "all numbers are from a table of results"
     data = plural(len(measured.datasets), "dataset")
-    lines = [f"{plural(len(runs), 'run')} on {data}, {plural(len(seeds), 'seed')}; {origin}."]
+    lines = [f"{plural(count, 'run')} on {data}, {plural(len(seeds), 'seed')}; {origin}."]
     single = _single_seeds(measured)
     if single:
         who = single[0] if len(single) == 1 else plural(len(single), "method")

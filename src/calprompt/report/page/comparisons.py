@@ -57,7 +57,7 @@ def dataset_table(measured: Measurements, settings: ReportSettings, progress: Pr
         Column("dataset", "dataset"),
         Column("split", "classes"),
         Column("method", "method"),
-        Column("seeds", "seeds", COUNT, "how many runs the mean is of"),
+        Column("seeds", "seeds", COUNT, "how many runs the mean is of", minor=True),
         *(column for column in metric_columns() if column.key in METRICS),
         *_difference_columns(),
     )
@@ -86,8 +86,8 @@ def average_table(measured: Measurements) -> Table | None:
     columns = (
         Column("split", "classes"),
         Column("method", "method"),
-        Column("datasets", "datasets", COUNT, "how many datasets the mean is of"),
-        Column("runs", "runs", COUNT, "how many runs the mean is of"),
+        Column("datasets", "datasets", COUNT, "how many datasets the mean is of", minor=True),
+        Column("runs", "runs", COUNT, "how many runs the mean is of", minor=True),
         *(column for column in metric_columns() if column.key in METRICS),
         *_difference_columns(),
     )

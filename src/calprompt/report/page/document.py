@@ -3,7 +3,7 @@
     Report ── headline      sentences
            ├─ runs          identity, folder, the command that makes it again      ◀─┐
            ├─ tables        columns (how a number is computed) × rows (of which runs) ┘
-           ├─ figures       SVG
+           ├─ figures       SVG, and what drew them
            └─ mistakes      pictures with what was said and what is true
 
 A number is a fraction and the ends of its 95 % interval, embedded with six digits behind the point. A number that is
@@ -12,6 +12,7 @@ not there has a reason instead; it is never 0.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -61,6 +62,7 @@ class Column:
         about: How its numbers are computed.
         signed: Whether numbers are shown with their sign.
         digits: Behind the point of a plain number.
+        minor: Whether a phone, which has no room for all columns, leaves it out.
     """
 
     key: str
@@ -69,6 +71,7 @@ class Column:
     about: str = ""
     signed: bool = False
     digits: int = 3
+    minor: bool = False
 
     def shown(self, cell: Cell) -> tuple[str, str]:
         """What a cell shows: the number or text; and below it the interval, why there is no number, or nothing.
@@ -224,6 +227,7 @@ class Report:
         mistakes: The most confident ones.
         notes: Why something is not there.
         version: Of calprompt.
+        drawn_by: What drew the figures, with its version; empty without figures.
     """
 
     title: str
@@ -239,6 +243,7 @@ class Report:
     mistakes: tuple[Mistake, ...] = ()
     notes: tuple[str, ...] = ()
     version: str = ""
+    drawn_by: str = ""
 
     def table(self, key: str) -> Table | None:
         """A table by its name, if there is one."""
@@ -246,18 +251,27 @@ class Report:
 
 
 def to_data(report: Report) -> dict[str, Any]:
-    """A report as plain data for JSON: cells as text, or as [value, low, high]; without pictures and drawings."""
+    """A report as plain data for JSON: cells as text, or as [value, low, high]; of pictures, their checksums."""
     return {
         "format": FORMAT,
         **{name: _plain(getattr(report, name)) for name in _FLAT},
         "runs": [asdict(run) for run in report.runs],
         "tables": [_table(table) for table in report.tables],
         "figures": [{"key": each.key, "title": each.title} for each in report.figures],
+        "drawn_by": report.drawn_by,
         "mistakes": [
-            [each.image, each.said, _cell(each.confidence), each.true, _cell(each.true_probability), each.run]
+            [
+                *(each.image, each.said, _cell(each.confidence), each.true, _cell(each.true_probability), each.run),
+                None if each.picture is None else picture_digest(each.picture),
+            ]
             for each in report.mistakes
         ],
     }
+
+
+def picture_digest(uri: str) -> str:
+    """The checksum of a picture that is written out in a page."""
+    return hashlib.sha256(uri.encode()).hexdigest()[:16]
 
 
 _FLAT = (*("title", "headline", "remarks", "settings", "sources", "calibrators", "unfinished", "notes", "version"),)

@@ -1,44 +1,258 @@
-"""The headline: what the results mean, in a sentence that does not need the vocabulary of the field.
+"""The headline: what a method changes in ECE and in accuracy, on new classes and on those it was tuned on.
 
-It compares a plain tuner with the same under TCPT, or with whatever else there is, on classes that were never seen if
-there are any. It says whether a difference may be chance, and what the numbers are of.
+It compares a plain tuner with the same under TCPT, or with whatever else there is. The answer comes first, as a verb;
+the numbers and the interval of their difference stand beside it, and so does every dataset or split on which things go
+the other way. How often a model is right when it says that it is sure is told below the headline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean
 
-from calprompt.report.page.document import Number
-from calprompt.report.page.measured import Measurements, Result
+from calprompt.report.comparison import MINUS, compare
+from calprompt.report.page.document import Number, Table
+from calprompt.report.page.measured import Measurements
 from calprompt.report.page.methods import Method, headline_pairs
+from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.sure import SPLITS, SureShare
 from calprompt.report.paired import Interval
 
-FEW = 3  # datasets that have a sentence each
+FEW = 3  # datasets that are told one by one
+UNCLEAR = "does not clearly change"
 
 
-def headline(measured: Measurements, shares: Sequence[SureShare]) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True)
+class Change:
+    """What a method changes in one metric, on a dataset or on the average of several.
+
+    Attributes:
+        dataset: Which; empty if it is the only one, or an average.
+        before: Of the plain method, as a fraction.
+        after: Of the other one.
+        difference: After minus before, with its interval.
+        lower: On how many of how many datasets it is lower, of an average.
+    """
+
+    dataset: str
+    before: float
+    after: float
+    difference: Number
+    lower: tuple[int, int] | None = None
+
+    @property
+    def verb(self) -> str:
+        """What the method does, as far as the interval tells."""
+        if self.difference.low is None:
+            return "changes"
+        if not self.difference.excludes_zero:
+            return UNCLEAR
+        return "lowers" if self.difference.low < 0 else "raises"
+
+    @property
+    def numbers(self) -> str:
+        low, high = self.difference.low, self.difference.high
+        ends = ", without an interval" if low is None or high is None else f" [{_points(low)}, {_points(high)}]"
+        count = "" if self.lower is None else f"; lower on {self.lower[0]} of {self.lower[1]} datasets"
+        first, second = (f"{100 * value:.2f}" for value in (self.before, self.after))
+        return f"{first} to {second}: {_points(self.difference.value or 0)}{ends}{count}"
+
+
+def headline(
+    measured: Measurements, shares: Sequence[SureShare], datasets: Table | None, settings: ReportSettings
+) -> tuple[list[str], list[str]]:
     """The sentences of the page, and what has to be added to them.
 
     Args:
         measured: All results.
-        shares: Of all datasets and splits.
+        shares: How often methods are right when they are sure, of all datasets and splits.
+        datasets: The table of each dataset, which has the paired differences.
+        settings: Of the report.
     """
-    split = next((split for split in SPLITS if any(result.split == split for result in measured.results)), None)
     pairs = headline_pairs(measured.methods)
-    if split is None or not pairs:
-        return _levels_only(measured, split)
+    splits = [split for split in SPLITS if any(result.split == split for result in measured.results)]
+    sentences, unit = [], ""
+    for split in splits:
+        shared = _shared(measured, pairs, split)
+        few = len(pairs) == 1 and 0 < len(shared) <= FEW
+        unit = unit or ("over test images and seeds" if few else "with datasets as the unit")
+        ece, accuracy = (
+            _each(measured, pairs[0], shared, split, metric, datasets, settings)
+            if few
+            else _average(measured, pairs, shared, split, metric)
+            for metric in ("ece", "accuracy")
+        )
+        if ece and accuracy:
+            where = f" ({shared[0]})" if len(shared) == 1 else "" if few else f" ({len(shared)} datasets)"
+            plain, other = _who(pairs), pairs[0][1].name if pairs[0][0].is_zero_shot else pairs[0][1].added
+            sentences.append(
+                f"{_start(split)}{where}, {other} {_clauses(ece, f'the ECE of {plain}')}. "
+                f"It {_clauses(accuracy, 'its accuracy' if len(accuracy) == 1 else 'accuracy')}."
+            )
+    if not sentences:
+        return _levels_only(measured, splits)
+    legend = (
+        "ECE and accuracy before and after, in percent, and the difference in percentage points with its 95 % interval "
+        f"{unit}. ECE is the mean gap between confidence and accuracy, over {settings.bins} bins: less is better."
+    )
+    return sentences, [legend, *_sure(shares, pairs, splits[0])]
+
+
+def _shared(measured: Measurements, pairs: Sequence[tuple[Method, Method]], split: str) -> list[str]:
+    """The datasets that both sides of some pair have results of."""
+    sides = [
+        {each.dataset for pair in pairs for each in measured.where(method=pair[place], split=split)} for place in (0, 1)
+    ]
+    return [dataset for dataset in measured.datasets if all(dataset in side for side in sides)]
+
+
+def _each(
+    measured: Measurements,
+    pair: tuple[Method, Method],
+    datasets: Sequence[str],
+    split: str,
+    metric: str,
+    table: Table | None,
+    settings: ReportSettings,
+) -> list[Change]:
+    """The change on each dataset, with intervals over test images and seeds."""
+    found = []
+    for dataset in datasets:
+        before, after, gap = (
+            _untuned(measured, pair, dataset, split, metric, settings)
+            if pair[0].is_zero_shot
+            else _tabled(table, pair, dataset, split, metric)
+        )
+        if before is not None and after is not None and gap.value is not None:
+            found.append(Change("" if len(datasets) == 1 else dataset, before, after, gap))
+    return found
+
+
+def _tabled(
+    table: Table | None, pair: tuple[Method, Method], dataset: str, split: str, metric: str
+) -> tuple[float | None, float | None, Number]:
+    """Levels and difference as the table of each dataset has them."""
+    if table is None:
+        return None, None, Number(None)
+    keys = [column.key for column in table.columns]
+    rows = {row.cells[:3]: dict(zip(keys, row.cells, strict=True)) for row in table.rows}
+    first, second = (rows.get((dataset, split, method.name), {}) for method in pair)
+    before, after, gap = first.get(metric), second.get(metric), second.get(f"difference_{metric}")
+    if not (isinstance(before, Number) and isinstance(after, Number) and isinstance(gap, Number)):
+        return None, None, Number(None)
+    return before.value, after.value, gap
+
+
+def _untuned(
+    measured: Measurements,
+    pair: tuple[Method, Method],
+    dataset: str,
+    split: str,
+    metric: str,
+    settings: ReportSettings,
+) -> tuple[float | None, float | None, Number]:
+    """Levels and difference to the untuned model, which has no seeds."""
+    sides = [measured.where(method=method, dataset=dataset, split=split) for method in pair]
+    values = [[value for each in side if (value := each.numbers[metric].value) is not None] for side in sides]
+    if not all(values):
+        return None, None, Number(None)
+    before, after = map(mean, values)
+    samples = [[each.sample for each in side if each.sample is not None] for side in sides]
+    if not measured.resamples or not all(samples) or len(samples[1]) < len(sides[1]):
+        return before, after, Number(after - before)
+    names = [method.name for method in pair]
+    compared = compare(
+        dataset,
+        {names[0]: {split: samples[0][:1]}, names[1]: {split: samples[1]}},
+        differences=[(names[1], names[0])],
+        n_bins=settings.bins,
+        resamples=settings.bootstrap,
+        seed=settings.seed,
+    )
+    row = next(row for row in compared if row.metric == metric and MINUS in row.method)
+    return before, after, Number(row.value, row.low, row.high)
+
+
+def _average(
+    measured: Measurements,
+    pairs: Sequence[tuple[Method, Method]],
+    datasets: Sequence[str],
+    split: str,
+    metric: str,
+) -> list[Change]:
+    """The change on average: means over pairs and seeds of each dataset, and Student's interval over datasets."""
+    levels: list[tuple[float, float]] = []  # before and after, a dataset each
+    for dataset in datasets:
+        both: list[tuple[float, float]] = []
+        for pair in pairs:
+            before, after = (
+                {each.seed: each.numbers[metric].value for each in results}
+                for results in (measured.where(method=method, dataset=dataset, split=split) for method in pair)
+            )
+            if pair[0].is_zero_shot:  # has no seeds, and the same value beside all of them
+                before = dict.fromkeys(after, next(iter(before.values()), None))
+            both += [(x, y) for seed, y in after.items() if (x := before.get(seed)) is not None and y is not None]
+        if both:
+            levels.append((mean(x for x, _ in both), mean(y for _, y in both)))
+    if not levels:
+        return []
+    gaps = [after - before for before, after in levels]
+    interval = Interval.of(gaps)
+    ends = () if interval.half is None else (interval.mean - interval.half, interval.mean + interval.half)
+    lower = None if len(gaps) == 1 else (sum(gap < 0 for gap in gaps), len(gaps))
+    first, second = (mean(each[place] for each in levels) for place in (0, 1))
+    return [Change("", first, second, Number(interval.mean, *ends), lower)]
+
+
+def _clauses(changes: Sequence[Change], what: str) -> str:
+    """What is changed, dataset by dataset; those with the same verb together.
+
+    >>> changes = [Change("a", 0.1, 0.2, Number(0.1, 0.05, 0.15)), Change("b", 0.2, 0.1, Number(-0.1))]
+    >>> _clauses(changes, "the ECE").partition(" and ")[::2]
+    ('raises the ECE on a (10.00 to 20.00: +10.00 [+5.00, +15.00])',
+     'changes it on b (20.00 to 10.00: -10.00, without an interval)')
+    """
+    parts: list[str] = []
+    for verb in dict.fromkeys(change.verb for change in changes):
+        places = [
+            f"{f'on {change.dataset} ' if change.dataset else ''}({change.numbers})"
+            for change in changes
+            if change.verb == verb
+        ]
+        parts.append(f"{verb} {'it' if parts else what} {_listed(places)}")
+    return _listed(parts)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _sure(shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], split: str) -> list[str]:
+    """How often it is right when it says that it is sure, on the first split."""
     chosen = [share for share in shares if share.split == split]
-    datasets = list(dict.fromkeys(share.dataset for share in chosen))
-    if not chosen or len(datasets) < len({each.dataset for each in measured.results if each.split == split}):
-        return _average_sentence(measured, pairs, split)
-    if len(datasets) <= FEW and len(pairs) == 1:
-        return [_sentence(share) for share in chosen], [_fine_print(share) for share in chosen]
-    return _many(chosen, pairs, split)
+    if not chosen:
+        return []
+    if len(pairs) == 1 and len(chosen) <= FEW:
+        return [f"{_sure_sentence(share)} {_fine_print(share)}" for share in chosen]
+    by_dataset: dict[str, list[SureShare]] = {}
+    for share in chosen:
+        by_dataset.setdefault(share.dataset, []).append(share)
+    firsts, seconds = (
+        mean(mean(100 * (each.sides[place].right.value or 0) for each in group) for group in by_dataset.values())
+        for place in (0, 1)
+    )
+    gaps = [mean(100 * (each.difference.value or 0) for each in group) for group in by_dataset.values()]
+    said = " or ".join(f"{100 * level:.0f}" for level in sorted({share.level for share in chosen}))
+    return [
+        f"{_start(split)} ({len(by_dataset)} datasets), {_who(pairs)} is right {firsts:.0f} times out of 100 when it "
+        f"says that it is sure (a confidence of at least {said} %, see the table); {_with(*pairs[0])} {seconds:.0f} "
+        f"times. The mean difference is {Interval.of(gaps)} with datasets as the unit; it is above 0 on "
+        f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}."
+    ]
 
 
-def _sentence(share: SureShare) -> str:
+def _sure_sentence(share: SureShare) -> str:
     plain, other = share.methods
     (first, second), level = (_times(side.right) for side in share.sides), f"{100 * share.level:.0f} %"
     return (
@@ -51,9 +265,7 @@ def _verdict(difference: Number) -> str:
     """What to think of a difference, in words."""
     if difference.low is None:
         return ", and how sure that is was not computed"
-    if difference.excludes_zero:
-        return ""
-    return ", a difference that may be chance"
+    return "" if difference.excludes_zero else ", a difference that may be chance"
 
 
 def _fine_print(share: SureShare) -> str:
@@ -63,101 +275,34 @@ def _fine_print(share: SureShare) -> str:
     low, high = gap.low, gap.high
     interval = "" if low is None or high is None else f" (95 % interval {100 * low:+.0f} to {100 * high:+.0f})"
     return (
-        f"{share.dataset}: {_name(plain)} was so sure in {first.sure:,} of {first.predictions:,} predictions (it said "
+        f"{_start_of(_name(plain))} was so sure in {first.sure:,} of {first.predictions:,} predictions (it said "
         f"{100 * first.confidence:.0f} % on average; right: {plain_right}), {other.name} in {second.sure:,} of "
         f"{second.predictions:,} (said {100 * second.confidence:.0f} %; right: {other_right}). The difference is "
         f"{100 * (gap.value or 0):+.0f} of 100{interval}."
     )
 
 
-def _many(
-    shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], split: str
-) -> tuple[list[str], list[str]]:
-    """One sentence over many datasets: means over tuners of each dataset, and an interval over datasets."""
-    by_dataset: dict[str, list[SureShare]] = {}
-    for share in shares:
-        by_dataset.setdefault(share.dataset, []).append(share)
-    firsts, seconds = (
-        Interval.of(
-            [mean(100 * (each.sides[place].right.value or 0) for each in group) for group in by_dataset.values()]
-        )
-        for place in (0, 1)
-    )
-    gaps = [mean(100 * (each.difference.value or 0) for each in group) for group in by_dataset.values()]
-    gap = Interval.of(gaps)
-    plain, other = pairs[0]
-    who = _who(pairs)
-    end = "" if gap.clear else ", a difference that may be chance"
-    sentence = (
-        f"{_start(split)} ({len(by_dataset)} datasets), {who} is right {firsts.mean:.0f} times out of 100 "
-        f"when it says that it is sure; {_with(plain, other)} {seconds.mean:.0f} times{end}."
-    )
-    higher = sum(value > 0 for value in gaps)
-    levels = sorted({share.level for share in shares})
-    said = " or ".join(f"{100 * level:.0f}" for level in levels)
-    fine = (
-        f"Sure is a confidence of at least {said} %, see the table. The mean difference is {gap} with datasets as the "
-        f"unit; it is above 0 on {higher} of {len(gaps)}."
-    )
-    return [sentence], [fine]
-
-
-def _average_sentence(
-    measured: Measurements, pairs: Sequence[tuple[Method, Method]], split: str
-) -> tuple[list[str], list[str]]:
-    """Where logits are not here, or nothing is sure: accuracy and mean confidence."""
-    chosen: list[tuple[dict[str, list[Result]], Method]] = []
-    for place in (0, 1):
-        by_dataset: dict[str, list[Result]] = {}
-        for pair in pairs:
-            for result in measured.where(method=pair[place], split=split):
-                if result.numbers["confidence_gap"].value is not None:
-                    by_dataset.setdefault(result.dataset, []).append(result)
-        chosen.append((by_dataset, pairs[0][place]))
-    shared = [dataset for dataset in chosen[0][0] if dataset in chosen[1][0]]
-    if not shared:
-        return _levels_only(measured, split)
-
-    def level(place: int, metric: str, dataset: str) -> float:
-        return 100 * mean(each.numbers[metric].value or 0.0 for each in chosen[place][0][dataset])
-
-    accuracy, gap = (
-        [Interval.of([level(p, m, d) for d in shared]) for p in (0, 1)] for m in ("accuracy", "confidence_gap")
-    )
-    change = Interval.of([abs(level(1, "confidence_gap", d)) - abs(level(0, "confidence_gap", d)) for d in shared])
-    plain, other = pairs[0]
-    data = shared[0] if len(shared) == 1 else f"{len(shared)} datasets"
-    who = _who(pairs)
-    end = "" if change.clear else ", a difference that may be chance"
-    sentence = (
-        f"{_start(split)} ({data}), {who} is right {accuracy[0].mean:.0f} times out of 100 and says "
-        f"{accuracy[0].mean + gap[0].mean:.0f}; {_with(plain, other)} it is right {accuracy[1].mean:.0f} times and "
-        f"says {accuracy[1].mean + gap[1].mean:.0f}{end}."
-    )
-    clear = "" if change.half is not None else "; one dataset cannot show what others would"
-    fine = (
-        "What it says is its mean confidence, in percent. The distance between the two, whatever its sign, changes by "
-        f"{change} points with datasets as the unit{clear}."
-    )
-    return [sentence], [fine]
-
-
-def _levels_only(measured: Measurements, split: str | None) -> tuple[list[str], list[str]]:
+def _levels_only(measured: Measurements, splits: Sequence[str]) -> tuple[list[str], list[str]]:
     """A sentence where there is nothing to compare with."""
-    results = [each for each in measured.results if each.split == split and each.numbers["accuracy"].value is not None]
-    if split is None or not results:
-        return ["There is no finished run with results in this report."], []
-    result = results[0]
-    accuracy = result.numbers["accuracy"]
-    text = (
-        f"{_start(split)} ({result.dataset}), {_name(result.method)} is right {_times(accuracy)} times out "
-        f"of 100 ({_ends(accuracy)})."
-    )
-    return [text], ["There is nothing of the same kind in this report to compare it with."]
+    for split in splits:
+        for result in measured.results:
+            accuracy, ece = result.numbers["accuracy"], result.numbers["ece"]
+            if result.split == split and accuracy.value is not None:
+                error = "" if ece.value is None else f" Its ECE is {100 * ece.value:.2f} points."
+                text = (
+                    f"{_start(split)} ({result.dataset}), {_name(result.method)} is right {_times(accuracy)} times out "
+                    f"of 100 ({_ends(accuracy)}).{error}"
+                )
+                return [text], ["There is nothing of the same kind in this report to compare it with."]
+    return ["There is no finished run with results in this report."], []
 
 
 def _start(split: str) -> str:
-    return f"{SPLITS[split][0].upper()}{SPLITS[split][1:]}"
+    return _start_of(SPLITS[split])
+
+
+def _start_of(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _name(method: Method) -> str:
@@ -174,6 +319,11 @@ def _who(pairs: Sequence[tuple[Method, Method]]) -> str:
 
 def _with(plain: Method, other: Method) -> str:
     return other.name if plain.is_zero_shot else f"with {other.added}"
+
+
+def _points(value: float) -> str:
+    text = f"{100 * value:+.2f}"
+    return text if text.strip("+-0.") else "0.00"
 
 
 def _times(number: Number) -> str:

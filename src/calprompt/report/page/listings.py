@@ -33,7 +33,7 @@ def results_table(measured: Measurements, settings: ReportSettings) -> Table | N
         *(Column("dataset", "dataset"), Column("method", "method")),
         *(Column(name, OPTIONAL[name]) for name in optional),
         *(Column("seed", "seed"), Column("split", "classes")),
-        Column("images", "images", COUNT, "test images"),
+        Column("images", "images", COUNT, "test images", minor=True),
         *metric_columns(),
     )
     interval = (

@@ -27,6 +27,7 @@ from calprompt.runs.folder import LOGITS, Run, read_run_tensors
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 DEBIASED = "ece_debiased"
+MAIN = ("accuracy", "ece")  # that a phone has room for
 MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
 ABOUT = {
     "accuracy": "share of right predictions, percent",
@@ -153,8 +154,8 @@ def metric_columns() -> tuple[Column, ...]:
         info = metric_info(name)
         label = "MCE" if name == "weighted_mce" else info.label
         kind = PERCENT if info.unit == "%" else PLAIN
-        columns.append(Column(name, label, kind, ABOUT[name], signed=info.signed))
-    return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT[DEBIASED]))
+        columns.append(Column(name, label, kind, ABOUT[name], signed=info.signed, minor=name not in MAIN))
+    return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT[DEBIASED], minor=True))
 
 
 def measure(

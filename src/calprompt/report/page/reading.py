@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.report.page.document import check_data
 from calprompt.text import os_problem, parse_problem
 
+FIGURE = re.compile(r'<figure id="figure-([^"]*)".*?</figure>', re.DOTALL)
 Shown = tuple[str, str]  # what a cell shows, and what stands below it
 
 
@@ -25,7 +27,8 @@ class Page:
         headline: The sentences at the top.
         remarks: What stands below them.
         mistakes: The text of every mistake.
-        figures: What is written in every figure, by its key.
+        figures: The HTML of every figure, by its key.
+        html: All of the file.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +36,8 @@ class Page:
     headline: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
-    figures: dict[str, list[str]] = field(default_factory=dict)
+    figures: dict[str, str] = field(default_factory=dict)
+    html: str = ""
 
 
 def read_page(path: str | Path) -> Page:
@@ -65,8 +69,10 @@ def read_page(path: str | Path) -> Page:
         data = json.loads("".join(reader.embedded))
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is a damaged report: its data are not JSON: {parse_problem(error)}") from error
-    reader.page.data = check_data(data, str(path))
-    return reader.page
+    page = reader.page
+    page.data, page.html = check_data(data, str(path)), text
+    page.figures = {found[1]: found[0] for found in FIGURE.finditer(text)}
+    return page
 
 
 class _Reader(HTMLParser):
@@ -78,7 +84,6 @@ class _Reader(HTMLParser):
         self.embedded: list[str] = []
         self.table: str | None = None  # key of the section we are in
         self.in_body = False
-        self.figure: str | None = None
         self.below = False
         self.text: list[str] | None = None  # collects the words of the innermost thing that is read
         self.small: list[str] = []
@@ -101,16 +106,9 @@ class _Reader(HTMLParser):
             self.text, self.small = [], []
         elif tag == "small":
             self.below = True
-        elif tag == "figure":
-            self.figure = name.removeprefix("figure-")
-            self.page.figures[self.figure] = []
         elif tag == "ul":
             self.in_remarks, self.in_mistakes = "remarks" in kind, "mistakes" in kind
-        elif (
-            (tag == "text" and self.figure is not None)
-            or (tag == "p" and "headline" in kind)
-            or (tag == "li" and (self.in_remarks or self.in_mistakes))
-        ):
+        elif (tag == "p" and "headline" in kind) or (tag == "li" and (self.in_remarks or self.in_mistakes)):
             self.text = []
 
     def handle_endtag(self, tag: str) -> None:
@@ -124,8 +122,6 @@ class _Reader(HTMLParser):
             self.below = False
         elif tag == "ul":
             self.in_remarks = self.in_mistakes = False
-        elif tag == "figure":
-            self.figure = None
         elif self.text is not None:
             self._finish(tag)
 
@@ -133,8 +129,6 @@ class _Reader(HTMLParser):
         words = "".join(self.text or [])
         if tag in ("td", "th") and self.in_body and self.table is not None:
             self.page.tables[self.table][-1].append((words, "".join(self.small)))
-        elif tag == "text" and self.figure is not None:
-            self.page.figures[self.figure].append(words)
         elif tag == "p" and not self.in_mistakes:
             self.page.headline.append(words)
         elif tag == "li":

@@ -105,6 +105,8 @@ def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
     key, names = escape(table.key), table.names
     texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
     fold = " fold" if any(len(text) > LONG for text in texts) else ""
+    minor = "".join(f" m{place}" for place, column in enumerate(table.columns, 1) if column.minor)
+    minor = f"{minor} few" if minor else ""
     chosen = [
         f'<label>{_text(column.label)}<select data-column="{place}"><option value="">all</option></select></label>'
         for place, column in enumerate(table.columns)
@@ -127,7 +129,7 @@ def _table(table: Table, runs: Sequence[RunIdentity]) -> str:
             '<label>find<input type="search" autocomplete="off" placeholder="any words"></label>',
             '<p class="count" role="status"></p></div>\n',
             f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}">',
-            f'<table class="n{names}{fold}"><caption><span>{_text(table.caption)}</span></caption>\n',
+            f'<table class="n{names}{fold}{minor}"><caption><span>{_text(table.caption)}</span></caption>\n',
             f"<thead><tr>{''.join(heads)}",
             f"<th scope=col class=text>{'again' if key == 'runs' else 'from'}</th></tr></thead>\n<tbody>\n",
             *(_row(table, row, runs) for row in table.rows),
@@ -165,17 +167,24 @@ def _origin(table: Table, row: Row, runs: Sequence[RunIdentity]) -> str:
 
 
 def _figures(figures: Sequence[Figure]) -> str:
-    shown = []
-    for figure in figures:
-        wide = " wide" if _width(figure.svg) > WIDE else ""
-        command = f'<br><code class="command">{_text(figure.command)}</code>' if figure.command else ""
-        shown.append(
-            f'<figure id="figure-{escape(figure.key)}" class="drawn{wide}" data-title="{_text(figure.title)}">'
-            f'<div class="paper">{figure.svg}</div><figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)} '
-            f'<button type="button" hidden aria-label="Enlarge: {_text(figure.title)}">Enlarge</button>{command}'
-            "</figcaption></figure>\n"
-        )
-    return f'<section id="figures"><h2>Figures</h2>\n<div class="figures">{"".join(shown)}</div></section>\n'
+    shown = "".join(f"{figure_html(figure)}\n" for figure in figures)
+    return f'<section id="figures"><h2>Figures</h2>\n<div class="figures">{shown}</div></section>\n'
+
+
+def figure_html(figure: Figure) -> str:
+    """A figure as a page has it, with its caption.
+
+    Args:
+        figure: Which.
+    """
+    wide = " wide" if _width(figure.svg) > WIDE else ""
+    command = f'<br><code class="command">{_text(figure.command)}</code>' if figure.command else ""
+    return (
+        f'<figure id="figure-{escape(figure.key)}" class="drawn{wide}" data-title="{_text(figure.title)}">'
+        f'<div class="paper">{figure.svg}</div><figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)} '
+        f'<button type="button" hidden aria-label="Enlarge: {_text(figure.title)}">Enlarge</button>{command}'
+        "</figcaption></figure>"
+    )
 
 
 def _width(svg: str) -> float:

@@ -65,15 +65,6 @@ def clean_svg(data: bytes, key: str, label: str) -> str:
     return re.sub(r"\s*\n\s*", "", text.replace(f'xmlns="{SVG}" ', "").replace(f' xmlns:xlink="{XLINK}"', ""))
 
 
-def figure_texts(svg: str) -> list[str]:
-    """All that is written in a figure, in the order of the drawing; its numbers among them.
-
-    Args:
-        svg: As `figure_svg` made it.
-    """
-    return re.findall(r"<text[^>]*>(.*?)</text>", svg, re.DOTALL)
-
-
 def _clean(element: ElementTree.Element, key: str) -> None:
     for child in list(element):
         if not isinstance(child.tag, str) or child.tag.rpartition("}")[2] in DROPPED:

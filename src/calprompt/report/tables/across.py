@@ -9,6 +9,7 @@ from calprompt.report.published import (
     OTHER_BACKBONE,
     OTHER_DATASETS,
     published_table,
+    row_means,
     same_backbone,
     verdict,
 )
@@ -38,7 +39,8 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
         options: What is different from the paper's.
     """
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
-    published = published_table(definition.published.get(split, "")) if options.published else {}
+    name = definition.published.get(split, "")
+    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
     tuners = list(dict.fromkeys(group[0] for group in values.groups))
     backbones = list(dict.fromkeys(group[1] for group in values.groups))
     places = [(each, dataset) for each in backbones for dataset in _datasets(values, split, each)]
@@ -61,7 +63,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
 
         def beside(number: Number, backbone: str, dataset: str, measure: Measure) -> Number:
             key = (split, backbone, PROMPT_LEARNING, method, measure.name, dataset)
-            return with_published(number, published.get(key))
+            return with_published(number, published.get(key), row_mean=means.get(key))
 
         numbers = [
             beside(mean_number(by_seed(each, name, measure)), backbone_label(each), name, measure)
@@ -101,7 +103,8 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
     """
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
     splits = (*PARTS, AVERAGE)
-    published = published_table(definition.published[""]) if options.published else {}
+    name = definition.published[""]
+    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
     columns = [
         Column((each.label, split if split in PARTS else "mean"), "value" if split in PARTS else "average", each)
         for each in measures
@@ -131,7 +134,7 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
                 if (key[0], key[3], key[4]) == (split, method, measure.name):
                     judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
                     judge = judge if same_backbone(backbone, key[1]) else only_context(OTHER_BACKBONE)
-                    return with_published(found, value, judge)
+                    return with_published(found, value, judge, row_mean=means.get(key))
             return found
 
         for method in _methods(definition, options, values, [group], planned=options.published):

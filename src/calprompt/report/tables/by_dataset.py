@@ -13,6 +13,7 @@ from calprompt.report.published import (
     OTHER_BACKBONE,
     Key,
     published_table,
+    row_means,
     same_backbone,
     variance_verdict,
     verdict,
@@ -85,6 +86,11 @@ class _DatasetTable:
     def published(self) -> Mapping[Key, float]:
         """What the paper has in this table; nothing unless it was asked for."""
         return published_table(self.definition.published.get(self.split, "")) if self.options.published else {}
+
+    @cached_property
+    def row_means(self) -> Mapping[Key, float]:
+        """The means behind the printed averages."""
+        return row_means(self.definition.published.get(self.split, ""))
 
     @cached_property
     def datasets(self) -> list[str]:
@@ -187,10 +193,10 @@ class _DatasetTable:
         for backbone in dict.fromkeys(key[1] for key in self.published):
             if group[1] and not same_backbone(group[1], backbone):
                 continue
-            value = self.published.get((self.split, backbone, tuner, method, metric, dataset))
-            if not same_backbone(ours, backbone):
-                return with_published(number, value, only_context(OTHER_BACKBONE))
-            return with_published(number, value, self._judge(number, dataset))
+            key = (self.split, backbone, tuner, method, metric, dataset)
+            same = same_backbone(ours, backbone)
+            judge = self._judge(number, dataset) if same else only_context(OTHER_BACKBONE)
+            return with_published(number, self.published.get(key), judge, row_mean=self.row_means.get(key))
         return number
 
     def _judge(self, number: Number, dataset: str) -> Judge:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calprompt.report.published import AGREES, DIFFERS, NOT_RUN
+from calprompt.report.published import AGREES, APART, DIFFERS, NOT_RUN
 from calprompt.report.tables.paper_table import Line, Measure, Number, PaperTable
 
 NOTHING = "-"
@@ -31,10 +31,17 @@ def cell_text(number: Number, measure: Measure, *, spread: bool = False) -> str:
 
 
 def published_text(number: Number, measure: Measure) -> str:
-    """The published number with a mark: = agrees with ours, ≠ differs, ~ cannot be compared, and none: was not run."""
+    """The published number with a mark: = agrees with ours, ≠ differs, ~ cannot be compared, and none: was not run.
+
+    >>> published_text(Number(6.1, published=5.09, row_mean=6.154, verdict=AGREES), Measure("ece", "ECE"))
+    '5.09 (6.15)='
+    """
     if number.published is None:
         return ""
-    return f"{number.published:.{measure.decimals}f}{VERDICTS.get(number.verdict or '', '~')}"
+    text = f"{number.published:.{measure.decimals}f}"
+    if number.row_mean is not None:
+        text += f" ({number.row_mean:.{measure.decimals}f})"
+    return f"{text}{VERDICTS.get(number.verdict or '', '~')}"
 
 
 def has_published(line: Line) -> bool:
@@ -67,4 +74,9 @@ def _marks(table: PaperTable, styled: bool) -> Iterator[str]:
         yield (
             f"{PUBLISHED}: printed in the paper, not measured here; = agrees with ours within the 95 % interval of "
             f"seeds, ≠ differs, ~ cannot be compared, no mark: not run ({found})"
+        )
+    if any(number.row_mean is not None for line in table.lines for number in line.numbers):
+        yield (
+            f"(in brackets): the mean of the paper's own row, where its printed average is more than {APART:g} away; "
+            "ours is compared with that mean"
         )

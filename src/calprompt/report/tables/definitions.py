@@ -42,6 +42,7 @@ class TableDefinition:
         by_backbone: Whether backbones are kept apart.
         transfers: Whether it is of other data than those that runs were tested on at first.
         method: The method of a row; rows without one are not part of the table.
+        mixed: The sweep in which every method has settings of its own, if there is one.
     """
 
     name: str
@@ -55,11 +56,13 @@ class TableDefinition:
     by_backbone: bool = False
     transfers: bool = False
     method: MethodOf = method_of
+    mixed: tuple[str, ...] = ()
 
     @property
     def sweeps(self) -> list[str]:
-        """Its sweep in all forms: with the settings of the paper, with the released ones, and on the pocket."""
-        return [f"{PACKAGE}/{name}" for name in (self.name, f"{self.name}-released", f"pocket-{self.name}")]
+        """Its sweep in all forms: with the settings of the paper, the released ones, both mixed, and on the pocket."""
+        forms = (self.name, f"{self.name}-released", *self.mixed, f"pocket-{self.name}")
+        return [f"{PACKAGE}/{name}" for name in forms]
 
 
 def _part_of_tcpt(row: Mapping[str, Any]) -> str | None:
@@ -96,6 +99,7 @@ _FOUND = (
         "Accuracy and calibration on {split} classes",
         methods=(ZERO_SHOT, VANILLA, "mbls", "temperature", "dac", "zs_norm", "penalty", "tcpt"),
         published={"base": "T1", "novel": "T2"},
+        mixed=("main-mixed",),
     ),
     TableDefinition(
         "ablation",
@@ -195,7 +199,7 @@ def table_definition(name: str) -> TableDefinition:
         UnknownNameError: if there is no such table.
 
     >>> table_definition("main").sweeps
-    ['paper/main', 'paper/main-released', 'paper/pocket-main']
+    ['paper/main', 'paper/main-released', 'paper/main-mixed', 'paper/pocket-main']
     """
     if name not in TABLES:
         raise unknown("table", name, list(TABLES))

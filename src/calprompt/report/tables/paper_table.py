@@ -61,6 +61,7 @@ class Number:
         spread: Standard deviation over seeds; None for one seed.
         interval: Of a difference, over datasets.
         published: What the paper has in this place.
+        row_mean: The mean of the paper's own row, where its printed average is another number.
         verdict: agrees, differs, not run, one seed or other backbone; None if nothing was published.
         lacking: How many seeds are missing of those that other cells have.
     """
@@ -70,6 +71,7 @@ class Number:
     spread: float | None = None
     interval: Interval | None = None
     published: float | None = None
+    row_mean: float | None = None
     verdict: str | None = None
     lacking: int = 0
 

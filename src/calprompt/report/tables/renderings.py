@@ -71,7 +71,7 @@ def to_csv(tables: Sequence[PaperTable]) -> bytes:
         tables: Any tables; they have the same columns.
     """
     published = any(table.has_published for table in tables)
-    columns = (*CSV, *(("published", "verdict") if published else ()))
+    columns = (*CSV, *(("published", "row_mean", "verdict") if published else ()))
     return csv_bytes(columns, (row for table in tables for row in _records(table, published)))
 
 
@@ -141,7 +141,8 @@ def _records(table: PaperTable, published: bool) -> Iterator[dict[str, object]]:
                 "high": _full(ends[1] if ends else None),
             }
             if published:
-                record |= {"published": _full(number.published), "verdict": number.verdict or ""}
+                record |= {"published": _full(number.published), "row_mean": _full(number.row_mean)}
+                record["verdict"] = number.verdict or ""
             yield record
 
 

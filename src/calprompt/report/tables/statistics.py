@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import mean, stdev, variance
 
 from calprompt.report.paired import Interval
-from calprompt.report.published import NOT_RUN, verdict
+from calprompt.report.published import NOT_RUN, is_apart, verdict
 from calprompt.report.tables.paper_table import Number
 
 BySeed = Mapping[int, float]
@@ -75,17 +75,22 @@ def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number
     return Number(interval.mean, interval=interval)
 
 
-def with_published(number: Number, published: float | None, judge: Judge = verdict) -> Number:
+def with_published(
+    number: Number, published: float | None, judge: Judge = verdict, *, row_mean: float | None = None
+) -> Number:
     """A number beside the published one.
 
     Args:
         number: Ours.
         published: The paper's; None if it has none here.
         judge: From the published number and our seeds to what is said about them.
+        row_mean: Of a printed average, the mean of its row, which ours is compared with.
     """
     if published is None:
         return number
-    return replace(number, published=published, verdict=judge(published, number.seeds))
+    fair = published if row_mean is None else row_mean
+    shown = fair if is_apart(published, fair) else None
+    return replace(number, published=published, row_mean=shown, verdict=judge(fair, number.seeds))
 
 
 def only_context(word: str) -> Judge:

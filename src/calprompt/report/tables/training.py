@@ -16,8 +16,8 @@ from calprompt.report.tables.paper_table import Column, Line, Measure, Number, P
 from calprompt.report.tables.statistics import mean_number, only_context, with_published
 
 COSTS = (
-    Measure("seconds_step", "ms per step", "none", 1, 1e3),
-    Measure("seconds_epoch", "s per epoch", "none", 2),
+    Measure("seconds_step", "wall ms per step", "none", 1, 1e3),
+    Measure("seconds_epoch", "wall s per epoch", "none", 2),
     Measure("cpu_seconds_train", "CPU s of training", "none", 2),
     Measure("peak_memory_train", "peak memory, MB", "none", 0, 1e-6),
     Measure("peak_device_memory", "peak GPU memory, GB", "none", 2, 1e-9),
@@ -81,7 +81,7 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
     datasets = ", ".join(dict.fromkeys(dataset_label(str(row["dataset"])) for row in every))
     processors = ", ".join(dict.fromkeys(str(row["processor"]) for row in every if row.get("processor")))
     most = max(len(seeds) for seeds in runs.values())
-    note = f"mean of {most} seeds on {datasets}; steps and epochs are medians of a run"
+    note = f"mean of {most} seeds on {datasets}; steps and epochs are medians of a run by the clock on the wall"
     notes = (f"{note}; {processors}" if processors else note, "- was not measured")
     columns = tuple(Column((each.label,), "value", each) for each in measures)
     return PaperTable(definition.name, "", definition.title, "method", columns, tuple(lines), notes, options.spread)
