@@ -309,6 +309,8 @@ def test_images_of_another_kind_are_noticed_without_marks(browser: Browser, chro
         expect(section).to_contain_text("These images are not like those the model was fitted on")
         expect(section).to_contain_text("calprompt evaluate")
         expect(visit.page.locator(".notice")).to_contain_text("not like those the model was fitted on")
+        expect(visit.page.locator("#standing")).to_contain_text("No promise for these images")
+        expect(visit.page.locator('#promises [data-status="unlike"]')).to_have_count(2)
 
 
 def test_marked_images_are_kept_if_the_server_does_so(browser: Browser, guarded: str, kept: Path) -> None:

@@ -9,6 +9,7 @@ import { Gallery } from "./gallery.js";
 import { watchIntake } from "./intake.js";
 import { Marker } from "./marking.js";
 import {
+  areUnlike,
   isOnSets,
   openReliability,
   showEvidence,
@@ -281,7 +282,7 @@ class Page {
     this.promised = stand.status === "made";
     this.gallery.threshold = this.threshold;
     showStanding(stand);
-    showPromises(this.model, stand);
+    showPromises(this.model, stand, this.watch);
     showWatch(this.watch, this.edited !== null);
     showImages(this.watch?.images);
     const context = this.context();
@@ -299,7 +300,9 @@ class Page {
       promised,
       limit: threshold ?? model.min_confidence ?? 0,
       setsPromise:
-        sets && model.promises.find((each) => each.status === "made" && isOnSets(each, sets.per_class)),
+        sets &&
+        !areUnlike(this.watch) &&
+        model.promises.find((each) => each.status === "made" && isOnSets(each, sets.per_class)),
       fitted: new Set(model.fitted_classes),
       alone: this.gallery.alone,
     };

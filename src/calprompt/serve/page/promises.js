@@ -12,6 +12,11 @@ const STATUS = {
   unlike: ["alert", "No promise for these images"],
 };
 
+const UNLIKE = { status: "unlike", detail: "they are not like those it was made from" };
+
+/** Whether the images are not like those that promises were made from. */
+export const areUnlike = (watch) => watch?.images.status === "changed";
+
 /** Whether a promise is about errors, or about prediction sets; an exported model tells it by the words alone. */
 export const isOnErrors = ({ kind, text }) => (kind ? kind === "error" : /answers are wrong/.test(text));
 export const isOnSets = ({ kind, text }, perClass) =>
@@ -26,8 +31,7 @@ export function standing(model, threshold, watch) {
   const { text, status, detail } = promise;
   if (status !== "made") return { status, text, detail };
   if (watch?.status === "broken") return { status: "broken", text, detail: watch.sentence };
-  if (watch?.images.status === "changed")
-    return { status: "unlike", text, detail: "they are not like those it was made from" };
+  if (areUnlike(watch)) return { ...UNLIKE, text };
   if (threshold === null) return { status: "made", text, detail };
   return { status: "moved", text, detail: `it was made for answers from ${percent(model.min_confidence)} up` };
 }
@@ -41,10 +45,11 @@ export function showStanding({ status, text, detail }) {
   line.replaceChildren(icon(name), make("span", {}, make("strong", {}, `${words}: `), ...stands));
 }
 
-/** The list of promises; the one on errors as it stands now. */
-export function showPromises(model, stand) {
+/** The list of promises as they stand now. */
+export function showPromises(model, stand, watch) {
   const entries = model.promises.map((promise) => {
-    const { status, detail } = isOnErrors(promise) ? stand : promise;
+    const doubted = areUnlike(watch) && promise.status === "made";
+    const { status, detail } = isOnErrors(promise) ? stand : doubted ? UNLIKE : promise;
     const [name, words] = STATUS[status];
     return make(
       "li",
