@@ -38,7 +38,7 @@ DESCRIPTIONS = {
     TEST: "of the test split",
 }
 WORDS = {HELD_OUT: "held-out", CROSS_FITTED: "cross-fitted", TEST: "test"}
-WIDEST = 0.5  # interval of a calibrated model, beyond which nothing is said
+WIDEST = 0.4  # interval of a calibrated model, beyond which nothing is said
 TAIL = 0.025  # how often each bound may fail
 BINS = 10
 POINTS = 200  # of the risk-coverage curve
