@@ -95,14 +95,16 @@ class FitSettings:
     def checked_requests(self) -> Requests:
         """What is to be promised; raises for whatever is wrong with the settings."""
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
-        check_types("setting", FitSettings.__init__, values)
+        check_types("", FitSettings.__init__, values)
         for name in ("target_error", "coverage", "none_of_these"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} must be a share, at least 0 and below 1; got {getattr(self, name)}")
+                raise SettingError(
+                    f"must be a share, at least 0 and below 1; got {getattr(self, name)}", parameter=name
+                )
         if self.folds < 2:
-            raise SettingError(f"folds must be at least 2, got {self.folds}")
+            raise SettingError(f"must be at least 2, got {self.folds}", parameter="folds")
         if self.shots is not None and self.shots < 1:
-            raise SettingError(f"shots must be at least 1, got {self.shots}")
+            raise SettingError(f"must be at least 1, got {self.shots}", parameter="shots")
         self.groups_of([])
         return requests_of(values)
 
@@ -118,7 +120,9 @@ class FitSettings:
         try:
             pattern = re.compile(self.group_by)
         except re.error as error:
-            raise SettingError(f"group_by must be a regular expression, got {self.group_by!r}: {error}") from error
+            raise SettingError(
+                f"must be a regular expression, got {self.group_by!r}: {error}", parameter="group_by"
+            ) from error
         found = [pattern.search(name) for name in names]
         return [
             name if match is None else "/".join(filter(None, match.groups())) or match[0]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.demo.settings import DemoSettings
 
 EXAMPLES = """\
@@ -16,15 +15,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `demo` to the commands of a parser; its defaults are those of `DemoSettings`."""
-    parser = create_command(
-        commands,
-        "demo",
-        help="zero-shot, CoOp and CoOp + TCPT compared on the package's own model and pictures",
-        description="Tune CoOp with and without TCPT on the first half of the classes, evaluate both halves, and\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `demo` to its parser; its defaults are those of `DemoSettings`."""
+    describe(
+        parser,
+        "Tune CoOp with and without TCPT on the first half of the classes, evaluate both halves, and\n"
         "print accuracy and calibration errors beside the untuned model's. What is done is not done again.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=demo)
     add = parser.add_argument

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
 from calprompt.report.page.settings import ReportSettings
 from calprompt.text import format_size
@@ -21,16 +20,14 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `report` to the commands of a parser; its defaults are those of `ReportSettings`."""
-    parser = create_command(
-        commands,
-        "report",
-        help="one HTML page of runs, a sweep or a table of results; and whether a page is true",
-        description="Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report` to its parser; its defaults are those of `ReportSettings`."""
+    describe(
+        parser,
+        "Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
         "mistakes, thresholds, and the commands that make it again. With --check, compute every number\n"
         "of such a file again from the stored logits and name what differs.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=report)
     add = parser.add_argument

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
 from calprompt.files import write_bytes
@@ -23,15 +23,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `results` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "results",
-        help="one table of all runs in a folder, finished and not",
-        description="Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `results` to its parser."""
+    describe(
+        parser,
+        "Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
         "metrics, settings, versions and times. Runs that failed or are missing are rows with their status.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=results)
     add = parser.add_argument

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from calprompt.cli.console import output
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
 from calprompt.serve.packages import require_packages
 from calprompt.serve.settings import ServeSettings
@@ -22,15 +21,13 @@ OPTIONS = ("classes", "calibrator", "part", "backbone", "device", "imports", "th
 THREADS = "of an exported model (default: as onnxruntime likes); with --ray: CPUs of a replica (default: 1)"
 
 
-def add_command(commands: Any) -> None:
-    """Add `serve` to the commands of a parser; its defaults are those of `ServeSettings`."""
-    parser = create_command(
-        commands,
-        "serve",
-        help="a web page and a JSON API over a model",
-        description="Serve a fitted model, an exported folder (without torch) or a run: a page to drop images on, and "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `serve` to its parser; its defaults are those of `ServeSettings`."""
+    describe(
+        parser,
+        "Serve a fitted model, an exported folder (without torch) or a run: a page to drop images on, and "
         "a\nJSON API that is described at /openapi.json. Needs pip install calprompt[serve].",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=serve)
     add = parser.add_argument

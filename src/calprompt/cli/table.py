@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 from calprompt.cli.results import filter_pair
 from calprompt.files import write_bytes
 
@@ -25,19 +25,17 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `table` to the commands of a parser."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `table` to its parser."""
     from calprompt.report.tables.definitions import TABLES
     from calprompt.report.tables.options import SPLITS
 
-    parser = create_command(
-        commands,
-        "table",
-        help="a table of the paper from results",
-        description="Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
+    describe(
+        parser,
+        "Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
         "average. Of all results it takes the runs of the paper's sweep of the same name, in the form (paper/NAME,\n"
         "paper/NAME-released, paper/pocket-NAME) that most of them are of, unless a sweep is given as well.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=table)
     add = parser.add_argument

@@ -7,7 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
@@ -21,15 +21,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `train` to the commands of a parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
-    parser = create_command(
-        commands,
-        "train",
-        help="tune prompts on base classes, evaluate on base and novel ones",
-        description="Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `train` to its parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
+    describe(
+        parser,
+        "Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
         "folder. The same command finds a finished run and continues an interrupted one.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=train)
     parser.add_argument("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file")

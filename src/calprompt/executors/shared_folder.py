@@ -64,7 +64,7 @@ def unpack_folder(files: Mapping[str, bytes], folder: Path) -> None:
         files: What `pack_folder` returned.
         folder: Where they go.
     """
-    token = secrets.token_hex(4)
+    folder, token = Path(os.path.realpath(folder)), secrets.token_hex(4)
     draft, old = (folder.with_name(f".{folder.name}.{token}.{end}") for end in ("tmp", "old"))
     try:
         for name, content in files.items():

@@ -44,7 +44,7 @@ class ExtractionSettings:
     exif: bool = False
 
     def __post_init__(self) -> None:
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         check_values(vars(self))
         if not self.backbones or not self.splits:
             raise SettingError("at least one backbone and one split are needed")

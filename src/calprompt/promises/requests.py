@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from calprompt.errors import SettingError
+from calprompt.errors import Parameter, SettingError
 from calprompt.promises.conformal import as_fraction, images_needed
 
 ERROR, SETS, SETS_PER_CLASS = "error", "sets", "sets per class"
@@ -32,7 +32,11 @@ class Requests:
             if getattr(self, name) is not None:
                 as_fraction(name, getattr(self, name))
         if self.per_class and self.coverage is None:
-            raise SettingError("per_class is about prediction sets; give coverage too, such as coverage=0.9")
+            raise SettingError(
+                "is about prediction sets; give their coverage too, such as ",
+                Parameter("coverage", 0.9),
+                parameter="per_class",
+            )
 
     @property
     def fewest_for_error(self) -> int:

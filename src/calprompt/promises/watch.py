@@ -78,7 +78,9 @@ class Watch:
             as_fraction(name, getattr(self, name))
             object.__setattr__(self, name, float(getattr(self, name)))
         if not 1e-100 <= self.false_alarms <= 0.5:
-            raise SettingError(f"false_alarms must be between 1e-100 and 0.5, such as 0.01, got {self.false_alarms}")
+            raise SettingError(
+                f"must be between 1e-100 and 0.5, such as 0.01, got {self.false_alarms}", parameter="false_alarms"
+            )
 
     @classmethod
     def of(cls, rule: DecisionRule, false_alarms: float = 0.01) -> Watch:

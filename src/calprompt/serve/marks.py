@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
 from calprompt.files import write_bytes
 from calprompt.promises import ANSWER, DecisionRule
 from calprompt.promises.watch import Watch
@@ -111,9 +111,13 @@ class MarkBook:
             SettingError: if the mark contradicts itself.
         """
         if right and class_name not in (None, receipt.class_name):
-            raise SettingError(f"class_name must be {receipt.class_name!r} if the answer is right, got {class_name!r}")
+            raise SettingError(
+                f"must be {receipt.class_name!r} if the answer is right, got {class_name!r}", parameter="class_name"
+            )
         if not right and class_name == receipt.class_name:
-            raise SettingError(f"class_name must be another than {receipt.class_name!r} if the answer is wrong")
+            raise SettingError(
+                f"must be another than {receipt.class_name!r} if the answer is wrong", parameter="class_name"
+            )
         with self._lock:
             if receipt.nonce in self._nonces:
                 raise MarkedAlreadyError("this answer was marked already, and counts once")
@@ -220,7 +224,9 @@ class MarkBook:
                 raise NewerFormatError(f"{path} has format {head['format']}, and {FORMAT} is known here")
             self.secret = bytes.fromhex(head["secret"])
             if (head["model"], head["target_error"]) != (self.fingerprint, target):
-                raise SettingError(f"marks={path} has marks of another model; give another file")
+                raise SettingError(
+                    f"{path} has marks of another model; give another file with ", Parameter("marks", "FILE")
+                )
             for mark in marks:
                 self._take(mark["nonce"], mark["image"], mark["right"], mark["counted"])
         except OSError as error:

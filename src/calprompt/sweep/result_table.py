@@ -295,7 +295,7 @@ def _pyarrow() -> tuple[Any, Any]:
         from pyarrow import parquet
     except ImportError as error:
         raise SettingError(
-            "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write a table with csv=FILE"
+            "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write it as CSV"
         ) from error
     return pyarrow, parquet
 
