@@ -207,7 +207,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_and_show_need_no_torch() -> None:
-    script = "import sys, calprompt.cli.app; calprompt.cli.app.create_parser(); sys.exit('torch' in sys.modules)"
+    script = "import sys, calprompt.cli.app; calprompt.cli.app.create_parser(complete=True); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
@@ -330,7 +330,9 @@ def test_flags_and_their_help_come_from_the_dataclasses() -> None:
         ("evaluate", (EvaluationSettings,)),
         ("transfer", (Target,)),
     ):
-        (commands,) = (each.choices for each in create_parser()._actions if hasattr(each, "choices") and each.choices)
+        (commands,) = (
+            each.choices for each in create_parser(complete=True)._actions if hasattr(each, "choices") and each.choices
+        )
         flags = {action.dest: action for action in commands[command]._actions}
         for kind in kinds:
             assert set(attribute_help(kind)) == {field.name for field in fields(kind)}

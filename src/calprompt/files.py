@@ -114,7 +114,7 @@ def write_output(path: Path, data: bytes) -> None:
     write_bytes(path, data)
 
 
-def check_writable(folder: Path, *, parameter: str | None = None) -> None:
+def check_writable(folder: str | Path, *, parameter: str | None = None) -> None:
     """Raise unless a folder can be written to, or can be made.
 
     Args:
@@ -122,13 +122,17 @@ def check_writable(folder: Path, *, parameter: str | None = None) -> None:
         parameter: What gave it, for errors.
 
     Raises:
-        SettingError: if it lies in something that is no folder, or in one that cannot be written to.
+        SettingError: if it is no folder, or lies in something that is none or cannot be written to.
     """
+    if not str(folder).strip():
+        raise SettingError(f"must be a folder, got {str(folder)!r}", parameter=parameter)
+    folder = Path(folder).expanduser()
     there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
-        raise SettingError(f"must lie in a folder, and {there} is none", parameter=parameter)
+        problem = "is a file" if there == folder else f"lies in {there}, which is no folder"
+        raise SettingError(f"must be a folder, and {folder} {problem}", parameter=parameter)
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingError(f"must lie in a folder that can be written to, and {there} cannot", parameter=parameter)
+        raise SettingError(f"must be a folder that can be written to, and {there} cannot", parameter=parameter)
 
 
 def write_json(path: Path, value: Any) -> None:

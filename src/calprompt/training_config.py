@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
+from calprompt.text import plural
 
 LARGEST = 3.4028234663852886e38  # float32's largest number, which the optimiser can use
 AUTOCAST = ("bfloat16", "float16")
@@ -54,6 +55,15 @@ class TrainingConfig:
                 raise SettingError(f"must be a number, 0 or more; got {getattr(self, name)}", parameter=name)
         if self.autocast not in (None, *AUTOCAST):
             raise SettingError(f"must be {', '.join(AUTOCAST)} or nothing, got {self.autocast!r}", parameter="autocast")
+
+
+def never_used(epochs: int, warmup_epochs: int) -> SettingError:
+    """The error for a learning rate that was given where every epoch is warm-up, which has a rate of its own."""
+    return SettingError(
+        f"is never used: training has {plural(epochs, 'epoch')}, and warm-up takes {warmup_epochs} with a rate of its "
+        f"own; give {warmup_epochs + 1} epochs or more",
+        parameter="lr",
+    )
 
 
 def learning_rate(epoch: int, config: TrainingConfig) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli.data import add_command
+from calprompt.cli.data import add_arguments
 from calprompt.data import catalogue
 from calprompt.errors import CalpromptError
 from calprompt.runs import plan
@@ -19,8 +19,8 @@ from data import trees
 def run(*arguments: str) -> None:
     """As the command line does, without its handling of errors."""
     parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers(required=True))
-    chosen = parser.parse_args(["data", *arguments])
+    add_arguments(parser)
+    chosen = parser.parse_args(arguments)
     chosen.command(chosen)
 
 

@@ -182,6 +182,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """
         self._fitted()
         images = self._labelled(X, y)
+        if y is None and isinstance(X, str | Path):
+            warn_left_out(images, locate(X, self.root))
         return evaluate_images(self, images, progress=progress)
 
     def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:

@@ -36,6 +36,7 @@ from calprompt.classifier.checks import check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import FitSettings
 from calprompt.data import ImageFiles, LabelledImages, Part, Split, find_unreadable, image_digests
+from calprompt.data.digests import two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
@@ -88,7 +89,9 @@ def fit_model(
             f"must have one entry per image, got {len(groups)} for {len(data.train)} images", parameter="groups"
         )
     data, groups, skipped = _readable(data, groups, settings.skip_bad, resources, progress)
-    digests = [str(row[2]) for row in image_digests({"images": data.train}, progress)["images"]]
+    rows = image_digests({"images": data.train}, progress)
+    _warn_of_labels(two_labels(rows, data.class_names))
+    digests = [str(row[2]) for row in rows["images"]]
     names = [data.train.images.name(index) for index in range(len(data.train))]
     division = divide(
         data.train.labels,
@@ -251,6 +254,15 @@ def _warn_of_names(class_names: Sequence[str]) -> None:
                 Parameter("classes", "FILE"),
             ),
             stacklevel=4,
+        )
+
+
+def _warn_of_labels(doubtful: Sequence[str]) -> None:
+    """Warn of the same file under two classes, of which one label is wrong or the classes overlap."""
+    if doubtful:
+        number = "one image is" if len(doubtful) == 1 else f"{len(doubtful)} images are"
+        warnings.warn(
+            f"{number} in more than one class, byte for byte; one label must be wrong:{bullets(doubtful)}", stacklevel=4
         )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from calprompt.errors import SettingError
+from calprompt.hardware import check_device
 from calprompt.options import check_types
 from calprompt.promises.requests import Requests
 from calprompt.runs.config import RunConfig
-from calprompt.training_config import TrainingConfig
+from calprompt.training_config import TrainingConfig, never_used
 
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
@@ -105,6 +106,11 @@ class FitSettings:
             raise SettingError(f"must be at least 2, got {self.folds}", parameter="folds")
         if self.shots is not None and self.shots < 1:
             raise SettingError(f"must be at least 1, got {self.shots}", parameter="shots")
+        if self.chunk is not None and self.chunk < 1:
+            raise SettingError(f"must be at least 1, got {self.chunk}", parameter="chunk")
+        if self.lr is not None and self.epochs is not None and self.epochs <= TrainingConfig.warmup_epochs:
+            raise never_used(self.epochs, TrainingConfig.warmup_epochs)
+        check_device(self.device)
         self.groups_of([])
         return requests_of(values)
 
@@ -154,7 +160,7 @@ class FitSettings:
             views=self.views,
             crop=self.crop,
             template=self.template,
-            chunk=self.chunk or (CHUNK if classes > MANY else None),
+            chunk=self.chunk if self.chunk is not None else CHUNK if classes > MANY else None,
             device=self.device,
             dtype=self.dtype,
             backbone_config=self.backbone_config,

@@ -106,6 +106,7 @@ def check_data(args: argparse.Namespace) -> None:
     report = check(get(args.data), root) if known else Report(args.data)
     if not known or (args.images and report.ok):
         from calprompt.data import find_unreadable, load_dataset
+        from calprompt.data.digests import image_digests, two_labels
         from calprompt.data.load import locate
         from calprompt.data.overview import overview
 
@@ -114,6 +115,11 @@ def check_data(args: argparse.Namespace) -> None:
             report.facts, report.notes = overview(dataset, locate(args.data, args.root))
         with show_progress(args.quiet) as progress:
             unreadable = find_unreadable(dataset.splits.values(), progress=progress)
+            if not unreadable:
+                rows = image_digests(dataset.splits, progress)
+                report.notes += [
+                    f"in two classes, byte for byte: {line}" for line in two_labels(rows, dataset.class_names)
+                ]
         report.problems += [f"{name}: {reason}" for name, reason in sorted(unreadable.items())]
     console = output()
     console.print(report.title, markup=False)

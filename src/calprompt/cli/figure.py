@@ -7,6 +7,7 @@ import argparse
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
 from calprompt.cli.results import filter_pair
+from calprompt.files import check_output
 from calprompt.report.figures import FIGURES
 
 EXAMPLES = """\
@@ -42,13 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def figure(args: argparse.Namespace) -> None:
     """Draw the figure, write it, and say where it is."""
+    from calprompt.metrics.binning import check_n_bins
     from calprompt.report.figures import draw, figure_info
     from calprompt.report.figures.selection import filtered
-    from calprompt.report.reliability import check_suffix, save_figure
+    from calprompt.report.reliability import SUFFIXES, save_figure
     from calprompt.report.sources import read_source
 
     info = figure_info(args.name)
-    check_suffix(args.out)
+    check_output(args.out, SUFFIXES, parameter="out")
+    if args.bins is not None:
+        check_n_bins(args.bins, "bins")
     wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
         source = filtered(read_source(*args.sources, usual=info.sweeps, progress=progress), wanted)

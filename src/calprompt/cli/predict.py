@@ -209,7 +209,7 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
 
 def image_paths(places: list[str]) -> Iterable[str]:
     """Image files, those in folders, and those listed on standard input, in order; what is missing is told at once."""
-    from calprompt.data.decoding import SUFFIXES
+    from calprompt.data.decoding import SUFFIXES, count_left_out
 
     found: list[str] = []
     for place in places:
@@ -217,14 +217,19 @@ def image_paths(places: list[str]) -> Iterable[str]:
         if place == STDIN:
             continue
         if place and path.is_dir():
-            inside = [
+            there = [
                 os.path.join(folder, name)
                 for folder, _, names in sorted(os.walk(path))
                 for name in sorted(names)
-                if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+                if not name.startswith(".")
             ]
+            inside = [name for name in there if name.lower().endswith(SUFFIXES)]
+            left = [name for name in there if not name.lower().endswith(SUFFIXES)]
             if not inside:
-                raise NotFoundError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}")
+                others = f"; it has {count_left_out(left)}" if left else ""
+                raise NotFoundError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}{others}")
+            if left:
+                warnings.warn(f"{path}: left out, {count_left_out(left)}: {shorten(left)}", stacklevel=2)
             found += inside
         elif not place or not path.exists():
             raise NotFoundError(f"there is no image {str(path) if place else repr(place)}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
+from calprompt.files import check_output
 from calprompt.report.page.settings import ReportSettings
 from calprompt.text import format_size
 
@@ -52,7 +52,7 @@ def report(args: argparse.Namespace) -> None:
     from calprompt.report.page import build_report, write_report
     from calprompt.report.sources import read_source
 
-    out = Path(args.out).expanduser()
+    out = check_output(args.out, (".html",), parameter="out")
     with show_progress(args.quiet) as progress:
         source = read_source(*args.places, out=args.runs, calibrators=args.calibrators, progress=progress)
         done = build_report(source, settings, near=out.parent, progress=progress)

@@ -11,7 +11,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
-from calprompt.files import write_bytes
+from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
     from calprompt.sweep import Table
@@ -51,6 +51,11 @@ def results(args: argparse.Namespace) -> None:
     for path in args.imports:
         load_extension(path)
     wanted = dict(filter_pair(text) for text in args.filter)
+    for name in ("csv", "parquet"):
+        if getattr(args, name) not in (None, "-"):
+            check_output(getattr(args, name), parameter=name)
+    if args.calibrators is not None and not any(Path(place).expanduser().is_dir() for place in (args.out, *args.merge)):
+        raise SettingError("measures runs again, and a table has none; give a folder of runs", parameter="calibrators")
     with show_progress() as progress:
         tables = [_table(place, args.calibrators, progress) for place in (args.out, *args.merge)]
     table = (merge_tables(tables) if args.merge else tables[0].sorted()).filter(**wanted)
@@ -58,9 +63,9 @@ def results(args: argparse.Namespace) -> None:
     if args.csv == "-":
         sys.stdout.write(table.to_csv(times=times).decode())
     elif args.csv is not None:
-        write_bytes(Path(args.csv).expanduser(), packed(table.to_csv(times=times), args.csv))
+        write_output(Path(args.csv).expanduser(), packed(table.to_csv(times=times), args.csv))
     if args.parquet is not None:
-        write_bytes(Path(args.parquet).expanduser(), table.to_parquet(times=times))
+        write_output(Path(args.parquet).expanduser(), table.to_parquet(times=times))
     if args.csv != "-":
         _print(table)
         for path in filter(None, (args.csv, args.parquet)):

@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output
 from calprompt.cli.flags import describe, positive
 from calprompt.errors import SettingError
+from calprompt.files import check_writable
 from calprompt.text import plural
 
 if TYPE_CHECKING:
@@ -66,12 +68,15 @@ def sweep(args: argparse.Namespace) -> int:
     """Print the plan, do it, and print what failed."""
     from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 
+    _check_places(args)
     chosen = read_sweep(args.file, root=args.root, device=args.device)
     plan = plan_sweep(chosen, args.out, workers=args.workers)
     which = {"retry_failed": args.retry_failed, "verify": args.verify}
     send_back = args.send_back or chosen.send_back
     if send_back and args.verify:
-        raise SettingError("verify=True looks at runs where they are, and workers that send them back do not see them")
+        raise SettingError(
+            "looks at runs where they are, and workers that send them back do not see them", parameter="verify"
+        )
     with nullcontext() if args.ray is None or args.dry_run else _ray_executor(args, chosen) as executor:
         if executor is not None:
             plan = replace(plan, workers=executor.connect())
@@ -83,6 +88,17 @@ def sweep(args: argparse.Namespace) -> int:
                 plan, **which, store=not args.no_cache, executor=executor, send_back=send_back, watch=watch
             )
     return print_end(plan, state, output(), retried=args.retry_failed)
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """Raise for folders, a device or a cluster that no run could use, also where nothing is run yet."""
+    from calprompt.executors.ray_cluster import check_reachable
+
+    check_writable(args.out, parameter="out")
+    if args.root is not None and not Path(args.root).expanduser().is_dir():
+        raise SettingError(f"must be a folder that is there, got {args.root!r}", parameter="root")
+    if args.ray is not None and args.dry_run:
+        check_reachable(args.ray)
 
 
 def _ray_executor(args: argparse.Namespace, chosen: Sweep) -> RayExecutor:

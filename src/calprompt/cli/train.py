@@ -10,7 +10,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.config import RunConfig
-from calprompt.training_config import TrainingConfig
+from calprompt.training_config import TrainingConfig, never_used
 
 if TYPE_CHECKING:
     from calprompt.runs import Resources, Run
@@ -72,6 +72,8 @@ def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resource
     from calprompt.runs.recipes import build_config
 
     config = build_config(**settings)
+    if "lr" in vars(args) and config.training.epochs <= config.training.warmup_epochs:
+        raise never_used(config.training.epochs, config.training.warmup_epochs)
     resources.store = None if args.no_cache else FeatureStore()
     with show_progress(args.quiet) as progress:
         return run(config, args.out, resources=resources, progress=progress)

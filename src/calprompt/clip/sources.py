@@ -7,7 +7,6 @@ downloaded, where it would have come from, how to get it on another machine, and
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import os
@@ -30,7 +29,7 @@ from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.pocket import MODEL
 from calprompt.registry import unknown
-from calprompt.text import shorten
+from calprompt.text import nearest, shorten
 
 HUB = "hf-hub:"
 HUB_NAME = "Hugging Face"
@@ -121,8 +120,8 @@ def _local(path: Path) -> Source:
         return Source(path / weights, name=path.resolve().name)
     if not path.exists():
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        near = difflib.get_close_matches(path.name, [each.name for each in folder.iterdir()], n=1, cutoff=0.5)
-        hint = f" Did you mean {folder / near[0]}?" if near and folder == path.absolute().parent else ""
+        near = nearest(path.name, [each.name for each in folder.iterdir()])
+        hint = f" Did you mean {folder / near}?" if near and folder == path.absolute().parent else ""
         raise NotFoundError(f"no file or folder {path}.{hint}")
     return Source(path, name=path.stem)
 

@@ -12,6 +12,7 @@ from calprompt.data.validation import OWN, normalized_validation, parse_validati
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
+from calprompt.hardware import check_device
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.text import is_utf8, visible
@@ -135,6 +136,7 @@ def check_values(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and value < least:
             raise SettingError(f"must be at least {least}, got {value}", parameter=name)
+    check_device(settings.get("device", "cpu"))
     parse_validation(settings.get("validation", OWN))
     crop = settings.get("crop", 1.0)
     if not 0 < crop <= 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,13 @@ class MarkBook:
         self._nonces: set[str] = set()
         self._images: set[str] = set()
         self._lock = threading.Lock()
+        if self.keep is not None:
+            try:
+                self.keep.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.keep):  # a read-only disk is told now, not at the first mark
+                    pass
+            except OSError as error:
+                raise CalpromptError(f"images cannot be kept in {self.keep}: {error.strerror or error}") from error
         if self._path is not None:
             self._open(self._path)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
 
-from calprompt.data.decoding import FORMATS
+from calprompt.data.decoding import COMMON, FORMATS
 from calprompt.errors import Parameter, SettingError
+from calprompt.files import check_output, check_writable
 from calprompt.parallel import available_cores
 from calprompt.registry import unknown
 from calprompt.text import size_in_bytes
@@ -52,7 +52,7 @@ class ServeSettings:
     max_body: str = "20MB"
     max_memory: str = "512MB"
     max_pixels: float = 50.0
-    formats: tuple[str, ...] = FORMATS
+    formats: tuple[str, ...] = COMMON
     max_images: int = 64
     timeout: float = 30.0
     connections: int = 1000
@@ -101,8 +101,10 @@ class ServeSettings:
                 Parameter("token", "SECRET"),
                 ", which clients send as 'Authorization: Bearer SECRET'",
             )
-        if self.keep is not None and Path(self.keep).expanduser().is_file():
-            raise SettingError(f"must be a folder, and {self.keep} is a file", parameter="keep")
+        if self.keep is not None:
+            check_writable(self.keep, parameter="keep")
+        if self.marks is not None:
+            check_output(self.marks, parameter="marks")
 
     @property
     def is_local(self) -> bool:

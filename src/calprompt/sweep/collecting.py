@@ -16,6 +16,7 @@ from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, read_folder, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
+from calprompt.sweep.names import check_calibrator
 from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
@@ -42,6 +43,8 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
     if not out.is_dir():
         raise NotFoundError(f"there is no folder of runs at {out}")
     journals = read_journals(out)
+    for spec in calibrators or ():
+        check_calibrator(spec)
     wanted = [spec for journal in journals for spec in journal.calibrators] if calibrators is None else calibrators
     specs = list(dict.fromkeys((NONE, *map(normalized_spec, wanted))))
     transfers: dict[str, list[str]] = {}
@@ -51,6 +54,8 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
     rows: list[dict[str, Any]] = []
     there: set[str] = set()
     folders = list(run_folders(out))
+    if not folders and not journals:
+        raise NotFoundError(f"{out} has no runs in it, and no sweep was begun there; expected a folder of runs")
     for number, found in enumerate(folders):
         progress("reading runs", number, len(folders), found.run.folder.name)
         key = record_key(found.run.record["config"]) if found.status != DAMAGED else ""
