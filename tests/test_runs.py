@@ -419,7 +419,7 @@ def test_a_novel_class_name_that_does_not_fit_is_told_before_training(tmp_path: 
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(CalpromptError, match=r"is not a run folder, it has no run\.json$"):
+    with pytest.raises(CalpromptError, match=r"is not the folder of a run, it has no run\.json$"):
         load_run(tmp_path / "nothing")
     done = run(samples.config(epochs=1), tmp_path)
     with pytest.raises(CalpromptError, match=f"there are runs in it: {done.folder.name}"):

@@ -299,7 +299,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         predictor = self._fitted()
         if not int8:
             if data is not None:
-                raise SettingError("data is for int8=True; without it, nothing is measured at export")
+                raise SettingError(
+                    "is for ", Parameter("int8", True), "; without it, nothing is measured", parameter="data"
+                )
             labels = self.classes_.tolist()
             export_model(
                 self.model_, predictor, out, rule=self.rule_, promises=self.promises_, labels=labels, progress=progress

@@ -35,7 +35,7 @@ from calprompt.classifier.checks import Band, Check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import file_digest, read_json, write_bytes, write_json
+from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
 from calprompt.folder_kinds import MODEL, RECORDS, require_kind
 from calprompt.promises import DecisionRule, Promise
 from calprompt.runs.planning import import_digests
@@ -83,8 +83,7 @@ def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
         overwrite: Replace a model that is there.
     """
     folder = Path(folder).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise CalpromptError(f"{folder} is a file; give a folder for the model that does not exist yet")
+    check_writable(folder)
     if folder.is_dir() and any(folder.iterdir()):
         if not _is_ours(folder):
             raise CalpromptError(f"{folder} has other files in it; give a folder for the model that does not exist yet")

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if it worked; 1 if `doctor` found a problem, a run of `sweep` failed or an image of `extract` cannot be read;
         2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = create_parser()
     flags: dict[str, str] = {}
     name = ""
@@ -72,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), _forgiving_output():
             warnings.showwarning = warn
+            for word in arguments:
+                if "\0" in word:
+                    raise CalpromptError(f"arguments must not have NUL bytes in them, got {word!r}")
             args = parser.parse_args(arguments)
             name = args.command_name
             flags |= flags_of(_commands(parser)[name])

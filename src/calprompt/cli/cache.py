@@ -11,6 +11,7 @@ from calprompt.cache import KINDS, cache_folder, folder_size
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_actions, create_action, describe
 from calprompt.errors import DamagedFileError
+from calprompt.files import check_writable
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -146,6 +147,8 @@ def merge(args: argparse.Namespace) -> None:
     """Copy what is missing from other stores; damaged files and conflicts are an error."""
     from calprompt.features.store import FeatureStore, merge_store
 
+    if args.into is not None:
+        check_writable(args.into, parameter="into")
     into, problems = FeatureStore(args.into), []
     for source in args.stores:
         with show_progress(args.quiet) as progress:

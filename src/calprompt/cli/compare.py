@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
-from calprompt.errors import SettingError
+from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output
 from calprompt.folder_kinds import MODEL, folder_kind
+from calprompt.hardware import check_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,6 +95,10 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
         raise SettingError(
             "is for runs; what the untuned model does is in the checks of a model's folder", parameter="zero_shot"
         )
+    if args.device is not None:
+        check_device(args.device)
+        if args.data is None:
+            raise SettingError("is for ", Parameter("data"), "; nothing is computed without it", parameter="device")
     if args.data is not None:
         from calprompt.data.labelled import labelled_images
 
@@ -107,6 +112,8 @@ def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     from calprompt.report.run_contenders import run_contenders
     from calprompt.report.sources import read_source
 
+    if args.device is not None:
+        raise SettingError("is for models; runs are compared from their stored logits", parameter="device")
     if args.data is not None:
         raise SettingError(
             "is for models; evaluate runs on other data with 'calprompt transfer', then compare them", parameter="data"

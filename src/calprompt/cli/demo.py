@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, describe, settings_of
+from calprompt.cli.flags import add_flags, checked_tolerance, describe, settings_of
 from calprompt.demo.settings import DemoSettings
+from calprompt.files import check_writable
 
 EXAMPLES = """\
   calprompt demo
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", default="demo", metavar="DIR", help="where runs, tables and figures go (default: %(default)s)")
     add("--check", metavar="FILE", help="a table.json that the numbers have to equal")
-    add("--tolerance", type=float, default=0.05, metavar="X", help="of --check, in percentage points (default: 0.05)")
+    add("--tolerance", type=float, metavar="X", help="of --check, in percentage points (default: 0.05)")
     add("--quiet", action="store_true", help="show no progress")
     add_flags(parser, DemoSettings, leave_out=("recipe", "bins", "resamples"))
 
@@ -40,6 +41,8 @@ def demo(args: argparse.Namespace) -> None:
     from calprompt.report.comparison_file import Results, check_results, check_settings
 
     settings = DemoSettings(**settings_of(args, DemoSettings))
+    tolerance = checked_tolerance(args, 0.05)
+    check_writable(args.out, parameter="out")
     expected = Results.read(args.check) if args.check else None
     if expected:
         check_settings(settings.record(), expected, args.check)
@@ -52,6 +55,6 @@ def demo(args: argparse.Namespace) -> None:
         console.print(str(path), markup=False, soft_wrap=True)
     console.print(f"open {done.files[-1]} in a browser to see all of it", markup=False, soft_wrap=True)
     if expected:
-        count = check_results(done.results, expected, args.check, args.tolerance)
-        line = f"{count} numbers equal those of {args.check}, within {args.tolerance:g} percentage points"
+        count = check_results(done.results, expected, args.check, tolerance)
+        line = f"{count} numbers equal those of {args.check}, within {tolerance:g} percentage points"
         console.print(line, markup=False, soft_wrap=True)

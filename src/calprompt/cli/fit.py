@@ -9,6 +9,7 @@ from calprompt.classifier.settings import FitSettings
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.cli.train import option_value
+from calprompt.files import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,7 @@ def fit(args: argparse.Namespace) -> None:
     plain = FitSettings(**settings, options=options or None, verbose=False)
     plain.checked_requests()
     labelled_images(args.data, root=plain.root, classes=plain.classes)
+    check_writable(args.out, parameter="out")
     check_place(args.out, overwrite=args.overwrite)
     from calprompt.classifier import Classifier
     from calprompt.cli.check_table import print_check

@@ -13,6 +13,8 @@ import re
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from calprompt.errors import Parameter, SettingError
+
 NO_VALUE = {"shots": ("all", "training images per class"), "views": ("new", "crops of an image")}  # words for None
 METAVARS = {
     "backbone": "SPEC",
@@ -143,6 +145,22 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
         else:
             found[action.dest] = str(action.metavar or action.dest.upper())
     return {**{name: flag for name, flag in ALIASES.items() if flag in found.values()}, **found}
+
+
+def checked_tolerance(args: argparse.Namespace, usual: float) -> float:
+    """The value of --tolerance, which goes with --check.
+
+    Args:
+        args: Of the command line.
+        usual: What it is unless given.
+    """
+    if args.tolerance is None:
+        return usual
+    if args.check is None:
+        raise SettingError("goes with ", Parameter("check", "FILE"), parameter="tolerance")
+    if not 0 <= args.tolerance <= 100:
+        raise SettingError(f"must be percentage points, from 0 to 100; got {args.tolerance}", parameter="tolerance")
+    return float(args.tolerance)
 
 
 def positive(text: str) -> int:

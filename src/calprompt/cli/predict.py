@@ -15,6 +15,7 @@ from calprompt.cli.answers import Mover, Writer, create_writer
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
 from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
+from calprompt.files import check_writable
 from calprompt.folder_kinds import MODEL, RUN, WORDS, require_kind
 from calprompt.text import bullets, plural, shorten
 
@@ -113,8 +114,8 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
         raise SettingError(f"must be a share, from 0 to 1; got {args.min_confidence}", parameter="min_confidence")
     if args.per_class and args.sets is None:
         raise SettingError("is about sets; give ", Parameter("sets", "X"), " too", parameter="per_class")
-    if args.move_into is not None and not args.move_into.strip():
-        raise SettingError(f"must be a folder, got {args.move_into!r}", parameter="move_into")
+    if args.move_into is not None:
+        check_writable(args.move_into, parameter="move_into")
     from calprompt.classifier import Classifier
     from calprompt.classifier.model_folder import read_model
 
@@ -240,7 +241,7 @@ def image_paths(places: list[str]) -> Iterable[str]:
 
 def _listed() -> Iterator[str]:
     """Paths on standard input: one per line, or separated by NUL bytes as `find -print0` writes them."""
-    stream = sys.stdin.buffer
+    stream: Any = sys.stdin.buffer
     rest = stream.read1(PIECE)
     separator = b"\0" if b"\0" in rest else b"\n"
     while piece := stream.read1(PIECE):

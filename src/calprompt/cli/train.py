@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
+from calprompt.files import check_writable
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 
@@ -44,6 +45,7 @@ def train(args: argparse.Namespace) -> None:
     from calprompt.runs.finished import find_finished
     from calprompt.runs.resources import Resources
 
+    check_writable(args.out, parameter="out")
     settings = run_settings(args)
     resources = Resources()
     result = find_finished(settings, args.out, resources=resources) or _run(settings, args, resources)

@@ -27,7 +27,7 @@ from calprompt.data.split_files import list_split_file
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table
 from calprompt.data.tensors import read_tensors
-from calprompt.errors import DataError
+from calprompt.errors import DataError, SettingError
 from calprompt.files import read_json
 
 EXPECTED = (
@@ -81,6 +81,10 @@ def list_dataset(
     """
     path = locate(data, root)
     place = None if root is None else Path(root).expanduser()
+    if place is not None and not place.is_dir():
+        raise SettingError(
+            f"must be a folder, and {place} is {'a file' if place.exists() else 'not there'}", parameter="root"
+        )
     classes_file = None if classes is None else Path(classes).expanduser()
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):

@@ -50,7 +50,7 @@ FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
 if features.check("avif"):
     FORMATS.append("AVIF")
 try:
-    import pillow_heif
+    import pillow_heif  # type: ignore[import-not-found, unused-ignore]
 except ImportError:  # HEIC is read where its decoder is installed
     pass
 else:

@@ -23,6 +23,7 @@ Softmax = Literal["float64", "input"]
 RANGE_TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-3
 HALF_SUM_TOLERANCE = 1e-2  # a row of float16 or bfloat16 probabilities rounds this far
+LARGEST_LOGIT = 1e100  # beyond it, sums of log-likelihoods overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,8 @@ def predictions(
         raise SettingError(f"must have the shape [samples, classes], got {list(array.shape)}{empty}", parameter=name)
     scores: Floats = array.astype(np.float64)
     _check_finite(scores, name)
+    if from_logits and np.abs(scores).max() > LARGEST_LOGIT:
+        raise SettingError(f"must be at most {LARGEST_LOGIT:g} in size, got {np.abs(scores).max():g}", parameter=name)
     if not from_logits:
         half = dtype in ("float16", "bfloat16")
         _check_probabilities(scores, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)

@@ -55,7 +55,8 @@ def load_served(
     """
     folder = Path(folder).expanduser()
     kind = require_kind(folder, MODEL, EXPORT, RUN)
-    for name, value in {"calibrator": calibrator, "part": part}.items():
+    of_runs: dict[str, Any] = {"calibrator": calibrator, "part": part}
+    for name, value in of_runs.items():
         if value is not None and kind != RUN:
             raise SettingError(f"is for runs, and {folder} is the folder of {WORDS[kind]}", parameter=name)
     if kind == EXPORT:
