@@ -17,6 +17,7 @@ from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFou
 from calprompt.text import parse_problem
 
 LOCK = ".lock"
+LONGEST_NAME = 255  # bytes, in nearly all file systems
 _LEFTOVER = ".tmp"
 _PATIENCE = 0.2  # seconds: somebody may only be looking whether the folder is locked
 
@@ -104,6 +105,8 @@ def check_output(path: str | Path, suffixes: Sequence[str] = (), *, parameter: s
         raise SettingError(f"must end in {' or '.join(suffixes)}, got {path.name!r}", parameter=parameter)
     if path.is_dir():
         raise SettingError(f"must be the name of a file, and {path} is a folder", parameter=parameter)
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise SettingError(f"must have a name of {LONGEST_NAME} bytes at most, got {path}", parameter=parameter)
     check_writable(path.parent, parameter=parameter)
     return path
 
@@ -127,6 +130,8 @@ def check_writable(folder: str | Path, *, parameter: str | None = None) -> None:
     if not str(folder).strip():
         raise SettingError(f"must be a folder, got {str(folder)!r}", parameter=parameter)
     folder = Path(folder).expanduser()
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in folder.parts):
+        raise SettingError(f"must have names of {LONGEST_NAME} bytes at most, got {folder}", parameter=parameter)
     there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
         problem = "is a file" if there == folder else f"lies in {there}, which is no folder"

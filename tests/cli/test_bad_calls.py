@@ -55,7 +55,7 @@ POSITIONS = {  # where in these words a place stands
     "train": (1, 3),
     "demo": (1, 3),
 }
-POSITIONS |= {"predict": (0, 1), "transfer": (0, 2), "extract": (0, 2), "data prepare": (0, 2), "compare": (0, 1)}
+POSITIONS |= {"predict": (0, 1), "transfer": (0, 2), "data prepare": (0, 2), "compare": (0, 1)}
 LIMIT = 20  # seconds in which a call has to be refused
 
 
@@ -65,7 +65,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("bad-calls")
     runs = reports.folders()
     (folder / "sweep.yaml").write_text(
-        f"base: {{backbone: {samples.backbone()}, data: {samples.pictures()}}}\naxes: {{seed: [1]}}\n", encoding="utf-8"
+        f"settings: {{backbone: {samples.backbone()}, data: {samples.pictures()}}}\naxes: {{seed: [1]}}\n",
+        encoding="utf-8",
     )
     return {
         "RUN": str(runs[0]),
@@ -145,7 +146,7 @@ def without(words: list[str], flag: str) -> list[str]:
 
 BAD_TEXT = {
     "--device": ("zzz", "", "cuda:x"),
-    "--backbone": ("zzz", "", "a\0b"),
+    "--backbone": ("zzz", "", "a\0b", "./nowhere"),
     "--data": ("nowhere", ""),
     "--root": ("nowhere", "a_file"),
     "--classes": ("nowhere",),
@@ -188,6 +189,7 @@ FINE = {  # what some commands take
     *((command, "--out", "a_folder") for command in ("train", "demo", "fit", "sweep")),
     ("predict", "--move-into", "a_folder"),
     ("serve", "--keep", "a_folder"),
+    ("extract", "--backbone", "zzz"),  # which workers are asked, as they have open_clip loaded
     *((command, "--classes", "nowhere") for command in ("predict", "export", "serve")),
 }
 

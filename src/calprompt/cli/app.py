@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args = parser.parse_args(arguments)
             name = args.command_name
             flags |= flags_of(_commands(parser)[name])
+            _refuse_empty(args)
             status = args.command(args) or 0
             sys.stdout.flush()
             return status
@@ -144,6 +145,13 @@ def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
 
 def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     return next(each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+
+
+def _refuse_empty(args: argparse.Namespace) -> None:
+    """Raise for an empty word, as an unset variable of the shell leaves one; as a path it would be this folder."""
+    for name, value in vars(args).items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise CalpromptError("must not be empty, got ''", parameter=name)
 
 
 @contextmanager

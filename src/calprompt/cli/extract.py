@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, positive, settings_of
 from calprompt.data.listing import SPLITS
+from calprompt.errors import NotFoundError
 from calprompt.extraction.settings import ExtractionSettings
 from calprompt.text import bullets, plural
 
@@ -48,6 +50,10 @@ def extract(args: argparse.Namespace) -> int:
     given = settings_of(args, ExtractionSettings)
     given |= {"data": args.data, "backbones": tuple(args.backbone), "splits": tuple(args.split or SPLITS)}
     settings = ExtractionSettings(**given)
+    if args.ray is None:
+        for spec in settings.backbones:  # what is no path is looked up by the workers, which have open_clip loaded
+            if spec.startswith((".", "/", "~")) and not Path(spec).expanduser().exists():
+                raise NotFoundError(f"no file or folder {spec}")
     plan = plan_extraction(settings)
     on_cpu = settings.device == "cpu"
     if args.ray is None:

@@ -112,6 +112,8 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
 
     if args.min_confidence is not None and not 0 <= args.min_confidence <= 1:
         raise SettingError(f"must be a share, from 0 to 1; got {args.min_confidence}", parameter="min_confidence")
+    if args.sets is not None and not 0 < args.sets < 1:
+        raise SettingError(f"must be a fraction above 0 and below 1, got {args.sets}", parameter="sets")
     if args.per_class and args.sets is None:
         raise SettingError("is about sets; give ", Parameter("sets", "X"), " too", parameter="per_class")
     if args.move_into is not None:
