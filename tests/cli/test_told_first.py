@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -41,24 +42,23 @@ def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
-def predicted(stdin: bytes) -> tuple[int, list[str], str]:
-    """Status, names and errors of a prediction of a list on standard input."""
-    command = [sys.executable, "-m", "calprompt", "predict", str(saved()), "-", "--json", "--quiet"]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False)
-    return done.returncode, [json.loads(line)["name"] for line in done.stdout.splitlines()], done.stderr.decode()
+def test_lists_separated_by_nul_and_names_that_are_not_utf8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predicted(stdin: bytes, status: int = 0) -> list[str]:
+        """Names that are predicted of a list on standard input."""
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        assert main(["predict", str(saved()), "-", "--json", "--quiet"]) == status
+        return [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()]
 
-
-def test_lists_separated_by_nul_and_names_that_are_not_utf8(tmp_path: Path) -> None:
-    odd = tmp_path / os.fsdecode(b"caf\xe9\nau lait.png")
-    shutil.copyfile(picture_paths()[0], odd)
-    paths = [os.fsencode(picture_paths()[1]), os.fsencode(odd)]
-    status, found, err = predicted(b"\0".join(paths) + b"\0")
-    assert (status, err) == (0, "")
-    assert found == [picture_paths()[1], str(odd)], "a name of other bytes comes back as it was"
-    plain = tmp_path / os.fsdecode(b"caf\xe9.png")
-    odd.rename(plain)
-    status, found, _ = predicted(paths[0] + b"\n" + os.fsencode(plain) + b"\n")
-    assert (status, len(found)) == (0, 2)
+    odd, plain = (tmp_path / os.fsdecode(name) for name in (b"caf\xe9\nau lait.png", b"caf\xe9.png"))
+    first = picture_paths()[1]
+    for path in (odd, plain):
+        shutil.copyfile(picture_paths()[0], path)
+    listed = [os.fsencode(first), os.fsencode(odd)]
+    assert predicted(b"\0".join(listed) + b"\0") == [first, str(odd)], "a name of other bytes comes back as it was"
+    assert predicted(os.fsencode(first) + b"\r\n\n" + os.fsencode(plain) + b"\n") == [first, str(plain)]
+    assert predicted(os.fsencode(first) + b"\n" * 70_000 + b"\0", status=2) == []
 
 
 @pytest.mark.parametrize("size", [1e308, 1e200])
@@ -282,11 +282,13 @@ def test_the_kind_of_a_folder(tmp_path: Path) -> None:
 def test_a_full_disk_names_the_file_and_what_helps(told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from calprompt import files
 
+    runs = reports.runs()
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    status, err = told("results", reports.runs(), "--csv", "table.csv")
+    status, err = told("results", runs, "--csv", "table.csv")
     assert status == 2
     assert err == "error: table.csv: No space left on device; make room on that disk, or write to another one"
     status, err = told(

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fit(args: argparse.Namespace) -> None:
     """Fit a classifier, say what it is worth, and write its folder."""
-    from calprompt.classifier.model_folder import check_place
     from calprompt.data.labelled import labelled_images
 
     settings = settings_of(args, FitSettings)
@@ -51,10 +50,11 @@ def fit(args: argparse.Namespace) -> None:
     plain.checked_requests()
     labelled_images(args.data, root=plain.root, classes=plain.classes)
     check_writable(args.out, parameter="out")
-    check_place(args.out, overwrite=args.overwrite)
     from calprompt.classifier import Classifier
+    from calprompt.classifier.model_folder import check_place
     from calprompt.cli.check_table import print_check
 
+    check_place(args.out, overwrite=args.overwrite)
     console = output()
 
     def say(lines: Sequence[str]) -> None:
