@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError
-from calprompt.evaluation.settings import NONE, normalized_spec
+from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
@@ -16,7 +16,6 @@ from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, read_folder, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
-from calprompt.sweep.names import check_calibrator
 from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
@@ -44,7 +43,7 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
         raise NotFoundError(f"there is no folder of runs at {out}")
     journals = read_journals(out)
     for spec in calibrators or ():
-        check_calibrator(spec)
+        create_calibrator(normalized_spec(spec))
     wanted = [spec for journal in journals for spec in journal.calibrators] if calibrators is None else calibrators
     specs = list(dict.fromkeys((NONE, *map(normalized_spec, wanted))))
     transfers: dict[str, list[str]] = {}
