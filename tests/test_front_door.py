@@ -639,7 +639,7 @@ def test_images_to_predict(run: Path, tmp_path: Path, said: Said, capsys: pytest
     shutil.copy(image(), tmp_path / "some" / "good.png")
     (tmp_path / "some" / "bad.png").write_text("no picture")
     assert "there is no image nothing.png" in said("predict", run, "nothing.png")
-    assert "there is no image ''" in said("predict", run, "")
+    assert "IMAGES must not be empty, got ''" in said("predict", run, "")
     assert f"{tmp_path / 'empty'} has no images" in said("predict", run, image(), tmp_path / "empty")
     text = said("predict", run, tmp_path / "some")
     assert (

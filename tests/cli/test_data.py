@@ -72,7 +72,7 @@ def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out
     assert "classes: 6, ant, bee, cat, dog, elk and 1 more" in shown
     assert "base and novel: 3 and 3 classes (the first half of the labels), 9 and 9 test images" in shown
-    assert "note: left out, 1 file that is no image that can be read (1 .heic)" in shown
+    assert "note: left out, 1 file that cannot be read as an image (1 .heic)" in shown
     assert "note: left out, a folder within that of a class: ant/young" in shown
     assert "note: left out, in no folder of a class: loose.png" in shown
     assert "note: fewer than 16 training images" in shown

@@ -76,9 +76,7 @@ def test_files_that_are_left_out_are_counted(tmp_path: Path, told, monkeypatch: 
         (photos / "ant" / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic")
     (photos / "bee" / "notes.txt").write_text("notes")
     monkeypatch.setattr(decoding, "SUFFIXES", tuple(each for each in decoding.SUFFIXES if each != ".heic"))
-    count = (
-        "left out, 4 files that are no images that can be read (3 .heic, 1 .txt); .heic needs pip install pillow-heif"
-    )
+    count = "left out, 4 files that cannot be read as images (3 .heic, 1 .txt); .heic needs pip install pillow-heif"
     status, err = told("fit", photos, "--out", "model", *FIT)
     assert status == 0
     assert count in err
@@ -89,12 +87,12 @@ def test_files_that_are_left_out_are_counted(tmp_path: Path, told, monkeypatch: 
     for number, path in enumerate(sorted(fresh.rglob("*.png"))):
         samples.picture(path, seed=9000 + number)
     shutil.copy(photos / "ant" / "0.heic", fresh / "ant")
-    assert "left out, 1 file that is no image that can be read (1 .heic)" in told("evaluate", "model", fresh)[1]
+    assert "left out, 1 file that cannot be read as an image (1 .heic)" in told("evaluate", "model", fresh)[1]
     for path in (photos / "ant").glob("*.png"):
         path.unlink()
     status, err = told("fit", photos, "--out", "again", *FIT)
     assert status == 2
-    assert "it has 3 files that are no images that can be read (3 .heic); .heic needs pip install pillow-heif" in err
+    assert "it has 3 files that cannot be read as images (3 .heic); .heic needs pip install pillow-heif" in err
 
 
 def test_avif_is_read_where_pillow_can(tmp_path: Path) -> None:

@@ -80,15 +80,15 @@ def count_left_out(names: Iterable[str]) -> str:
     """How many files are no images by their suffix, and what would read those that are.
 
     >>> count_left_out(["a.txt", "b.txt", "LICENSE"])
-    '3 files that are no images that can be read (2 .txt, 1 without a suffix)'
+    '3 files that cannot be read as images (2 .txt, 1 without a suffix)'
     """
     counts = Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(5))
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
     advice = "".join(f"; {suffix} needs {NEEDS[suffix]}" for suffix in counts if suffix in NEEDS)
     number = sum(counts.values())
-    files = "1 file that is no image" if number == 1 else f"{number} files that are no images"
-    return f"{files} that can be read ({kinds}{f', {more} others' if more else ''}){advice}"
+    files = "1 file that cannot be read as an image" if number == 1 else f"{number} files that cannot be read as images"
+    return f"{files} ({kinds}{f', {more} others' if more else ''}){advice}"
 
 
 def read(path: str | Path) -> bytes:

@@ -81,14 +81,13 @@ def list_dataset(
     """
     path = locate(data, root)
     place = None if root is None else Path(root).expanduser()
-    if place is not None and not place.is_dir():
-        raise SettingError(
-            f"must be a folder, and {place} is {'a file' if place.exists() else 'not there'}", parameter="root"
-        )
     classes_file = None if classes is None else Path(classes).expanduser()
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
         listing = catalogue.get(str(data)).listing(place)
+    elif place is not None and not place.is_dir():
+        problem = "is a file" if place.exists() else "is not there"
+        raise SettingError(f"must be a folder, and {place} {problem}", parameter="root")
     elif path.is_dir():
         listing = _folder(path, split)
         classes_file = classes_file or find_classes(path)
