@@ -399,7 +399,7 @@ def test_a_run_that_cannot_be_used_does_not_keep_others_from_it(
     (failed / "logits.safetensors").unlink()
     assert evaluated(folder, "nowhere", failed, "--out", tmp_path / "all.csv") == 2
     output = capsys.readouterr()
-    assert "2 of 3 runs were left out:\n  nowhere is not a run folder" in output.err
+    assert "2 of 3 runs were left out:\n  there is no folder nowhere; expected the folder of a run" in output.err
     assert "it has failed (the disk was full); correct that" in output.err
     assert "temperature" in output.out
     assert (tmp_path / "all.csv").stat().st_size > 1000

@@ -662,8 +662,10 @@ def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> Non
     assert "unknown calibrator 'temprature'. Did you mean 'temperature'" in said(
         "predict", run, image(), "--calibrator", "temprature"
     )
-    assert "cannot read the calibrator ''" in said("predict", run, image(), "--calibrator", "")
-    assert "cannot use device 'meta'" in said("predict", run, image(), "--device", "meta")
+    assert "--calibrator must not be empty, got ''" in said("predict", run, image(), "--calibrator", "")
+    assert "--device must be cpu, cuda, cuda:1 or the like, got 'meta'" in said(
+        "predict", run, image(), "--device", "meta"
+    )
     assert f"there are runs in it: {run.name}" in said("predict", run.parent, image())
     root = samples.picture_folder(tmp_path / "photos", ("ant", "bee", "cat", "dog"), each=2)  # none to validate
     assert main([str(each) for each in training(tmp_path / "runs", "--quiet", data=root)]) == 0

@@ -37,7 +37,8 @@ def require_kind(folder: str | Path, *kinds: str) -> str:
     if kind in kinds:
         return str(kind)
     folder = Path(folder).expanduser()
-    expected = " or ".join(f"of {WORDS[each]}" for each in kinds)
+    words = [f"of {WORDS[each]}" for each in kinds]
+    expected = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     if kind is None:
         problem = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
         raise NotFoundError(f"{problem}; expected the folder {expected}")
