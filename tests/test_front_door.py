@@ -663,9 +663,7 @@ def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> Non
         "predict", run, image(), "--calibrator", "temprature"
     )
     assert "--calibrator must not be empty, got ''" in said("predict", run, image(), "--calibrator", "")
-    assert "--device must be cpu, cuda, cuda:1 or the like, got 'meta'" in said(
-        "predict", run, image(), "--device", "meta"
-    )
+    assert "--device must be cpu, cuda, cuda:1" in said("predict", run, image(), "--device", "meta")
     assert f"there are runs in it: {run.name}" in said("predict", run.parent, image())
     root = samples.picture_folder(tmp_path / "photos", ("ant", "bee", "cat", "dog"), each=2)  # none to validate
     assert main([str(each) for each in training(tmp_path / "runs", "--quiet", data=root)]) == 0

@@ -419,7 +419,7 @@ def test_a_novel_class_name_that_does_not_fit_is_told_before_training(tmp_path: 
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(CalpromptError, match="there is no folder .*nothing; expected the folder of a run$"):
+    with pytest.raises(CalpromptError, match=r"there is no folder .*nothing; expected the folder of a run$"):
         load_run(tmp_path / "nothing")
     with pytest.raises(CalpromptError, match=r"is not the folder of a run, it has no run\.json$"):
         load_run(tmp_path)
