@@ -378,7 +378,7 @@ def test_own_calibrator_that_cannot_be_written_down(
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--target-error", "5"], "--target-error must be a fraction above 0 and below 1, got 5"),
         (["--target-error", "0.1", "--confidence-level", "1"], "--confidence-level must be a fraction"),
-        (["--out", "numbers.txt"], "evaluations are written as .json or .csv, got 'numbers.txt'"),
+        (["--out", "numbers.txt"], "--out must end in .json or .csv, got 'numbers.txt'"),
         (["--import", "nowhere.py"], "there is no Python file"),
     ],
 )

@@ -578,13 +578,13 @@ def _pocket() -> calprompt.Backbone:
 
 
 def test_deep_prompts_take_the_blocks_there_are(tmp_path: Path, said: Said) -> None:
-    with pytest.warns(UserWarning, match="they go into the first 3 blocks. Choose that with the option depth=3"):
+    with pytest.warns(UserWarning, match="they go into the first 3 blocks, as the option depth of 3 says"):
         tuner = tuners.create("maple", _pocket(), ["cat", "dog"], depth=9)
     assert len(tuner.deep) == 2  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="image tower; they go into the first 5 blocks.* the option visual_depth=5"):
+    with pytest.warns(UserWarning, match="image tower; they go into the first 5 blocks.* the option visual_depth of 5"):
         tuners.create("promptsrc", _pocket(), ["cat", "dog"], visual_depth=9)
     for depth in (0, -1):
-        with pytest.raises(SettingError, match="choose 1 to 3, such as the option depth=3"):
+        with pytest.raises(SettingError, match="choose 1 to 3, such as depth=3"):
             tuners.create("maple", _pocket(), ["cat", "dog"], depth=depth)
     given = training(tmp_path, "--tuner", "maple", "--set", "depth=9", data=samples.pictures())
     assert "Choose that with --set depth=2" in said(*given, status=0)
