@@ -20,7 +20,7 @@ Flags of `train` override the recipe, which overrides the defaults.
 
 def page() -> str:
     """The page as it should be."""
-    return HEAD + "".join(section(parser, 2) for parser in commands(create_parser()).values())
+    return HEAD + "".join(section(parser, 2) for parser in commands(create_parser(complete=True)).values())
 
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -18,8 +18,8 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "stopwatch"},
-    {"options", "files", "extensions", "class_names", "progress_display"},
+    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "stopwatch"},
+    {"options", "files", "hardware", "extensions", "class_names", "folder_kinds", "progress_display"},
     {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
@@ -137,7 +137,7 @@ import calprompt; note("import calprompt")
 from calprompt import Dataset, RunConfig, TrainingConfig, load_dataset; note("names")
 import calprompt.metrics; calprompt.expected_calibration_error([[0.8, 0.2]], [0]); note("metrics")
 import calprompt.export; note("export")
-from calprompt.cli.app import create_parser, main; create_parser(); note("parser")
+from calprompt.cli.app import create_parser, main; create_parser(complete=True); note("parser")
 assert main(["list"]) == 0; note("list")
 assert main(["data", "list"]) == 0; note("data list")
 assert main(["train", "--backbone", "pocket", "--data", "nowhere"]) == 2; note("wrong data")

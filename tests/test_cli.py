@@ -134,7 +134,7 @@ def test_no_digit_is_cut_on_a_narrow_terminal(tmp_path: Path, capsys: pytest.Cap
 def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
     shown = command("show", str(tmp_path))
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert shown.stderr == f"error: {tmp_path} is not a run folder, it has no run.json\n"
+    assert shown.stderr == f"error: {tmp_path} is not the folder of a run, it has no run.json\n"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
         (["--epochs", "0"], "epochs must be at least 1"),
         (["--lr", "1e30", "--epochs", "4", "--shots", "all"], "not finite at epoch"),
         (["--autocast", "int8"], "autocast must be bfloat16"),
-        (["--device", "warp"], "cannot use device 'warp'"),
+        (["--device", "warp"], "--device must be cpu, cuda, cuda:1 or the like, got 'warp'"),
     ],
 )
 def test_mistakes_are_told_without_a_traceback(
@@ -207,7 +207,8 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_and_show_need_no_torch() -> None:
-    script = "import sys, calprompt.cli.app; calprompt.cli.app.create_parser(); sys.exit('torch' in sys.modules)"
+    script = "import sys; from calprompt.cli.app import create_parser; create_parser(complete=True); "
+    script += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
@@ -330,7 +331,9 @@ def test_flags_and_their_help_come_from_the_dataclasses() -> None:
         ("evaluate", (EvaluationSettings,)),
         ("transfer", (Target,)),
     ):
-        (commands,) = (each.choices for each in create_parser()._actions if hasattr(each, "choices") and each.choices)
+        (commands,) = (
+            each.choices for each in create_parser(complete=True)._actions if hasattr(each, "choices") and each.choices
+        )
         flags = {action.dest: action for action in commands[command]._actions}
         for kind in kinds:
             assert set(attribute_help(kind)) == {field.name for field in fields(kind)}

@@ -385,7 +385,7 @@ def test_own_calibrator_that_cannot_be_written_down(
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--target-error", "5"], "--target-error must be a fraction above 0 and below 1, got 5"),
         (["--target-error", "0.1", "--confidence-level", "1"], "--confidence-level must be a fraction"),
-        (["--out", "numbers.txt"], "evaluations are written as .json or .csv, got 'numbers.txt'"),
+        (["--out", "numbers.txt"], "--out must end in .json or .csv, got 'numbers.txt'"),
         (["--import", "nowhere.py"], "there is no Python file"),
     ],
 )
@@ -406,7 +406,7 @@ def test_a_run_that_cannot_be_used_does_not_keep_others_from_it(
     (failed / "logits.safetensors").unlink()
     assert evaluated(folder, "nowhere", failed, "--out", tmp_path / "all.csv") == 2
     output = capsys.readouterr()
-    assert "2 of 3 runs were left out:\n  nowhere is not a run folder" in output.err
+    assert "2 of 3 runs were left out:\n  there is no folder nowhere; expected the folder of a run" in output.err
     assert "it has failed (the disk was full); correct that" in output.err
     assert "temperature" in output.out
     assert (tmp_path / "all.csv").stat().st_size > 1000

@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
+import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from calprompt.errors import CalpromptError
-from calprompt.files import LOCK, clear_leftovers, is_locked, locked, read_json, write_bytes, write_json
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.files import LOCK, check_output, clear_leftovers, is_locked, locked, read_json, write_bytes, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +119,88 @@ def test_many_processes_take_turns(tmp_path: Path) -> None:
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert counter.read_text() == "80"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    target, link, chain = tmp_path / "store" / "a.csv", tmp_path / "link.csv", tmp_path / "chain.csv"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    link.symlink_to("store/a.csv")
+    chain.symlink_to("link.csv")
+    write_bytes(chain, b"new")
+    assert (chain.is_symlink(), link.is_symlink(), target.is_symlink()) == (True, True, False)
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o600, "who may read it stays"
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["a.csv"]
+    dangling = tmp_path / "dangling.csv"
+    dangling.symlink_to("store/later.csv")
+    write_bytes(dangling, b"first")
+    assert dangling.is_symlink()
+    assert (tmp_path / "store" / "later.csv").read_bytes() == b"first"
+
+
+def test_a_link_to_itself_is_refused_and_stays(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to("loop.csv")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_bytes(loop, b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["loop.csv"]
+    assert loop.is_symlink()
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe, link, got = tmp_path / "pipe.csv", tmp_path / "link.csv", []
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    write_bytes(link, b"a,b\n" * 50_000)
+    reader.join(timeout=10)
+    assert got == [b"a,b\n" * 50_000]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "pipe.csv"]
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    """A disk that is full: the device of that name, made here; where no device can be made, a pipe nobody reads."""
+    device = tmp_path / "full.csv"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        device.open("wb").close()
+    except OSError:
+        device.unlink(missing_ok=True)
+        os.mkfifo(device)
+        end = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+        threading.Timer(0.2, os.close, (end,)).start()
+    kind = stat.S_IFMT(device.stat().st_mode)
+    with pytest.raises(OSError, match=r"No space left|Broken pipe") as caught:
+        write_bytes(device, b"x" * 1_000_000)
+    assert caught.value.filename == str(device)
+    assert stat.S_IFMT(device.stat().st_mode) == kind, "it was not replaced by a file"
+    assert [path.name for path in tmp_path.iterdir()] == ["full.csv"]
+
+
+def test_standard_output_is_written_in_its_turn(tmp_path: Path) -> None:
+    """Also where the shell has sent it into a file, which is not replaced under the shell's hands."""
+    script = "from pathlib import Path; from calprompt.files import write_bytes; print('first'); "
+    script += "write_bytes(Path('/dev/stdout'), b'second\\n'); print('third')"
+    with (tmp_path / "out.txt").open("wb") as file:
+        subprocess.run([sys.executable, "-c", script], stdout=file, check=True)
+    assert (tmp_path / "out.txt").read_text() == "first\nsecond\nthird\n"
+    piped = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert piped == b"first\nsecond\nthird\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("", "got ''"), ("folder", "is a folder"), ("file/inside.csv", "file"), ("x.txt", "must end in .csv")],
+)
+def test_where_nothing_can_be_written_is_told_first(path: str, says: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").touch()
+    with pytest.raises(SettingError, match=re.escape(says)) as caught:
+        check_output(path, (".csv",) if path.startswith("x") else (), parameter="csv")
+    assert caught.value.parameter == "csv"
+    assert caught.value.spelled({"csv": "--csv"}).startswith("--csv must ")

@@ -578,13 +578,13 @@ def _pocket() -> calprompt.Backbone:
 
 
 def test_deep_prompts_take_the_blocks_there_are(tmp_path: Path, said: Said) -> None:
-    with pytest.warns(UserWarning, match="they go into the first 3 blocks. Choose that with the option depth=3"):
+    with pytest.warns(UserWarning, match="they go into the first 3 blocks, as the option depth of 3 says"):
         tuner = tuners.create("maple", _pocket(), ["cat", "dog"], depth=9)
     assert len(tuner.deep) == 2  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="image tower; they go into the first 5 blocks.* the option visual_depth=5"):
+    with pytest.warns(UserWarning, match="image tower; they go into the first 5 blocks.* the option visual_depth of 5"):
         tuners.create("promptsrc", _pocket(), ["cat", "dog"], visual_depth=9)
     for depth in (0, -1):
-        with pytest.raises(SettingError, match="choose 1 to 3, such as the option depth=3"):
+        with pytest.raises(SettingError, match="choose 1 to 3, such as depth=3"):
             tuners.create("maple", _pocket(), ["cat", "dog"], depth=depth)
     given = training(tmp_path, "--tuner", "maple", "--set", "depth=9", data=samples.pictures())
     assert "Choose that with --set depth=2" in said(*given, status=0)
@@ -639,7 +639,7 @@ def test_images_to_predict(run: Path, tmp_path: Path, said: Said, capsys: pytest
     shutil.copy(image(), tmp_path / "some" / "good.png")
     (tmp_path / "some" / "bad.png").write_text("no picture")
     assert "there is no image nothing.png" in said("predict", run, "nothing.png")
-    assert "there is no image ''" in said("predict", run, "")
+    assert "IMAGES must not be empty, got ''" in said("predict", run, "")
     assert f"{tmp_path / 'empty'} has no images" in said("predict", run, image(), tmp_path / "empty")
     text = said("predict", run, tmp_path / "some")
     assert (
@@ -662,8 +662,8 @@ def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> Non
     assert "unknown calibrator 'temprature'. Did you mean 'temperature'" in said(
         "predict", run, image(), "--calibrator", "temprature"
     )
-    assert "cannot read the calibrator ''" in said("predict", run, image(), "--calibrator", "")
-    assert "cannot use device 'meta'" in said("predict", run, image(), "--device", "meta")
+    assert "--calibrator must not be empty, got ''" in said("predict", run, image(), "--calibrator", "")
+    assert "--device must be cpu, cuda, cuda:1" in said("predict", run, image(), "--device", "meta")
     assert f"there are runs in it: {run.name}" in said("predict", run.parent, image())
     root = samples.picture_folder(tmp_path / "photos", ("ant", "bee", "cat", "dog"), each=2)  # none to validate
     assert main([str(each) for each in training(tmp_path / "runs", "--quiet", data=root)]) == 0

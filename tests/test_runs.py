@@ -419,8 +419,10 @@ def test_a_novel_class_name_that_does_not_fit_is_told_before_training(tmp_path: 
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(CalpromptError, match=r"is not a run folder, it has no run\.json$"):
+    with pytest.raises(CalpromptError, match=r"there is no folder .*nothing; expected the folder of a run$"):
         load_run(tmp_path / "nothing")
+    with pytest.raises(CalpromptError, match=r"is not the folder of a run, it has no run\.json$"):
+        load_run(tmp_path)
     done = run(samples.config(epochs=1), tmp_path)
     with pytest.raises(CalpromptError, match=f"there are runs in it: {done.folder.name}"):
         load_run(tmp_path)

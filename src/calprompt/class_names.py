@@ -48,18 +48,18 @@ def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = Fals
     """
     if isinstance(class_names, str):
         raise SettingError(
-            f"class_names must be a list of names such as [{class_names!r}], got the text {class_names!r}"
+            f"must be a list of names such as [{class_names!r}], got the text {class_names!r}", parameter="class_names"
         )
     if not isinstance(class_names, Iterable):
-        raise SettingError(f"class_names must be a list of names, got {class_names!r}")
+        raise SettingError(f"must be a list of names, got {class_names!r}", parameter="class_names")
     names = tuple(class_names)
     if not names:
         raise SettingError("class_names is empty; give at least one class name")
     for name in names:
         if not isinstance(name, str) or not name.strip():
-            raise SettingError(f"class_names must be names, got {name!r}")
+            raise SettingError(f"must be names, got {name!r}", parameter="class_names")
     repeated = [key for key, count in Counter(map(normalized_name, names)).items() if count > 1]
     if repeated and not allow_repeated:
         alike = " and ".join(repr(name) for name in names if normalized_name(name) == repeated[0])
-        raise SettingError(f"class_names must differ, and the model reads these alike: {alike}")
+        raise SettingError(f"must differ, and the model reads these alike: {alike}", parameter="class_names")
     return names

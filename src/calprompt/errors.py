@@ -1,7 +1,7 @@
 """The kinds of errors that calprompt raises for a user's mistake.
 
-Every message says what was wrong, what was expected and what to do. Messages name parameters as Python spells them
-(`skip_bad=True`); the command line shows the flag instead (`--skip-bad`).
+Every message says what was wrong, what was expected and what to do. A parameter stands in it as a `Parameter`, so that
+Python shows `skip_bad=True` and the command line `--skip-bad`.
 
     CalpromptError           a ValueError: catch this one to catch them all
     ├── SettingError         an option or argument that does not make sense
@@ -18,9 +18,99 @@ Every message says what was wrong, what was expected and what to do. Messages na
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-class CalpromptError(ValueError):
-    """A mistake in what the user gave: a file, a name, a value or an option."""
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter in a message, with the value to give it.
+
+    Attributes:
+        name: As Python spells it.
+        value: What to give it; None to name the parameter alone.
+        command: The command that has it as a flag, if it is not the one that was called.
+
+    >>> str(Parameter("skip_bad", True)), Parameter("skip_bad", True).spelled({"skip_bad": "--skip-bad"})
+    ('skip_bad=True', '--skip-bad')
+    """
+
+    name: str
+    value: object = None
+    command: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value}"
+
+    def spelled(self, flags: Mapping[str, str]) -> str:
+        """As the command line spells it, if it is one of its flags.
+
+        Args:
+            flags: From parameters to the flags of the command that was called.
+        """
+        flag = flags.get(self.name)
+        if self.command is not None:
+            flag = f"--{self.name.replace('_', '-')}"
+        if flag is None:
+            return str(self)
+        return flag if self.value is None or self.value is True else f"{flag} {self.value}"
+
+
+class Message:
+    """A message made of pieces, some of which are parameters.
+
+    Args:
+        pieces: Text, parameters, and other messages.
+        parameter: The parameter that the message begins with.
+    """
+
+    args: tuple[object, ...]
+
+    def __init__(self, *pieces: object, parameter: str | None = None) -> None:
+        super().__init__(*((Parameter(parameter), " ", *pieces) if parameter is not None else pieces))
+
+    @property
+    def parameter(self) -> str | None:
+        """The parameter that the message is about, if it begins with one."""
+        first = self.args[0] if self.args else None
+        return first.name if isinstance(first, Parameter) else None
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.args))
+
+    def spelled(self, flags: Mapping[str, str]) -> str:
+        """The message with flags in place of parameters.
+
+        Args:
+            flags: From parameters to flags.
+        """
+        return "".join(
+            each.spelled(flags) if isinstance(each, Message | Parameter) else str(each) for each in self.args
+        )
+
+    def rename(self, **names: str) -> None:
+        """Change the names of parameters, for a caller that calls them otherwise.
+
+        Args:
+            **names: From each parameter of the message to that of the caller.
+        """
+        self.args = tuple(
+            replace(each, name=names.get(each.name, each.name)) if isinstance(each, Parameter) else each
+            for each in self.args
+        )
+
+
+class CalpromptError(Message, ValueError):
+    """A mistake in what the user gave: a file, a name, a value or an option.
+
+    >>> error = SettingError("must be above 0, got -1", parameter="lr")
+    >>> str(error), error.parameter, error.spelled({"lr": "--lr"})
+    ('lr must be above 0, got -1', 'lr', '--lr must be above 0, got -1')
+    """
+
+
+class CalpromptWarning(Message, UserWarning):
+    """Something that the user should know, and that keeps nothing from being done."""
 
 
 class SettingError(CalpromptError):

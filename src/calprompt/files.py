@@ -6,15 +6,18 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError
+from calprompt.errors import BusyError, CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.text import parse_problem
 
 LOCK = ".lock"
+LONGEST_NAME = 255  # bytes, in nearly all file systems
 _LEFTOVER = ".tmp"
 _PATIENCE = 0.2  # seconds: somebody may only be looking whether the folder is locked
 
@@ -23,26 +26,59 @@ _PATIENCE = 0.2  # seconds: somebody may only be looking whether the folder is l
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that replaces another in one step, a piece at a time.
 
-    Whoever reads `path`, even after a crash, sees the old bytes or all of the new ones.
+    Whoever reads `path`, even after a crash, sees the old bytes or all of the new ones. A symbolic link stays, and the
+    file it points to is replaced. What is no regular file (a device, a pipe, standard output) cannot be replaced: it
+    gets the bytes as they come.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_LEFTOVER}")  # another writer has its own
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if error.filename not in (None, str(temporary), temporary):
-            raise  # of another file, which was read meanwhile
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error  # not the temporary name
+        there = os.stat(path)
+    except FileNotFoundError:
+        there = None
+    if there is not None and not stat.S_ISDIR(there.st_mode):
+        standard = _standard_stream(there)
+        if standard is not None or not stat.S_ISREG(there.st_mode):
+            with _named(path), open(path if standard is None else os.dup(standard), "wb") as file:
+                yield file
+            return
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_LEFTOVER}")  # another writer has its own
+    try:
+        with _named(path, temporary, target):
+            with open(temporary, "wb") as file:
+                if there is not None:
+                    with suppress(OSError):
+                        os.chmod(temporary, stat.S_IMODE(there.st_mode))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    _sync_folder(target.parent)
+
+
+@contextmanager
+def _named(path: Path, *others: Path) -> Iterator[None]:
+    """An OSError without a file name, or with one that the user did not give, gets that of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not any(str(error.filename) == str(each) for each in (path, *others)):
+            raise  # of another file, which was read meanwhile
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def _standard_stream(there: os.stat_result) -> int | None:
+    """The descriptor of standard output or error if a path leads to it, as /dev/stdout does."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        with suppress(OSError):
+            if os.path.samestat(there, os.fstat(descriptor)):
+                if stream is not None:
+                    stream.flush()
+                return descriptor
+    return None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -51,9 +87,67 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def check_output(path: str | Path, suffixes: Sequence[str] = (), *, parameter: str | None = None) -> Path:
+    """A file that can be written when there is something to write; raises now rather than after the work.
+
+    Args:
+        path: Of the file; folders that it lies in and that are missing are made when it is written.
+        suffixes: What it may end in; anything, if empty.
+        parameter: What gave the path, for errors.
+
+    Raises:
+        SettingError: if it is a folder, ends otherwise, or lies where no file can be made.
+    """
+    if not str(path).strip():
+        raise SettingError(f"must be the name of a file, got {str(path)!r}", parameter=parameter)
+    path = Path(path).expanduser()
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise SettingError(f"must end in {' or '.join(suffixes)}, got {path.name!r}", parameter=parameter)
+    if path.is_dir():
+        raise SettingError(f"must be the name of a file, and {path} is a folder", parameter=parameter)
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise SettingError(f"must have a name of {LONGEST_NAME} bytes at most, got {path}", parameter=parameter)
+    check_writable(path.parent, parameter=parameter)
+    return path
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user asked for, and make the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, data)
+
+
+def check_writable(folder: str | Path, *, parameter: str | None = None) -> None:
+    """Raise unless a folder can be written to, or can be made.
+
+    Args:
+        folder: That is there or not.
+        parameter: What gave it, for errors.
+
+    Raises:
+        SettingError: if it is no folder, or lies in something that is none or cannot be written to.
+    """
+    if not str(folder).strip():
+        raise SettingError(f"must be a folder, got {str(folder)!r}", parameter=parameter)
+    folder = Path(folder).expanduser()
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in folder.parts):
+        raise SettingError(f"must have names of {LONGEST_NAME} bytes at most, got {folder}", parameter=parameter)
+    there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    if not there.is_dir():
+        problem = "is a file" if there == folder else f"lies in {there}, which is no folder"
+        raise SettingError(f"must be a folder, and {folder} {problem}", parameter=parameter)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingError(f"must be a folder that can be written to, and {there} cannot", parameter=parameter)
+
+
 def write_json(path: Path, value: Any) -> None:
     """A JSON file that people can read; NaN and infinity, which JSON does not have, are refused."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """What `write_json` writes."""
+    return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 def canonical_json(value: Any) -> bytes:

@@ -10,7 +10,22 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from calprompt.errors import SettingError
+
 PROCESS = Path("/proc/self")  # of Linux
+
+
+def check_device(device: str) -> None:
+    """Raise for what is no name of a device; whether there is such a device, torch says.
+
+    Args:
+        device: Such as cpu or cuda:1.
+
+    Raises:
+        SettingError: if it is none.
+    """
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|mtia|vulkan)(:\d+)?", device):
+        raise SettingError(f"must be cpu, cuda, cuda:1 or the like, got {device!r}", parameter="device")
 
 
 @cache

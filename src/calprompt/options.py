@@ -24,7 +24,7 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
     """Check that options have the types of a function's parameters; parameters without an annotation take anything.
 
     Args:
-        what: What the options are called in the error.
+        what: What the options are, such as "option of tuner 'coop':"; "" for parameters, which errors carry.
         function: Takes the options.
         values: The options by name.
 
@@ -41,7 +41,8 @@ def check_types(what: str, function: Callable[..., Any], values: Mapping[str, An
         allowed = _alternatives(hints.get(name, Any))
         if not any(_fits(value, hint) for hint in allowed):
             words = " or ".join(_WORDS.get(get_origin(hint) or hint, str(hint)) for hint in allowed)
-            raise SettingError(f"{what} {name} must be {words}, got {value!r}")
+            message = f"must be {words}, got {value!r}"
+            raise SettingError(f"{what} {name} {message}") if what else SettingError(message, parameter=name)
 
 
 @cache

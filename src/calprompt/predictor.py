@@ -32,6 +32,7 @@ from calprompt.tuners import Tuner
 if TYPE_CHECKING:
     from PIL import Image
 
+    from calprompt.runs.folder import Run
     from calprompt.runs.resources import Resources
 
     ImageLike = str | Path | bytes | Image.Image | NDArray[Any]
@@ -112,7 +113,7 @@ class Predictor:
     @classmethod
     def from_run(
         cls,
-        folder: str | Path,
+        run: str | Path | Run,
         *,
         calibrator: str | None = None,
         part: str | None = None,
@@ -125,7 +126,7 @@ class Predictor:
         """The predictor of a finished run.
 
         Args:
-            folder: Of the run.
+            run: The folder of the run, or the run itself if it was read.
             calibrator: Such as "temperature". What it learned is read back from what `calprompt evaluate` wrote, or,
                 if it was not evaluated, fitted on the run's validation images in the same way. `None`: no calibration.
             part: Which classes to tell apart: "base" (or "all" of a few-shot run), which is the default, "novel", or
@@ -142,7 +143,7 @@ class Predictor:
         from calprompt.evaluation.predicting import run_predictor
 
         return run_predictor(
-            folder,
+            run,
             calibrator=calibrator,
             part=part,
             class_names=class_names,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from calprompt.errors import SettingError, UnknownNameError
 from calprompt.options import check_types
+from calprompt.text import nearest
 
 T = TypeVar("T")
 
@@ -20,9 +20,8 @@ T = TypeVar("T")
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the known ones: the nearest match first, then the whole list."""
     known = sorted(known)
-    spelled = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
-    hint = f" Did you mean {spelled[near[0]]!r}?" if near and spelled[near[0]] != name else ""
+    near = nearest(name, known)
+    hint = f" Did you mean {near!r}?" if near else ""
     return UnknownNameError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known) if known else '(none)'}.")
 
 

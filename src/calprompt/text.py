@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+NEAR = 0.65  # of difflib's ratio, from which on a known name may be meant
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # bytes
 
 
@@ -30,6 +32,17 @@ def bullets(lines: Sequence[str], limit: int = 20) -> str:
     """
     more = [f"… and {len(lines) - limit} more"] if len(lines) > limit else []
     return "".join(f"\n  {line}" for line in [*lines[:limit], *more])
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that may be meant by one that is not known; None if none is near.
+
+    >>> nearest("temprature", ["dac", "temperature"]), nearest("zzz", ["dac", "temperature"])
+    ('temperature', None)
+    """
+    spelled = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=NEAR)
+    return spelled[near[0]] if near and spelled[near[0]] != name else None
 
 
 def plural(count: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
+from calprompt.text import plural
 
 LARGEST = 3.4028234663852886e38  # float32's largest number, which the optimiser can use
 AUTOCAST = ("bfloat16", "float16")
@@ -41,19 +42,28 @@ class TrainingConfig:
     autocast: str | None = None
 
     def __post_init__(self) -> None:
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("seed", 0), ("diagnose_every", 0)):
             if getattr(self, name) < least:
-                raise SettingError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise SettingError(f"must be at least {least}, got {getattr(self, name)}", parameter=name)
         if self.seed >= 2**32:
-            raise SettingError(f"seed must be below {2**32}, got {self.seed}")
+            raise SettingError(f"must be below {2**32}, got {self.seed}", parameter="seed")
         if not 0 < self.lr < LARGEST:
-            raise SettingError(f"lr must be a positive number that float32 can hold, got {self.lr}")
+            raise SettingError(f"must be a positive number that float32 can hold, got {self.lr}", parameter="lr")
         for name in ("momentum", "weight_decay", "warmup_lr"):
             if not 0 <= getattr(self, name) < LARGEST:
-                raise SettingError(f"{name} must be a number, 0 or more; got {getattr(self, name)}")
+                raise SettingError(f"must be a number, 0 or more; got {getattr(self, name)}", parameter=name)
         if self.autocast not in (None, *AUTOCAST):
-            raise SettingError(f"autocast must be {', '.join(AUTOCAST)} or nothing, got {self.autocast!r}")
+            raise SettingError(f"must be {', '.join(AUTOCAST)} or nothing, got {self.autocast!r}", parameter="autocast")
+
+
+def never_used(epochs: int, warmup_epochs: int) -> SettingError:
+    """The error for a learning rate that was given where every epoch is warm-up, which has a rate of its own."""
+    return SettingError(
+        f"is never used: training has {plural(epochs, 'epoch')}, and warm-up takes {warmup_epochs} with a rate of its "
+        f"own; give {warmup_epochs + 1} epochs or more",
+        parameter="lr",
+    )
 
 
 def learning_rate(epoch: int, config: TrainingConfig) -> float:

@@ -12,7 +12,7 @@ from calprompt.features import FeatureStore
 from calprompt.runs import Resources
 
 SHARED = Resources(store=FeatureStore())
-QUICK: dict[str, Any] = {"epochs": 1, "folds": 2, "batch_size": 16, "lr": 0.01, "verbose": False}
+QUICK: dict[str, Any] = {"epochs": 1, "folds": 2, "batch_size": 16, "verbose": False}
 
 
 def classifier(**settings: Any) -> Classifier:

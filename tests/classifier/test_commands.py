@@ -173,8 +173,11 @@ def test_images_are_moved_by_their_answers(tmp_path: Path, run) -> None:
 def test_what_does_not_go_together(run, tmp_path: Path) -> None:
     path = picture_paths()[0]
     for words, problem in (
-        (("predict", saved(), path, "--part", "all"), "--part is for a run, and this is the folder of a model"),
-        (("predict", saved(), path, "--sets", "0.5"), "not fitted for coverage=0.5"),
+        (("predict", saved(), path, "--part", "all"), f"--part is for a run, and {saved()} is the folder of a model"),
+        (
+            ("predict", saved(), path, "--sets", "0.5"),
+            "not fitted for a coverage of 0.5 (it has: 0.9); fit it with --coverage X",
+        ),
         (("predict", saved(), path, "--per-class"), "give --sets"),
         (("predict", saved(), path, "--min-confidence", "2"), "--min-confidence must be a share"),
         (("predict", tmp_path, path), "is not the folder of a model or of a run"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli.cache import add_command, format_size, format_span, parse_size, parse_span
+from calprompt.cli.cache import add_arguments, format_size, format_span, parse_size, parse_span
 from calprompt.clip import load_backbone
 from calprompt.data import UnreadableImages, load_dataset
 from calprompt.errors import CalpromptError
@@ -29,8 +29,8 @@ def fill() -> None:
 
 def cache(*arguments: str) -> None:
     parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers())
-    chosen = parser.parse_args(["cache", *arguments])
+    add_arguments(parser)
+    chosen = parser.parse_args(arguments)
     chosen.command(chosen)
 
 

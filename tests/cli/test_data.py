@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.cli.data import add_command
+from calprompt.cli.data import add_arguments
 from calprompt.data import catalogue
 from calprompt.errors import CalpromptError
 from calprompt.runs import plan
@@ -19,8 +19,8 @@ from data import trees
 def run(*arguments: str) -> None:
     """As the command line does, without its handling of errors."""
     parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers(required=True))
-    chosen = parser.parse_args(["data", *arguments])
+    add_arguments(parser)
+    chosen = parser.parse_args(arguments)
     chosen.command(chosen)
 
 
@@ -72,7 +72,7 @@ def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out
     assert "classes: 6, ant, bee, cat, dog, elk and 1 more" in shown
     assert "base and novel: 3 and 3 classes (the first half of the labels), 9 and 9 test images" in shown
-    assert "note: left out, by its suffix no image: ant/phone.heic" in shown
+    assert "note: left out, 1 file that cannot be read as an image (1 .heic)" in shown
     assert "note: left out, a folder within that of a class: ant/young" in shown
     assert "note: left out, in no folder of a class: loose.png" in shown
     assert "note: fewer than 16 training images" in shown

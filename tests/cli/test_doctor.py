@@ -16,7 +16,7 @@ from calprompt.doctor import Finding
 
 SOURCE = Path(calprompt.__file__).parents[1]
 FINE = Finding("torch", "ok", "2.15.0", section="packages")
-NOTED = Finding("ViT-B-16", "note", "not on this machine", "Give it with backbone=PATH.", "backbones")
+NOTED = Finding("ViT-B-16", "note", "not on this machine", "Give it with --backbone PATH.", "backbones")
 BROKEN = Finding("cache folder", "problem", "[red] caf\udce9: Not a directory", "Mend it.", "storage")
 
 

@@ -167,7 +167,7 @@ CONTENTS: dict[str, tuple[bytes, str]] = {  # what is in the file, and a word of
     "rar.jpg": (b"Rar!\x1a\x07\x01\x00" + bytes(20), "an archive"),
     "array.png": (array(), "a NumPy array"),
     "pickle.png": (pickle.dumps(NOISE), "no image in any format"),
-    "phone.jpg": (b"\x00\x00\x00\x18ftypheic" + bytes(40), "HEIC or AVIF; save it as JPEG or PNG"),
+    "phone.jpg": (b"\x00\x00\x00\x18ftypheic" + bytes(40), "HEIC, which needs a decoder: pip install pillow-heif"),
     "film.jpg": (b"\x00\x00\x00\x18ftypmp42" + bytes(40), "a video"),
     "film.png": (b"RIFF\x00\x00\x00\x00AVI LIST" + bytes(40), "a video"),
     "matroska.png": (b"\x1aE\xdf\xa3" + bytes(40), "a video"),

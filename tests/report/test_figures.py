@@ -341,7 +341,7 @@ def test_the_command_writes_the_figure(folder: Path, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["errors", "nowhere", "--out", "a.gif"], "figures are written as .png, .svg, .pdf; got 'a.gif'"),
+        (["errors", "nowhere", "--out", "a.gif"], "--out must end in .png or .svg or .pdf, got 'a.gif'"),
         (["eror", "nowhere", "--out", "a.png"], "unknown figure 'eror'. Did you mean 'errors'?"),
         (["errors", "nowhere", "--out", "a.png"], "there is nothing at nowhere"),
         (["errors", "nowhere", "--out", "a.png", "--filter", "seed"], "--filter takes KEY=VALUE"),

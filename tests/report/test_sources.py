@@ -98,7 +98,7 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
 def test_wrong_places_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="at least one place"):
         read_source()
-    with pytest.raises(SettingError, match="where their results are; give out=FOLDER"):
+    with pytest.raises(SettingError, match="where their results are; give the folder of its runs"):
         read_source("paper/pocket-main")
     with pytest.raises(UnknownNameError, match="pocket-main"):
         read_source("paper/pocket-mane", reports.runs())

@@ -226,7 +226,7 @@ def test_results_without_a_split_or_times_say_so() -> None:
     rows = tuple({k: v for k, v in row.items() if k not in sample_rows.TIMES} for row in timeless.table.rows)
     with pytest.raises(NotFoundError, match="no times"):
         make_tables("time", replace(timeless, table=Table(rows)))
-    with pytest.raises(NotFoundError, match="diagnose_every=1"):
+    with pytest.raises(NotFoundError, match="train with steps diagnosed"):
         make_tables("gradients", source("paper/pocket-gradients"))
 
 

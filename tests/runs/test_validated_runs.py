@@ -172,7 +172,7 @@ def test_a_sweep_has_it_as_an_axis_and_its_table_is_marked(
     fitted = {row["validation"] for row in rows if row["calibrator"] == "temperature" and row["ece"]}
     assert fitted == {"train:0.25", "test"}
     reasons = {row["reason"] for row in rows if row["validation"] == "own" and row["calibrator"] == "temperature"}
-    assert all("validation=train:0.2" in reason for reason in reasons)
+    assert all("validation setting train:0.2" in reason for reason in reasons)
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["results", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())

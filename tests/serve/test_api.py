@@ -355,7 +355,7 @@ def test_every_address_is_described(client: TestClient) -> None:
         ({"token": "short"}, "8 or more characters"),
         ({"port": 70000}, "from 0 to 65535"),
         ({"max_body": "many"}, "max_body must be a size such as 20MB"),
-        ({"max_memory": "1MB"}, "max_memory must be at least twice max_body=20MB"),
+        ({"max_memory": "1MB"}, "max_memory must be at least twice the largest body, 20MB"),
         ({"formats": ("HEIC",)}, "unknown image format 'HEIC'"),
         ({"queue": 0}, "queue must be 1 or more"),
         ({"false_alarms": 2.0}, "false_alarms must be a rate"),

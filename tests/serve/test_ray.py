@@ -279,7 +279,7 @@ def assert_nothing_is_left(port: int) -> None:
 
 
 def test_room_is_looked_for_first(cluster: Any) -> None:
-    with pytest.raises(CalpromptError, match="room for 2 replicas that need 1 CPU each, and replicas=3 are asked for"):
+    with pytest.raises(CalpromptError, match="room for 2 replicas that need 1 CPU each, and 3 are asked for"):
         run_on_ray(exported.folder(), ServeSettings(), address=cluster.address, replicas=Replicas(3, 4))
 
 

@@ -12,7 +12,7 @@ import pytest
 import samples
 from calprompt import files
 from calprompt.cli import main
-from calprompt.cli.sweep_display import show_sweep
+from calprompt.cli.sweep import show_sweep
 from calprompt.errors import CalpromptError
 from calprompt.files import locked
 from calprompt.runs import Resources

@@ -59,8 +59,8 @@ class StoredLogits:
                 object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
         if self.logits.ndim != 2 or self.logits.shape[1] == 0 or not self.logits.is_floating_point():
             raise SettingError(
-                f"logits must be floating-point numbers [images, classes], got {_shown(self.logits)} "
-                f"of {self.logits.dtype}"
+                f"must be floating-point numbers [images, classes], got {_shown(self.logits)} of {self.logits.dtype}",
+                parameter="logits",
             )
         n, C = self.logits.shape
         self._expect("labels", [n])
@@ -72,16 +72,20 @@ class StoredLogits:
         for name in ("logits", "text", "frozen_text", "base_text", "base_frozen_text", "zero_shot_logits"):
             given = getattr(self, name)
             if given is not None and not bool(torch.isfinite(given).all()):
-                raise SettingError(f"{name} must be finite, got {int((~torch.isfinite(given)).sum())} that are not")
+                raise SettingError(
+                    f"must be finite, got {int((~torch.isfinite(given)).sum())} that are not", parameter=name
+                )
         if self.labels is not None and n:
             if self.labels.is_floating_point() or self.labels.dtype == torch.bool:
-                raise SettingError(f"labels must be whole numbers, got {self.labels.dtype}")
+                raise SettingError(f"must be whole numbers, got {self.labels.dtype}", parameter="labels")
             lowest, highest = int(self.labels.min()), int(self.labels.max())
             if lowest < 0 or highest >= C:
-                raise SettingError(f"labels must lie in 0..{C - 1} for {C} classes, got {lowest}..{highest}")
+                raise SettingError(
+                    f"must lie in 0..{C - 1} for {C} classes, got {lowest}..{highest}", parameter="labels"
+                )
             object.__setattr__(self, "labels", self.labels.long())
         if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
-            raise SettingError(f"logit_scale must be a positive number, got {self.logit_scale}")
+            raise SettingError(f"must be a positive number, got {self.logit_scale}", parameter="logit_scale")
 
     def require(self, who: str, names: tuple[str, ...]) -> None:
         """Raise for the first of these fields that is missing."""
@@ -109,7 +113,7 @@ class StoredLogits:
                 return
         wanted = " or ".join(_shown(shape) for shape in shapes)
         raise SettingError(
-            f"{name} must have the shape {wanted} beside logits {_shown(self.logits)}, got {_shown(given)}"
+            f"must have the shape {wanted} beside logits {_shown(self.logits)}, got {_shown(given)}", parameter=name
         )
 
 
@@ -120,10 +124,11 @@ def _as_tensor(values: Any, name: str) -> Tensor:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise SettingError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
+        raise SettingError(f"must be a tensor, an array or nested lists of numbers: {error}", parameter=name) from None
     if array.dtype.kind not in "iuf":
         raise SettingError(
-            f"{name} must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values"
+            f"must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values",
+            parameter=name,
         )
     if name == "labels":
         return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))

@@ -94,7 +94,7 @@ class FixedTemperature(Calibrator):
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise SettingError(f"temperature must be a finite number above 0, got {self.temperature}")
+            raise SettingError(f"must be a finite number above 0, got {self.temperature}", parameter="temperature")
 
     def apply(self, record: StoredLogits) -> Tensor:
         return record.logits.double() / self.temperature

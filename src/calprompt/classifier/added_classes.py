@@ -19,7 +19,7 @@ def adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | 
     if adjust is None:
         return calibrator
     if adjust != "dac":
-        raise SettingError(f"adjust must be 'dac' or None, got {adjust!r}")
+        raise SettingError(f"must be 'dac' or None, got {adjust!r}", parameter="adjust")
     if calibrator is None:
         return DistanceAware()
     return Chain([*(calibrator.steps if isinstance(calibrator, Chain) else [calibrator]), DistanceAware()])

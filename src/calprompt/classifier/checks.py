@@ -147,7 +147,7 @@ class Check:
         if lines and backbone == "pocket":
             lines.append(
                 "The pocket is a small model to try things with. For real photographs use a real CLIP, such as "
-                "backbone=ViT-B-16-quickgelu/openai."
+                "the backbone ViT-B-16-quickgelu/openai."
             )
         return lines
 

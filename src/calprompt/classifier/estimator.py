@@ -34,7 +34,7 @@ from calprompt.classifier.summary import summary
 from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.errors import SettingError
+from calprompt.errors import Parameter, SettingError
 from calprompt.features import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
 from calprompt.progress import Progress, silent
@@ -184,6 +184,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """
         self._fitted()
         images = self._labelled(X, y)
+        if y is None and isinstance(X, str | Path):
+            warn_left_out(images, locate(X, self.root))
         return evaluate_images(self, images, progress=progress)
 
     def image_watch(self, *, false_alarms: float = 0.01) -> ImageWatch:
@@ -221,10 +223,11 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         if found is not None:
             return found
         have = shorten(f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in rules) or "none"
-        wanted = f"coverage={coverage}" if coverage is not None else "prediction sets"
+        wanted = f"a coverage of {coverage}" if coverage is not None else "prediction sets"
         raise SettingError(
-            f"this model was not fitted for {wanted}{' per class' if per_class else ''} (it has: {have}); fit it with "
-            "coverage=X" + (" and per_class=True" if per_class else "")
+            f"this model was not fitted for {wanted}{' per class' if per_class else ''} (it has: {have}); fit it with ",
+            Parameter("coverage", "X", command="fit"),
+            *((" and ", Parameter("per_class", True, command="fit")) if per_class else ()),
         )
 
     def with_classes(self, class_names: Sequence[str], *, keep: bool = True, adjust: str | None = None) -> Classifier:
@@ -247,8 +250,10 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             raise SettingError(f"the model has {shorten(map(repr, again))} already; give classes that it does not have")
         if self.model_.calibrator is not None and not self.model_.calibrator.novel:
             raise SettingError(
-                f"the calibrator {self.model_.calibrator_spec} is for the classes it was fitted on; fit the model with "
-                "calibrator=temperature to add classes later"
+                f"the calibrator {self.model_.calibrator_spec} is for the classes it was fitted on; fit the model "
+                "with ",
+                Parameter("calibrator", "temperature", command="fit"),
+                " to add classes later",
             )
         everything = (*self.class_names_, *names) if keep else names
         with predictor.backbone.limited_threads():
@@ -315,7 +320,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         predictor = self._fitted()
         if not int8:
             if data is not None:
-                raise SettingError("data is for int8=True; without it, nothing is measured at export")
+                raise SettingError(
+                    "is for ", Parameter("int8", True), "; without it, nothing is measured", parameter="data"
+                )
             labels = self.classes_.tolist()
             export_model(
                 self.model_, predictor, out, rule=self.rule_, promises=self.promises_, labels=labels, progress=progress
@@ -324,7 +331,11 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         if self.rule_.withdrawn is not None:
             raise SettingError(f"{ADDED}, so nothing can be measured for int8; export the model as it was fitted")
         if data is None:
-            raise SettingError("int8 is measured on the images that the model was fitted on; give data=DATA")
+            raise SettingError(
+                "is measured on the images that the model was fitted on; give ",
+                Parameter("data", "DATA"),
+                parameter="int8",
+            )
         return export_int8(
             self.model_,
             predictor,
@@ -358,6 +369,17 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             CalpromptError: if the folder is damaged, or the backbone has other weights.
         """
         model = read_model(folder, backbone=backbone, device=device, imports=imports)
+        return cls.from_fitted(model, folder, resources=resources)
+
+    @classmethod
+    def from_fitted(cls, model: FittedModel, folder: str | Path, *, resources: Resources | None = None) -> Classifier:
+        """A model that `read_model` read, with its backbone.
+
+        Args:
+            model: As it was read.
+            folder: Where it was read from, for errors.
+            resources: Backbones that are loaded already.
+        """
         shared = resources or Resources()
         check_backbone(Path(folder), model.backbone, model.config.backbone, run_backbone(model.config, shared))
         found = cls(**model.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from calprompt.data import LabelledImages, Split, find_unreadable
 from calprompt.errors import DataError
 from calprompt.progress import Progress, silent
 from calprompt.promises import Evidence
-from calprompt.text import plural, shorten
+from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
     from calprompt.classifier.estimator import Classifier
@@ -59,6 +60,9 @@ def images_to_measure(
     if classifier.skip_bad:
         bad = find_unreadable([split])
         split = split.take([index for index in range(len(split)) if split.images.name(index) not in bad])
+        if bad:
+            lines = bullets([f"{name} ({reason})" for name, reason in sorted(bad.items())])
+            warnings.warn(f"left out, {plural(len(bad), 'image')} that cannot be read:{lines}", stacklevel=4)
     if not len(split):
         raise DataError(f"{data.name} has no images to measure on")
     place = {name: number for number, name in enumerate(names)}

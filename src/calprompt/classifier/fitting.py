@@ -36,7 +36,8 @@ from calprompt.classifier.checks import check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import FitSettings
 from calprompt.data import ImageFiles, LabelledImages, Part, Split, find_unreadable, image_digests
-from calprompt.errors import CalpromptError, DataError, SettingError
+from calprompt.data.digests import two_labels
+from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
 from calprompt.progress import Progress, silent
@@ -84,9 +85,13 @@ def fit_model(
     config = settings.run_config(data.name, len(data.labels))
     _warn_of_names(data.class_names)
     if groups is not None and len(groups) != len(data.train):
-        raise SettingError(f"groups must have one entry per image, got {len(groups)} for {len(data.train)} images")
+        raise SettingError(
+            f"must have one entry per image, got {len(groups)} for {len(data.train)} images", parameter="groups"
+        )
     data, groups, skipped = _readable(data, groups, settings.skip_bad, resources, progress)
-    digests = [str(row[2]) for row in image_digests({"images": data.train}, progress)["images"]]
+    rows = image_digests({"images": data.train}, progress)
+    _warn_of_labels(two_labels(rows, data.class_names))
+    digests = [str(row[2]) for row in rows["images"]]
     names = [data.train.images.name(index) for index in range(len(data.train))]
     division = divide(
         data.train.labels,
@@ -107,7 +112,8 @@ def fit_model(
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CalpromptError(
-            f"cannot write to {work}: {error.strerror or error}; choose another place with work_dir=FOLDER"
+            f"cannot write to {work}: {error.strerror or error}; choose another place with ",
+            Parameter("work_dir", "FOLDER"),
         ) from error
     with locked(work):
         fit = _Fit(data, config, division, digests, resources, work, progress)
@@ -180,7 +186,11 @@ class _Fit:
             dataset=self.data.name,
             data_digest=data_digest(part, None, {}),
         )
-        return run(plan, self.work, resources=self.resources, progress=report)
+        try:
+            return run(plan, self.work, resources=self.resources, progress=report)
+        except CalpromptError as error:
+            error.rename(out="work_dir")  # where a fit puts its runs
+            raise
 
     def predicted(self, made: Run, rows: NDArray[np.int64], fold: NDArray[np.int64]) -> Predicted:
         """What a run says of images it was not tuned on."""
@@ -239,9 +249,21 @@ def _warn_of_names(class_names: Sequence[str]) -> None:
     strange = [name for name in class_names if not any(letter.isalpha() for letter in name)]
     if strange:
         warnings.warn(
-            f"the class names {shorten(map(repr, strange))} are no words, and the model learns from names; rename the "
-            "folders, or give names with classes=FILE",
+            CalpromptWarning(
+                f"the class names {shorten(map(repr, strange))} are no words, and the model learns from names; rename "
+                "the folders, or give names with ",
+                Parameter("classes", "FILE"),
+            ),
             stacklevel=4,
+        )
+
+
+def _warn_of_labels(doubtful: Sequence[str]) -> None:
+    """Warn of the same file under two classes, of which one label is wrong or the classes overlap."""
+    if doubtful:
+        number = "one image is" if len(doubtful) == 1 else f"{len(doubtful)} images are"
+        warnings.warn(
+            f"{number} in more than one class, byte for byte; one label must be wrong:{bullets(doubtful)}", stacklevel=4
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import platform
 import secrets
 import shutil
@@ -33,9 +34,10 @@ import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
-from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import file_digest, read_json, write_bytes, write_json
+from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
+from calprompt.folder_kinds import MODEL, RECORDS, require_kind
 from calprompt.promises import DecisionRule, Promise, Unseen
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
@@ -45,7 +47,7 @@ from calprompt.text import os_problem
 
 FORMAT = 1
 LIBRARY = "calprompt"
-CONFIG = "config.json"
+CONFIG = RECORDS[MODEL]
 WEIGHTS = "model.safetensors"
 PREDICTIONS = "predictions.safetensors"
 IMAGES = "images.csv"
@@ -58,12 +60,6 @@ KEYS = {
 }
 USES = {PROMISED: "promises", UNUSED: "nothing"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
-
-
-def is_model(folder: str | Path) -> bool:
-    """Whether a folder looks like that of a classifier, whole or damaged."""
-    folder = Path(folder).expanduser()
-    return (folder / CONFIG).is_file() and not (folder / "run.json").is_file()
 
 
 def _is_ours(folder: Path) -> bool:
@@ -88,16 +84,20 @@ def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
         overwrite: Replace a model that is there.
     """
     folder = Path(folder).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise CalpromptError(f"{folder} is a file; give a folder for the model that does not exist yet")
+    check_writable(folder)
     if folder.is_dir() and any(folder.iterdir()):
         if not _is_ours(folder):
             raise CalpromptError(f"{folder} has other files in it; give a folder for the model that does not exist yet")
         if not overwrite:
-            raise CalpromptError(f"{folder} has a model in it; replace it with overwrite=True, or give another folder")
+            raise CalpromptError(
+                f"{folder} has a model in it; replace it with ",
+                Parameter("overwrite", True),
+                ", or give another folder",
+            )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        probe = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+        real = Path(os.path.realpath(folder))
+        probe = real.with_name(f".{real.name}.{secrets.token_hex(4)}.tmp")
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
@@ -115,7 +115,8 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
     """
     from calprompt.classifier.card import draw_reliability, model_card
 
-    folder = check_place(folder, overwrite=overwrite)
+    shown = check_place(folder, overwrite=overwrite)
+    folder = Path(os.path.realpath(shown))  # a symbolic link stays, and what it points to is replaced
     building = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
     try:
         building.mkdir()
@@ -138,11 +139,14 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
         else:
             building.rename(folder)
     except OSError as error:
-        raise CalpromptError(f"cannot write the model: {os_problem(error)}; nothing was changed") from error
+        raise CalpromptError(
+            f"cannot write the model to {shown}: {error.strerror or error}; nothing was changed. Make room there, or "
+            "give another folder"
+        ) from error
     finally:
         with suppress(OSError):
             shutil.rmtree(building, ignore_errors=True)
-    return folder
+    return shown
 
 
 def read_model(
@@ -165,8 +169,7 @@ def read_model(
         DamagedFileError: if a file is not what was written, or of a newer version.
     """
     folder = Path(folder).expanduser()
-    if not (folder / CONFIG).is_file():
-        raise NotFoundError(f"{folder} is not the folder of a model, it has no {CONFIG}")
+    require_kind(folder, MODEL)
     record = read_sealed(folder / CONFIG, FORMAT, KEYS, ADVICE)
     require(folder / CONFIG, record["classes"], {"labels", "names"}, ADVICE, within="classes")
     require(folder / CONFIG, record["backbone"], {"name", "fingerprint"}, ADVICE, within="backbone")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from calprompt.errors import SettingError
+from calprompt.hardware import check_device
 from calprompt.options import check_types
 from calprompt.promises.requests import Requests
 from calprompt.runs.config import RunConfig
-from calprompt.training_config import TrainingConfig
+from calprompt.training_config import TrainingConfig, never_used
 
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
@@ -97,14 +98,21 @@ class FitSettings:
     def checked_requests(self) -> Requests:
         """What is to be promised; raises for whatever is wrong with the settings."""
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
-        check_types("setting", FitSettings.__init__, values)
+        check_types("", FitSettings.__init__, values)
         for name in ("target_error", "coverage", "none_of_these"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} must be a share, at least 0 and below 1; got {getattr(self, name)}")
+                raise SettingError(
+                    f"must be a share, at least 0 and below 1; got {getattr(self, name)}", parameter=name
+                )
         if self.folds < 2:
-            raise SettingError(f"folds must be at least 2, got {self.folds}")
+            raise SettingError(f"must be at least 2, got {self.folds}", parameter="folds")
         if self.shots is not None and self.shots < 1:
-            raise SettingError(f"shots must be at least 1, got {self.shots}")
+            raise SettingError(f"must be at least 1, got {self.shots}", parameter="shots")
+        if self.chunk is not None and self.chunk < 1:
+            raise SettingError(f"must be at least 1, got {self.chunk}", parameter="chunk")
+        if self.lr is not None and self.epochs is not None and self.epochs <= TrainingConfig.warmup_epochs:
+            raise never_used(self.epochs, TrainingConfig.warmup_epochs)
+        check_device(self.device)
         self.groups_of([])
         return requests_of(values)
 
@@ -120,7 +128,9 @@ class FitSettings:
         try:
             pattern = re.compile(self.group_by)
         except re.error as error:
-            raise SettingError(f"group_by must be a regular expression, got {self.group_by!r}: {error}") from error
+            raise SettingError(
+                f"must be a regular expression, got {self.group_by!r}: {error}", parameter="group_by"
+            ) from error
         found = [pattern.search(name) for name in names]
         return [
             name if match is None else "/".join(filter(None, match.groups())) or match[0]
@@ -152,7 +162,7 @@ class FitSettings:
             views=self.views,
             crop=self.crop,
             template=self.template,
-            chunk=self.chunk or (CHUNK if classes > MANY else None),
+            chunk=self.chunk if self.chunk is not None else CHUNK if classes > MANY else None,
             device=self.device,
             dtype=self.dtype,
             backbone_config=self.backbone_config,

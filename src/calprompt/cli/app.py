@@ -1,55 +1,55 @@
 """The command `calprompt`: reads the arguments, runs a command, and turns errors into one readable message.
 
-Libraries that take seconds to import are imported by the command that needs them.
+A command's module is imported when the command is chosen; libraries that take seconds to import, when it needs them.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 import calprompt
-from calprompt.cli import (
-    cache,
-    compare,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    extract,
-    figure,
-    fit,
-    names,
-    predict,
-    report,
-    results,
-    serve,
-    show,
-    sweep,
-    table,
-    train,
-    transfer,
-)
-from calprompt.cli.flags import flags_of, with_flags
-from calprompt.errors import CalpromptError
+from calprompt.cli.flags import flags_of
+from calprompt.errors import CalpromptError, Message
 from calprompt.text import os_problem, visible
 
-COMMANDS = (
-    *(demo, fit, predict, evaluate, export, serve, train, transfer, sweep, results),
-    *(table, figure, compare, report, show, names, data, extract, cache, doctor),
-)
+COMMANDS = {  # with the line of each in the list of commands
+    "demo": "zero-shot, CoOp and CoOp + TCPT compared on the package's own model and pictures",
+    "fit": "make a classifier from a folder of images, with confidences that can be acted on",
+    "predict": "the class of images, with calibrated probabilities",
+    "evaluate": "measure a fitted model on new images, or runs under calibrators from their stored logits",
+    "export": "a fitted model as a folder that runs with onnxruntime, numpy and Pillow alone",
+    "serve": "a web page and a JSON API over a model",
+    "train": "tune prompts on base classes, evaluate on base and novel ones",
+    "transfer": "evaluate runs on other data: the same classes in other images, or other classes",
+    "sweep": "run a grid of settings, several at a time",
+    "results": "one table of all runs in a folder, finished and not",
+    "table": "a table of the paper from results",
+    "figure": "draw a figure of runs or results: reliability, margins, shots, effects, …",
+    "compare": "runs or models side by side on the same images",
+    "report": "one HTML page of runs, a sweep or a table of results; and whether a page is true",
+    "show": "print the table of a run again",
+    "list": "tuners, losses, calibrators, metrics and recipes there are",
+    "data": "datasets: list, info, check, prepare",
+    "extract": "compute image features ahead of training, with many workers",
+    "cache": "image features kept for other runs: show, prune, verify, merge",
+    "doctor": "check this machine and this installation, and say what to do",
+}
+MODULES = {"list": "names"}  # those that are not called like their command
 EPOCHS = "continues after the last finished epoch"
 RESUMABLE = {
-    **dict.fromkeys((train.train, demo.demo, fit.fit, sweep.sweep), EPOCHS),
-    extract.extract: "goes on with what is not stored yet",
+    **dict.fromkeys(("train", "demo", "fit", "sweep"), EPOCHS),
+    "extract": "goes on with what is not stored yet",
 }
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,34 +62,96 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if it worked; 1 if `doctor` found a problem, a run of `sweep` failed or an image of `extract` cannot be read;
         2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = create_parser()
-    args = parser.parse_args(arguments)
+    flags: dict[str, str] = {}
+    name = ""
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        _print_error("warning", with_flags(str(message), flags_of(parser)), "yellow")
+        _print_error("warning", _spelled(message, flags), "yellow")
 
     try:
         with warnings.catch_warnings(), _forgiving_output():
             warnings.showwarning = warn
-            return args.command(args) or 0
+            for word in arguments:
+                if "\0" in word:
+                    raise CalpromptError(f"arguments must not have NUL bytes in them, got {word!r}")
+            args = parser.parse_args(arguments)
+            name = args.command_name
+            flags |= flags_of(_commands(parser)[name])
+            _refuse_empty(args)
+            status = args.command(args) or 0
+            sys.stdout.flush()
+            return status
     except BrokenPipeError:  # whoever read the output has seen enough, such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
     except CalpromptError as error:
-        _print_error("error", with_flags(str(error), flags_of(parser)), "red")
+        _print_error("error", _spelled(error, flags), "red")
         return 2
     except OSError as error:
-        _print_error("error", os_problem(error), "red")
+        _print_error("error", _os_message(error), "red")
         return 2
     except ImportError as error:
         if (error.name or "").startswith("calprompt"):
             raise
-        _print_error("error", doctor.broken(error), "red")
+        message = f"{error}; 'calprompt doctor' says what is wrong with this installation"
+        _print_error("error", message, "red")
         return 2
     except KeyboardInterrupt:
-        hint = f"; the same command {RESUMABLE[args.command]}" if args.command in RESUMABLE else ""
+        hint = f"; the same command {RESUMABLE[name]}" if name in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)
         return 130
+
+
+class _Command(argparse.ArgumentParser):
+    """The parser of a command, whose module is imported when the command is chosen."""
+
+    def __init__(self, *, module: str, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self.module: str | None = module
+
+    def load(self) -> None:
+        """Add the command's arguments, once."""
+        if self.module is not None:
+            module, self.module = import_module(f"calprompt.cli.{self.module}"), None
+            module.add_arguments(self)
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        self.load()
+        return super().parse_known_args(*given, **named)
+
+
+def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
+    """The parser of all commands.
+
+    Args:
+        complete: With the arguments of every command, which imports all of their modules.
+    """
+    parser = argparse.ArgumentParser(
+        prog="calprompt",
+        description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",
+    )
+    parser.add_argument("--version", action="version", version=f"calprompt {calprompt.__version__}")
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command_name", required=True, parser_class=_Command
+    )
+    for name, line in COMMANDS.items():
+        command = commands.add_parser(name, help=line, module=MODULES.get(name, name))
+        if complete:
+            command.load()
+    return parser
+
+
+def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    return next(each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+
+
+def _refuse_empty(args: argparse.Namespace) -> None:
+    """Raise for an empty word, as an unset variable of the shell leaves one; as a path it would be this folder."""
+    for name, value in vars(args).items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise CalpromptError("must not be empty, got ''", parameter=name)
 
 
 @contextmanager
@@ -104,20 +166,31 @@ def _forgiving_output() -> Iterator[None]:
     try:
         yield
     finally:
-        stream.reconfigure(errors=before)
+        with suppress(OSError):  # it is flushed, and what is wrong with it was told
+            stream.reconfigure(errors=before)
 
 
-def create_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="calprompt",
-        description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",
-    )
-    parser.add_argument("--version", action="version", version=f"calprompt {calprompt.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.add_command(commands)
-    return parser
+def _spelled(message: Warning | CalpromptError | str, flags: Mapping[str, str]) -> str:
+    return message.spelled(flags) if isinstance(message, Message) else str(message)
+
+
+def _os_message(error: OSError) -> str:
+    """What the system refused, for which file, and what helps."""
+    what = os_problem(error)
+    if error.filename is None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            what = f"standard output: {what}"
+            _drop_output()
+    if error.errno in FULL:
+        what += "; make room on that disk, or write to another one"
+    return what
+
+
+def _drop_output() -> None:
+    """Let go of what standard output could not take, so that nothing is said of it at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(kind: str, message: str, colour: str | None) -> None:

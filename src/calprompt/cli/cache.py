@@ -9,8 +9,9 @@ from typing import Any
 
 from calprompt.cache import KINDS, cache_folder, folder_size
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import add_actions, create_action, describe
 from calprompt.errors import DamagedFileError
+from calprompt.files import check_writable
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -23,22 +24,20 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `cache` to the commands of a parser."""
-    cache = create_command(
-        commands,
-        "cache",
-        help="image features kept for other runs: show, prune, verify, merge",
-        description="Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cache` to its parser."""
+    describe(
+        parser,
+        "Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of\n"
         "~/.cache/calprompt if that is not set.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
-    actions = cache.add_subparsers(title="actions", metavar="ACTION", required=True)
-    parser = create_command(
+    actions = add_actions(parser, title="actions", metavar="ACTION")
+    parser = create_action(
         actions, "show", help="what is in the store, and what it has saved", description="Show what is in the store."
     )
     parser.set_defaults(command=show)
-    parser = create_command(
+    parser = create_action(
         actions,
         "prune",
         help="remove features that are old, or more than you want to keep",
@@ -58,11 +57,11 @@ def add_command(commands: Any) -> None:
     )
     add("--backbone", metavar="FP", help="only features of the backbone whose name or fingerprint begins like this")
     add("--yes", action="store_true", help="remove it; without this, only show what would be removed")
-    parser = create_command(
+    parser = create_action(
         actions, "verify", help="compare all checksums", description="Compare the checksums of all files in the store."
     )
     parser.set_defaults(command=verify)
-    parser = create_command(
+    parser = create_action(
         actions,
         "merge",
         help="copy features from the stores of other machines",
@@ -148,6 +147,8 @@ def merge(args: argparse.Namespace) -> None:
     """Copy what is missing from other stores; damaged files and conflicts are an error."""
     from calprompt.features.store import FeatureStore, merge_store
 
+    if args.into is not None:
+        check_writable(args.into, parameter="into")
     into, problems = FeatureStore(args.into), []
     for source in args.stores:
         with show_progress(args.quiet) as progress:

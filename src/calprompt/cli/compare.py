@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
-from calprompt.errors import SettingError
+from calprompt.cli.flags import describe
+from calprompt.errors import Parameter, SettingError
+from calprompt.files import check_output
+from calprompt.folder_kinds import MODEL, folder_kind
+from calprompt.hardware import check_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,19 +26,18 @@ EXAMPLES = """\
   calprompt compare old-model new-model --data held-out/
 """
 SUMMARY = ("accuracy", "ece", "ace")
+FIGURES = (".png", ".svg", ".pdf")
 
 
-def add_command(commands: Any) -> None:
-    """Add `compare` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "compare",
-        help="runs or models side by side on the same images",
-        description="Compare runs, or fitted models, on the images that all of them answered: every metric with an\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `compare` to its parser."""
+    describe(
+        parser,
+        "Compare runs, or fitted models, on the images that all of them answered: every metric with an\n"
         "interval, the paired difference to the first, and how often only one of two is right. Runs that differ in\n"
         "nothing but seed and data are one method. Models are compared on the images that all stored predictions of,\n"
         "or with --data on others.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=compare)
     add = parser.add_argument
@@ -53,15 +55,21 @@ def add_command(commands: Any) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Compare, print, and write what was asked for."""
-    from calprompt.classifier.model_folder import is_model
+    from calprompt.metrics.binning import check_n_bins
     from calprompt.report.compare import compare_contenders
 
-    models = [place for place in args.source if is_model(place)]
+    models = [place for place in args.source if folder_kind(place) == MODEL]
     if models and len(models) < len(args.source):
         other = next(place for place in args.source if place not in models)
         raise SettingError(
             f"{models[0]} is a fitted model and {other} is not; compare models with models, runs with runs"
         )
+    check_n_bins(args.bins, "bins")
+    if args.resamples < 1:
+        raise SettingError(f"must be at least 1, got {args.resamples}", parameter="resamples")
+    for name, suffixes in (("out", FIGURES), ("json", ()), ("csv", ())):
+        if getattr(args, name) is not None:
+            check_output(getattr(args, name), suffixes, parameter=name)
     with show_progress() as progress:
         contenders = _models(args, progress) if models else _runs(args, progress)
         found = compare_contenders(contenders, baseline=args.baseline, n_bins=args.bins, resamples=args.resamples)
@@ -84,7 +92,17 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     from calprompt.classifier.comparing import measured_contenders, stored_contenders
 
     if args.zero_shot:
-        raise SettingError("--zero-shot is for runs; what the untuned model does is in the checks of a model's folder")
+        raise SettingError(
+            "is for runs; what the untuned model does is in the checks of a model's folder", parameter="zero_shot"
+        )
+    if args.device is not None:
+        check_device(args.device)
+        if args.data is None:
+            raise SettingError("is for ", Parameter("data"), "; nothing is computed without it", parameter="device")
+    if args.data is not None:
+        from calprompt.data.labelled import labelled_images
+
+        labelled_images(args.data)  # a wrong path is told before a model is read
     if args.data is None:
         return stored_contenders(args.source)
     return measured_contenders(args.source, args.data, device=args.device, progress=progress)
@@ -94,9 +112,11 @@ def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     from calprompt.report.run_contenders import run_contenders
     from calprompt.report.sources import read_source
 
+    if args.device is not None:
+        raise SettingError("is for models; runs are compared from their stored logits", parameter="device")
     if args.data is not None:
         raise SettingError(
-            "--data is for models; evaluate runs on other data with 'calprompt transfer', then compare them"
+            "is for models; evaluate runs on other data with 'calprompt transfer', then compare them", parameter="data"
         )
     source = read_source(*args.source, progress=progress)
     if not source.runs:

@@ -1,15 +1,21 @@
-"""What commands print to: standard output for results, standard error for progress."""
+"""What commands share: standard output for results, standard error for progress, and several runs in one command."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from calprompt.errors import CalpromptError
 from calprompt.progress_display import show_progress
+from calprompt.text import os_problem
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["output", "show_progress"]
+__all__ = ["each_run", "output", "show_progress"]
+
+T = TypeVar("T")
 
 
 def output() -> Console:
@@ -18,3 +24,24 @@ def output() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T], CalpromptError | None]:
+    """What `work` gave for every run, and at the end what is to be raised for those it could not be done for."""
+    done: list[T] = []
+    wrong: dict[str, object] = {}
+    places = list(dict.fromkeys(map(Path, folders)))
+    for folder in places:
+        try:
+            done.append(work(folder))
+        except CalpromptError as error:
+            wrong[str(error)] = error
+        except OSError as error:
+            wrong[os_problem(error)] = os_problem(error)
+    left_out = len(places) - len(done)
+    if not left_out:
+        return done, None
+    if len(places) == 1:
+        return done, CalpromptError(*wrong.values())
+    reasons = [piece for reason in wrong.values() for piece in ("\n  ", reason)]
+    return done, CalpromptError(f"{left_out} of {len(places)} runs were left out:", *reasons)

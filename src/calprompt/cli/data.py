@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command, with_flags
+from calprompt.cli.flags import add_actions, create_action, describe
 from calprompt.errors import DataError
 from calprompt.text import plural
 
@@ -23,27 +23,25 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `data` and its four commands to the commands of a parser."""
-    data = create_command(
-        commands,
-        "data",
-        help="datasets: list, info, check, prepare",
-        description="The datasets of the field and data of your own: what there is, and whether it is right on disk.",
-        examples=EXAMPLES,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data` and its four commands to its parser."""
+    describe(
+        parser,
+        "The datasets of the field and data of your own: what there is, and whether it is right on disk.",
+        EXAMPLES,
     )
-    actions = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    actions = add_actions(parser, title="commands", metavar="COMMAND")
 
-    parser = create_command(actions, "list", help="the datasets of the catalogue", description="List the datasets.")
+    parser = create_action(actions, "list", help="the datasets of the catalogue", description="List the datasets.")
     parser.set_defaults(command=list_datasets)
 
-    parser = create_command(
+    parser = create_action(
         actions, "info", help="describe a dataset", description="Describe a dataset of the catalogue."
     )
     parser.set_defaults(command=info)
     parser.add_argument("name", metavar="NAME", help="of a dataset, such as dtd")
 
-    parser = create_command(
+    parser = create_action(
         actions,
         "check",
         help="check a dataset on disk",
@@ -59,7 +57,7 @@ def add_command(commands: Any) -> None:
     add("--images", action="store_true", help="also decode every image of a dataset of the catalogue")
     add("--quiet", action="store_true", help="show no progress")
 
-    parser = create_command(
+    parser = create_action(
         actions,
         "prepare",
         help="make what a dataset needs and can be derived",
@@ -108,6 +106,7 @@ def check_data(args: argparse.Namespace) -> None:
     report = check(get(args.data), root) if known else Report(args.data)
     if not known or (args.images and report.ok):
         from calprompt.data import find_unreadable, load_dataset
+        from calprompt.data.digests import image_digests, two_labels
         from calprompt.data.load import locate
         from calprompt.data.overview import overview
 
@@ -116,12 +115,17 @@ def check_data(args: argparse.Namespace) -> None:
             report.facts, report.notes = overview(dataset, locate(args.data, args.root))
         with show_progress(args.quiet) as progress:
             unreadable = find_unreadable(dataset.splits.values(), progress=progress)
+            if not unreadable:
+                rows = image_digests(dataset.splits, progress)
+                report.notes += [
+                    f"in two classes, byte for byte: {line}" for line in two_labels(rows, dataset.class_names)
+                ]
         report.problems += [f"{name}: {reason}" for name, reason in sorted(unreadable.items())]
     console = output()
     console.print(report.title, markup=False)
     for mark, lines in (("  ", report.facts), ("  note: ", report.notes), ("  wrong: ", report.problems)):
         for line in lines:
-            text = f"{mark}{with_flags(line, {'protocol': '--protocol'})}"
+            text = f"{mark}{line}"
             console.print(text.encode("utf-8", errors="backslashreplace").decode(), markup=False, soft_wrap=True)
     if not report.ok:
         raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")

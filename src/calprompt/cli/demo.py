@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, checked_tolerance, describe, settings_of
 from calprompt.demo.settings import DemoSettings
+from calprompt.files import check_writable
 
 EXAMPLES = """\
   calprompt demo
@@ -16,21 +16,19 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `demo` to the commands of a parser; its defaults are those of `DemoSettings`."""
-    parser = create_command(
-        commands,
-        "demo",
-        help="zero-shot, CoOp and CoOp + TCPT compared on the package's own model and pictures",
-        description="Tune CoOp with and without TCPT on the first half of the classes, evaluate both halves, and\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `demo` to its parser; its defaults are those of `DemoSettings`."""
+    describe(
+        parser,
+        "Tune CoOp with and without TCPT on the first half of the classes, evaluate both halves, and\n"
         "print accuracy and calibration errors beside the untuned model's. What is done is not done again.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=demo)
     add = parser.add_argument
     add("--out", default="demo", metavar="DIR", help="where runs, tables and figures go (default: %(default)s)")
     add("--check", metavar="FILE", help="a table.json that the numbers have to equal")
-    add("--tolerance", type=float, default=0.05, metavar="X", help="of --check, in percentage points (default: 0.05)")
+    add("--tolerance", type=float, metavar="X", help="of --check, in percentage points (default: 0.05)")
     add("--quiet", action="store_true", help="show no progress")
     add_flags(parser, DemoSettings, leave_out=("recipe", "bins", "resamples"))
 
@@ -43,6 +41,8 @@ def demo(args: argparse.Namespace) -> None:
     from calprompt.report.comparison_file import Results, check_results, check_settings
 
     settings = DemoSettings(**settings_of(args, DemoSettings))
+    tolerance = checked_tolerance(args, 0.05)
+    check_writable(args.out, parameter="out")
     expected = Results.read(args.check) if args.check else None
     if expected:
         check_settings(settings.record(), expected, args.check)
@@ -55,6 +55,6 @@ def demo(args: argparse.Namespace) -> None:
         console.print(str(path), markup=False, soft_wrap=True)
     console.print(f"open {done.files[-1]} in a browser to see all of it", markup=False, soft_wrap=True)
     if expected:
-        count = check_results(done.results, expected, args.check, args.tolerance)
-        line = f"{count} numbers equal those of {args.check}, within {args.tolerance:g} percentage points"
+        count = check_results(done.results, expected, args.check, tolerance)
+        line = f"{count} numbers equal those of {args.check}, within {tolerance:g} percentage points"
         console.print(line, markup=False, soft_wrap=True)

@@ -7,19 +7,17 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import calprompt
-from calprompt.cli.flags import create_command, with_flags
+from calprompt.cli.flags import describe
 from calprompt.text import plural, visible
 
 if TYPE_CHECKING:
     from calprompt.doctor import Finding
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-FLAGS = {"backbone": "--backbone", "config": "--backbone-config", "chunk": "--chunk", "device": "--device"}
 STATUS, NAME = 8, 25  # widths of columns
 EXAMPLES = """\
   calprompt doctor
@@ -27,16 +25,14 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `doctor` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "doctor",
-        help="check this machine and this installation, and say what to do",
-        description="Check this machine and this installation: versions, extras, devices, the cache folder, which\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `doctor` to its parser."""
+    describe(
+        parser,
+        "Check this machine and this installation: versions, extras, devices, the cache folder, which\n"
         "CLIPs are there, whether the pocket works and how fast it is. Each line is ok, a note or a\n"
         "problem, with advice. Needs no network. Exits with 0 if nothing is a problem, with 1 if something is.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=doctor)
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
@@ -52,7 +48,6 @@ def doctor(args: argparse.Namespace) -> int:
 
     found: list[Finding] = []
     for finding in examine():
-        finding = replace(finding, advice=with_flags(finding.advice, FLAGS))
         if not args.json:
             if not found or finding.section != found[-1].section:
                 _write([("", "\n" if found else ""), ("bold", finding.section)])
@@ -70,29 +65,6 @@ def doctor(args: argparse.Namespace) -> int:
         ]
         _write([("", f"\n{', '.join(counts)}")])
     return 1 if problems else 0
-
-
-def run_alone(arguments: Sequence[str], error: ImportError) -> int:
-    """Run `doctor` where the other commands cannot even be imported.
-
-    Args:
-        arguments: Of the command line; other commands are refused.
-        error: Why the others cannot be imported.
-
-    Returns:
-        The exit code.
-    """
-    if arguments[:1] != ["doctor"]:
-        sys.stderr.write(f"error: {broken(error)}\n")
-        return 2
-    parser = argparse.ArgumentParser(prog="calprompt")
-    add_command(parser.add_subparsers())
-    return doctor(parser.parse_args(arguments))
-
-
-def broken(error: ImportError) -> str:
-    """What to say where a package cannot be imported."""
-    return f"{error}; 'calprompt doctor' says what is wrong with this installation"
 
 
 def _lines(finding: Finding) -> list[tuple[str, str]]:

@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.each_run import each_run
-from calprompt.cli.flags import add_flags, create_command, flags_of, settings_of, with_flags
-from calprompt.errors import SettingError
+from calprompt.cli.console import each_run, output, show_progress
+from calprompt.cli.flags import add_flags, describe, settings_of
+from calprompt.errors import Parameter, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
-from calprompt.files import write_json
+from calprompt.files import check_output, json_bytes, write_output
+from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
 
 if TYPE_CHECKING:
+    from calprompt.classifier.checks import Check
     from calprompt.evaluation import Evaluation
 
+SUFFIXES = (".json", ".csv")
 EXAMPLES = """\
   calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
   calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
@@ -26,16 +28,14 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `evaluate` to the commands of a parser; its defaults are those of `EvaluationSettings`."""
-    parser = create_command(
-        commands,
-        "evaluate",
-        help="measure a fitted model on new images, or runs under calibrators from their stored logits",
-        description="Measure runs again from their stored logits, without the model: every metric, most of them with\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `evaluate` to its parser; its defaults are those of `EvaluationSettings`."""
+    describe(
+        parser,
+        "Measure runs again from their stored logits, without the model: every metric, most of them with\n"
         "intervals, as it is and under calibrators fitted on the validation images. Or measure a fitted model on\n"
         "labelled images that it did not learn from, and see whether its promises hold there.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=evaluate)
     parser.add_argument(
@@ -50,19 +50,20 @@ def add_command(commands: Any) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Evaluate runs from their logits, print a table of each and write the numbers down."""
-    from calprompt.classifier.model_folder import is_model
-    from calprompt.runs.folder import RECORD
-
-    any_run = any((Path(place).expanduser() / RECORD).is_file() for place in args.runs)
-    if is_model(args.runs[0]) or (len(args.runs) == 2 and not any_run):
+    kinds = [folder_kind(place) for place in args.runs]
+    if MODEL in kinds[:1] or (len(kinds) == 2 and RUN not in kinds and EXPORT not in kinds):
         _evaluate_model(args)
         return
+    if args.json:
+        raise SettingError(
+            "is for models; write what was measured of runs with ", Parameter("out", "FILE"), parameter="json"
+        )
     from calprompt.cli.evaluation_table import print_evaluation
-    from calprompt.evaluation import check_output, evaluate_run, write_evaluations
+    from calprompt.evaluation import evaluate_run, write_evaluations
 
     settings = EvaluationSettings(**settings_of(args, EvaluationSettings))
     if args.out is not None:
-        check_output(args.out)
+        check_output(args.out, SUFFIXES, parameter="out")
     with show_progress() as progress:
 
         def measure(folder: Path) -> tuple[Evaluation, list[Path]]:
@@ -87,23 +88,40 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     """Measure a fitted model on labelled images, and say whether its promises hold there."""
     if len(args.runs) != 2:
         raise SettingError("a model is evaluated on labelled images: calprompt evaluate MODEL DATA")
+    place, data = args.runs
+    require_kind(place, MODEL)
+    for name in settings_of(args, EvaluationSettings):
+        raise SettingError(f"is for runs, and {place} is the folder of a model", parameter=name)
+    out = None if args.out is None else check_output(args.out, SUFFIXES, parameter="out")
+    from calprompt.data.labelled import labelled_images
+
+    labelled_images(data)  # a wrong path is told before the model is read
     from calprompt.classifier import Classifier
     from calprompt.classifier.checks import band_sentence
     from calprompt.classifier.summary import check_sentences
-    from calprompt.cli.app import create_parser
     from calprompt.cli.check_table import outcome_sentences, print_check
 
-    model = Classifier.load(args.runs[0])
+    model = Classifier.load(place)
     with show_progress() as progress:
-        check = model.evaluate(args.runs[1], progress=progress)
-    if args.out is not None:
-        write_json(Path(args.out), check.to_dict())
+        check = model.evaluate(data, progress=progress)
+    if out is not None:
+        write_output(out, _metrics_table(check) if out.suffix.lower() == ".csv" else json_bytes(check.to_dict()))
     if args.json:
         sys.stdout.write(json.dumps(check.to_dict(), ensure_ascii=False) + "\n")
         return
     console = output()
     lines = [*check_sentences(check, model.backbone), *(f"{band_sentence(band)}." for band in reversed(check.bands))]
-    flags = flags_of(create_parser())
     for line in [*lines, *outcome_sentences(check), ""]:
-        console.print(with_flags(line, flags), markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
     print_check(check, console)
+
+
+def _metrics_table(check: Check) -> bytes:
+    """Every metric of a model as CSV: with its calibrator, and without."""
+    from calprompt.evaluation.tables import csv_bytes
+
+    rows = [
+        {"metric": name, "calibrated": value, "uncalibrated": check.uncalibrated[name]}
+        for name, value in check.metrics.items()
+    ]
+    return csv_bytes(("metric", "calibrated", "uncalibrated"), rows)

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calprompt.cli.flags import with_flags
 from calprompt.cli.tables import WIDTH, create_table, format_metric
 from calprompt.evaluation.models import TUNED
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured
@@ -50,7 +49,6 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
 
 def _print_lines(lines: Sequence[str], console: Console) -> None:
     for line in lines:
-        line = with_flags(line, {"validation": "--validation"})
         console.print(line, markup=False, width=min(WIDTH, console.width))
     console.print()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
-from calprompt.errors import SettingError
+from calprompt.cli.flags import describe
+from calprompt.errors import Parameter, SettingError
+from calprompt.folder_kinds import MODEL, require_kind
 
 EXAMPLES = """\
   calprompt export model exported
@@ -16,15 +17,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `export` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "export",
-        help="a fitted model as a folder that runs with onnxruntime, numpy and Pillow alone",
-        description="Write a fitted model as ONNX, with one script that answers as calprompt does: the same "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `export` to its parser."""
+    describe(
+        parser,
+        "Write a fitted model as ONNX, with one script that answers as calprompt does: the same "
         "probabilities,\nthe same unsure and none of these, the same sets. Needs pip install calprompt[onnx].",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=export)
     add = parser.add_argument
@@ -60,20 +59,33 @@ def add_command(commands: Any) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Export a model and say how to run it."""
-    from calprompt.classifier.model_folder import read_model
+    from calprompt.export.folder import check_free
     from calprompt.export.packages import require_packages
 
-    read_model(args.model)
-    require_packages()
     if args.int8 and args.data is None:
         raise SettingError(
-            "int8 is measured on the images that the model was fitted on; say where they are with data=DATA"
+            "is measured on the images that the model was fitted on; say where they are with ",
+            Parameter("data", "DATA"),
+            parameter="int8",
         )
     if args.int8 and args.classes:
-        raise SettingError("int8 and classes do not go together: nothing can be measured for added classes")
+        raise SettingError(
+            "and ",
+            Parameter("classes"),
+            " do not go together: nothing can be measured for added classes",
+            parameter="int8",
+        )
+    for name in ("max_accuracy_drop", "max_ece_rise"):
+        if not 0 <= getattr(args, name) <= 1:
+            raise SettingError(f"must be a share, from 0 to 1; got {getattr(args, name)}", parameter=name)
+    require_kind(args.model, MODEL)
+    check_free(Path(args.out).expanduser())
+    require_packages()
     from calprompt.classifier import Classifier
+    from calprompt.classifier.model_folder import read_model
 
-    model = Classifier.load(args.model, backbone=args.backbone, device="cpu", imports=args.imports)
+    fitted = read_model(args.model, backbone=args.backbone, device="cpu", imports=args.imports)
+    model = Classifier.from_fitted(fitted, args.model)
     if args.classes:
         model = model.with_classes(args.classes)
     with show_progress(args.quiet) as progress:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, positive, settings_of
 from calprompt.data.listing import SPLITS
+from calprompt.errors import NotFoundError
 from calprompt.extraction.settings import ExtractionSettings
 from calprompt.text import bullets, plural
 
@@ -17,17 +18,15 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `extract` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "extract",
-        help="compute image features ahead of training, with many workers",
-        description="Fill the feature store with what 'calprompt train' and 'calprompt sweep' look up: the features\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `extract` to its parser."""
+    describe(
+        parser,
+        "Fill the feature store with what 'calprompt train' and 'calprompt sweep' look up: the features\n"
         "of all images of a dataset, and of the random crops that are trained on. What is stored already is\n"
         "skipped; the same command goes on after an interruption. Images that cannot be read are listed at the\n"
         "end, and the exit status is then 1.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=extract)
     add = parser.add_argument
@@ -35,9 +34,9 @@ def add_command(commands: Any) -> None:
     add("--backbone", action="append", required=True, metavar="SPEC", help="as in 'calprompt train'; may be repeated")
     add("--split", action="append", choices=SPLITS, help="train, val or test; may be repeated (default: all)")
     add_flags(parser, ExtractionSettings, leave_out=("data", "backbones", "splits"))
-    add("--workers", type=_positive, metavar="N", help="processes (default: all cores, or one with an accelerator)")
+    add("--workers", type=positive, metavar="N", help="processes (default: all cores, or one with an accelerator)")
     add("--ray", metavar="ADDRESS", help="work on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
-    add("--cpus", type=_positive, default=1, metavar="N", help="with --ray: CPUs of a worker (default: 1)")
+    add("--cpus", type=positive, default=1, metavar="N", help="with --ray: CPUs of a worker (default: 1)")
     add("--send-back", action="store_true", help="with --ray: workers send features back, as they see no shared store")
     add("--quiet", action="store_true", help="show no progress")
 
@@ -51,6 +50,10 @@ def extract(args: argparse.Namespace) -> int:
     given = settings_of(args, ExtractionSettings)
     given |= {"data": args.data, "backbones": tuple(args.backbone), "splits": tuple(args.split or SPLITS)}
     settings = ExtractionSettings(**given)
+    if args.ray is None:
+        for spec in settings.backbones:  # what is no path is looked up by the workers, which have open_clip loaded
+            if spec.startswith((".", "/", "~")) and not Path(spec).expanduser().exists():
+                raise NotFoundError(f"no file or folder {spec}")
     plan = plan_extraction(settings)
     on_cpu = settings.device == "cpu"
     if args.ray is None:
@@ -81,9 +84,3 @@ def extract(args: argparse.Namespace) -> int:
     count = plural(len(lines), "image")
     output().print(f"{count} cannot be read:{bullets(lines, 100)}", markup=False, soft_wrap=True)
     return 1
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 from calprompt.cli.results import filter_pair
+from calprompt.files import check_output
 from calprompt.report.figures import FIGURES
 
 EXAMPLES = """\
@@ -18,17 +18,15 @@ EXAMPLES = """\
 OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # given on to the figure, if they were given
 
 
-def add_command(commands: Any) -> None:
-    """Add `figure` to the commands of a parser."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `figure` to its parser."""
     names = "\n".join(f"  {name:<17}{info.title}; from {info.needs}" for name, info in FIGURES.items())
-    parser = create_command(
-        commands,
-        "figure",
-        help="draw a figure of runs or results: reliability, margins, shots, effects, …",
-        description="Draw a figure of results, in the size of a column of a paper, and write it as PNG, SVG or PDF.\n"
+    describe(
+        parser,
+        "Draw a figure of results, in the size of a column of a paper, and write it as PNG, SVG or PDF.\n"
         "Sources are run folders, folders of runs, tables of results, and sweeps that choose runs from them. Without\n"
         "a sweep, the paper's own one for the figure chooses, if its runs are there.",
-        examples=f"{EXAMPLES}\nfigures, and what they are made from:\n{names}",
+        f"{EXAMPLES}\nfigures, and what they are made from:\n{names}",
     )
     parser.set_defaults(command=figure)
     add = parser.add_argument
@@ -45,13 +43,16 @@ def add_command(commands: Any) -> None:
 
 def figure(args: argparse.Namespace) -> None:
     """Draw the figure, write it, and say where it is."""
+    from calprompt.metrics.binning import check_n_bins
     from calprompt.report.figures import draw, figure_info
     from calprompt.report.figures.selection import filtered
-    from calprompt.report.reliability import check_suffix, save_figure
+    from calprompt.report.reliability import SUFFIXES, save_figure
     from calprompt.report.sources import read_source
 
     info = figure_info(args.name)
-    check_suffix(args.out)
+    check_output(args.out, SUFFIXES, parameter="out")
+    if args.bins is not None:
+        check_n_bins(args.bins, "bins")
     wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
         source = filtered(read_source(*args.sources, usual=info.sweeps, progress=progress), wanted)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calprompt.classifier.settings import FitSettings
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, flags_of, settings_of, with_flags
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.cli.train import option_value
+from calprompt.files import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +22,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `fit` to the commands of a parser; its defaults are those of `FitSettings`."""
-    parser = create_command(
-        commands,
-        "fit",
-        help="make a classifier from a folder of images, with confidences that can be acted on",
-        description="Divide the images, tune prompts on some, calibrate, and find out on the others what can be "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `fit` to its parser; its defaults are those of `FitSettings`."""
+    describe(
+        parser,
+        "Divide the images, tune prompts on some, calibrate, and find out on the others what can be "
         "promised.\nThe same command goes on where it was stopped.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=fit)
     parser.add_argument(
@@ -43,7 +42,6 @@ def add_command(commands: Any) -> None:
 
 def fit(args: argparse.Namespace) -> None:
     """Fit a classifier, say what it is worth, and write its folder."""
-    from calprompt.classifier.model_folder import check_place
     from calprompt.data.labelled import labelled_images
 
     settings = settings_of(args, FitSettings)
@@ -51,17 +49,17 @@ def fit(args: argparse.Namespace) -> None:
     plain = FitSettings(**settings, options=options or None, verbose=False)
     plain.checked_requests()
     labelled_images(args.data, root=plain.root, classes=plain.classes)
-    check_place(args.out, overwrite=args.overwrite)
+    check_writable(args.out, parameter="out")
     from calprompt.classifier import Classifier
-    from calprompt.cli.app import create_parser
+    from calprompt.classifier.model_folder import check_place
     from calprompt.cli.check_table import print_check
 
+    check_place(args.out, overwrite=args.overwrite)
     console = output()
-    flags = flags_of(create_parser())
 
     def say(lines: Sequence[str]) -> None:
         for line in lines:
-            console.print(with_flags(line, flags), markup=False, soft_wrap=True)
+            console.print(line, markup=False, soft_wrap=True)
 
     model = Classifier(**settings, options=options or None, verbose=False)
     with show_progress(args.quiet) as progress:

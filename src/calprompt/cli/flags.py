@@ -1,7 +1,7 @@
 """Flags of the command line, made from the dataclasses that they fill, so that no default is written twice.
 
 A field's help is its line under "Attributes:" in the docstring of its class, its type and default are the field's own.
-Errors of the library name parameters (`skip_bad=True`); `with_flags` shows the flag instead (`--skip-bad`).
+Errors of the library carry parameters (`skip_bad=True`); `flags_of` says which flags they are (`--skip-bad`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import argparse
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from calprompt.errors import Parameter, SettingError
 
 NO_VALUE = {"shots": ("all", "training images per class"), "views": ("new", "crops of an image")}  # words for None
 METAVARS = {
@@ -36,24 +37,39 @@ PROPER = ("Python", "CSV", "EXIF")  # words that keep their capital
 ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-config", "upright": "--exif"}
 
 
-def create_command(
-    commands: Any, name: str, *, help: str, description: str | None = None, examples: str | None = None
-) -> argparse.ArgumentParser:
-    """Add a command to the subparsers of a parser, in the form of all commands.
+def describe(parser: argparse.ArgumentParser, description: str, examples: str | None = None) -> None:
+    """Say at the beginning of a command's help what it does, and show command lines at its end.
 
     Args:
-        commands: What `add_subparsers` returned.
-        name: Of the command.
-        help: A line in the list of commands.
-        description: At the beginning of its own help; the line, unless given.
-        examples: Command lines at the end of its own help.
+        parser: Of the command.
+        description: What it does.
+        examples: Command lines.
     """
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help,
-        description=description or f"{help[0].upper()}{help[1:]}.",
-        epilog=f"examples:\n{examples}" if examples else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser.description = description
+    parser.epilog = f"examples:\n{examples}" if examples else None
+
+
+def add_actions(parser: argparse.ArgumentParser, **settings: Any) -> Any:
+    """What `create_action` adds to.
+
+    Args:
+        parser: Of a command that has several actions.
+        **settings: As `add_subparsers` takes them.
+    """
+    return parser.add_subparsers(required=True, parser_class=argparse.ArgumentParser, **settings)
+
+
+def create_action(actions: Any, name: str, *, help: str, description: str) -> argparse.ArgumentParser:
+    """Add an action to a command that has several, such as `cache prune`.
+
+    Args:
+        actions: What `add_subparsers` returned.
+        name: Of the action.
+        help: A line in the list of actions.
+        description: At the beginning of its own help.
+    """
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=help, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     return parser
 
@@ -117,31 +133,8 @@ def settings_of(args: argparse.Namespace, *kinds: type) -> dict[str, Any]:
     return {name: tuple(value) if get_origin(fields[name]) is tuple else value for name, value in given.items()}
 
 
-def with_flags(message: str, parser_flags: Mapping[str, str]) -> str:
-    """A message of the library with flags in place of parameters.
-
-    >>> flags = {"skip_bad": "--skip-bad", "root": "--root"}
-    >>> with_flags("leave them out with skip_bad=True, or say where they are with root=DIR", flags)
-    'leave them out with --skip-bad, or say where they are with --root DIR'
-    >>> with_flags("choose it with the option depth=3", flags), with_flags("root must be a folder", flags)
-    ('choose it with --set depth=3', '--root must be a folder')
-    """
-
-    def flag(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        if name not in parser_flags:
-            return match[0]
-        return parser_flags[name] if value in ("True", "") else f"{parser_flags[name]} {value}"
-
-    first = re.match(r"(?:setting )?(\w+) must ", message)
-    if first and first[1] in parser_flags:
-        message = f"{parser_flags[first[1]]}{message[first.end(1) :]}"
-    message = re.sub(r"\bthe option (\w+=\S+)", r"--set \1", message)
-    return re.sub(r"(?<![\w.(\-])(\w+)=(True|'[^']*'|[A-Za-z]\w*|)(?![\w=])", flag, message)
-
-
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """From every parameter to the flag that sets it, of all commands of a parser."""
+    """From every parameter to the flag that sets it, or to the name of its place, of a command and those in it."""
     found: dict[str, str] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -149,7 +142,32 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
                 found |= flags_of(command)
         elif action.option_strings:
             found[action.dest] = action.option_strings[-1]
-    return {**found, **{name: flag for name, flag in ALIASES.items() if flag in found.values()}}
+        else:
+            found[action.dest] = str(action.metavar or action.dest.upper())
+    return {**{name: flag for name, flag in ALIASES.items() if flag in found.values()}, **found}
+
+
+def checked_tolerance(args: argparse.Namespace, usual: float) -> float:
+    """The value of --tolerance, which goes with --check.
+
+    Args:
+        args: Of the command line.
+        usual: What it is unless given.
+    """
+    if args.tolerance is None:
+        return usual
+    if args.check is None:
+        raise SettingError("goes with ", Parameter("check", "FILE"), parameter="tolerance")
+    if not 0 <= args.tolerance <= 100:
+        raise SettingError(f"must be percentage points, from 0 to 100; got {args.tolerance}", parameter="tolerance")
+    return float(args.tolerance)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as argparse takes it."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:

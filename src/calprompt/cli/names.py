@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 from calprompt.cli.console import output
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 
 KINDS = ("tuners", "losses", "calibrators", "metrics")
 
 
-def add_command(commands: Any) -> None:
-    """Add `list` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "list",
-        help="tuners, losses, calibrators, metrics and recipes there are",
-        description="List the tuners, losses, calibrators, metrics and recipes there are.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `list` to its parser."""
+    describe(parser, "List the tuners, losses, calibrators, metrics and recipes there are.")
     parser.set_defaults(command=list_names)
     parser.add_argument(
         "--import", action="append", default=[], metavar="FILE", dest="imports", help="also what this Python file adds"

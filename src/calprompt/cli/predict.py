@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.answers import Mover, Writer, create_writer
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
-from calprompt.errors import DataError, NotFoundError, SettingError
+from calprompt.cli.flags import describe
+from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
+from calprompt.files import check_writable
+from calprompt.folder_kinds import MODEL, RUN, WORDS, require_kind
 from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
@@ -33,25 +35,18 @@ EXAMPLES = """\
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
 """
 STDIN = "-"
-OF_MODELS = {
-    "--sets": "sets",
-    "--per-class": "per_class",
-    "--move-into": "move_into",
-    "--min-confidence": "min_confidence",
-    "--watch": "watch",
-}
-OF_RUNS = {"--calibrator": "calibrator", "--part": "part"}
+PIECE = 1 << 16  # bytes of a list that are read at a time
+OF_MODELS = ("sets", "per_class", "move_into", "min_confidence", "watch")
+OF_RUNS = ("calibrator", "part")
 
 
-def add_command(commands: Any) -> None:
-    """Add `predict` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "predict",
-        help="the class of images, with calibrated probabilities",
-        description="Print what each image shows: the class with its calibrated probability and the runner-up; of a "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `predict` to its parser."""
+    describe(
+        parser,
+        "Print what each image shows: the class with its calibrated probability and the runner-up; of a "
         "fitted\nmodel also when it is unsure, or when the image is none of its classes.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=predict)
     add = parser.add_argument
@@ -109,41 +104,32 @@ def add_command(commands: Any) -> None:
 
 def predict(args: argparse.Namespace) -> None:
     """Predict images and print the answers as they come."""
-    from calprompt.classifier.model_folder import is_model
-    from calprompt.runs.folder import RECORD
-
-    folder = Path(args.model).expanduser()
-    if not is_model(folder) and not (folder / RECORD).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}")) if folder.is_dir() else []
-        hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
-        raise NotFoundError(f"{folder} is not the folder of a model or of a run, it has no config.json{hint}")
-    if is_model(folder):
-        _refuse(args, OF_RUNS, "a run, and this is the folder of a model")
-        _predict_with_model(args, folder)
-    else:
-        _refuse(args, OF_MODELS, "a fitted model, and this is the folder of a run")
-        _predict_with_run(args, folder)
+    kind = require_kind(args.model, MODEL, RUN)
+    not_for = OF_RUNS if kind == MODEL else OF_MODELS
+    for name in not_for:
+        if getattr(args, name) not in (None, False):
+            other = WORDS[RUN if kind == MODEL else MODEL]
+            raise SettingError(f"is for {other}, and {args.model} is the folder of {WORDS[kind]}", parameter=name)
+    images = image_paths(args.images)
+    (_predict_with_model if kind == MODEL else _predict_with_run)(args, Path(args.model).expanduser(), images)
 
 
-def _refuse(args: argparse.Namespace, flags: dict[str, str], what: str) -> None:
-    given = [flag for flag, name in flags.items() if getattr(args, name)]
-    if given:
-        raise SettingError(f"{given[0]} is for {what}")
-
-
-def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
-    from calprompt.classifier.model_folder import read_model
+def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable[str]) -> None:
     from calprompt.promises.rule import Answer
 
     if args.min_confidence is not None and not 0 <= args.min_confidence <= 1:
-        raise SettingError(f"min_confidence must be a share, from 0 to 1; got {args.min_confidence}")
+        raise SettingError(f"must be a share, from 0 to 1; got {args.min_confidence}", parameter="min_confidence")
+    if args.sets is not None and not 0 < args.sets < 1:
+        raise SettingError(f"must be a fraction above 0 and below 1, got {args.sets}", parameter="sets")
     if args.per_class and args.sets is None:
-        raise SettingError("per_class is about sets; give sets=X too")
-    read_model(folder)  # what is wrong with the model or the images is told before anything takes time
-    images = image_paths(args.images)
+        raise SettingError("is about sets; give ", Parameter("sets", "X"), " too", parameter="per_class")
+    if args.move_into is not None:
+        check_writable(args.move_into, parameter="move_into")
     from calprompt.classifier import Classifier
+    from calprompt.classifier.model_folder import read_model
 
-    model = Classifier.load(folder, backbone=args.backbone, device=args.device, imports=args.imports)
+    fitted = read_model(folder, backbone=args.backbone, device=args.device, imports=args.imports)
+    model = Classifier.from_fitted(fitted, folder)
     if args.classes:
         model = model.with_classes(args.classes)
     if args.min_confidence is not None:
@@ -161,17 +147,16 @@ def _predict_with_model(args: argparse.Namespace, folder: Path) -> None:
     _finish(args, batches, [*_model_notes(model, batches, sets), *lines])
 
 
-def _predict_with_run(args: argparse.Namespace, folder: Path) -> None:
+def _predict_with_run(args: argparse.Namespace, folder: Path, images: Iterable[str]) -> None:
     from calprompt.evaluation.predicting import default_calibrator
     from calprompt.runs import load_run
 
     run = load_run(folder)
-    images = image_paths(args.images)
     calibrator = default_calibrator(run) if args.calibrator is None else args.calibrator
     from calprompt.predictor import Prediction, Predictor
 
     predictor = Predictor.from_run(
-        run.folder,
+        run,
         calibrator=calibrator,
         part=args.part,
         class_names=args.classes,
@@ -281,8 +266,9 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
         if args.skip_bad:
             raise DataError(f"no image can be read:{bullets(lines)}")
         raise DataError(
-            f"{count} cannot be read, and the others are answered; replace or remove, or leave out with skip_bad=True:"
-            f"{bullets(lines)}"
+            f"{count} cannot be read, and the others are answered; replace or remove, or leave out with ",
+            Parameter("skip_bad", True),
+            f":{bullets(lines)}",
         )
     if args.json or args.csv:
         for name, reason in batches.skipped.items():
@@ -295,7 +281,7 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
 
 def image_paths(places: list[str]) -> Iterable[str]:
     """Image files, those in folders, and those listed on standard input, in order; what is missing is told at once."""
-    from calprompt.data.decoding import SUFFIXES
+    from calprompt.data.decoding import SUFFIXES, count_left_out
 
     found: list[str] = []
     for place in places:
@@ -303,14 +289,19 @@ def image_paths(places: list[str]) -> Iterable[str]:
         if place == STDIN:
             continue
         if place and path.is_dir():
-            inside = [
+            there = [
                 os.path.join(folder, name)
                 for folder, _, names in sorted(os.walk(path))
                 for name in sorted(names)
-                if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+                if not name.startswith(".")
             ]
+            inside = [name for name in there if name.lower().endswith(SUFFIXES)]
+            left = [name for name in there if not name.lower().endswith(SUFFIXES)]
             if not inside:
-                raise NotFoundError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}")
+                others = f"; it has {count_left_out(left)}" if left else ""
+                raise NotFoundError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}{others}")
+            if left:
+                warnings.warn(f"{path}: left out, {count_left_out(left)}: {shorten(left)}", stacklevel=2)
             found += inside
         elif not place or not path.exists():
             raise NotFoundError(f"there is no image {str(path) if place else repr(place)}")
@@ -320,8 +311,23 @@ def image_paths(places: list[str]) -> Iterable[str]:
 
 
 def _listed() -> Iterator[str]:
-    """Paths on standard input, one per line."""
-    return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+    """Paths on standard input: one per line, or separated by NUL bytes as `find -print0` writes them."""
+    stream: Any = sys.stdin.buffer
+    rest = stream.read1(PIECE)
+    separator = b"\0" if b"\0" in rest else b"\n"
+    while piece := stream.read1(PIECE):
+        *whole, rest = (rest + piece).split(separator)
+        yield from _paths(whole)
+    yield from _paths(rest.split(separator))
+
+
+def _paths(lines: list[bytes]) -> Iterator[str]:
+    for line in lines:
+        path = line.rstrip(b"\r\n")
+        if b"\0" in path:
+            raise DataError("the list on standard input has NUL bytes in its lines; separate all paths by NUL, or none")
+        if path.strip():
+            yield os.fsdecode(path)
 
 
 def _model_notes(model: Classifier, batches: _Batches, sets: SetRule | None) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
-from calprompt.errors import SettingError
+from calprompt.cli.flags import add_flags, checked_tolerance, describe, settings_of
+from calprompt.errors import Parameter, SettingError
+from calprompt.files import check_output
 from calprompt.report.page.settings import ReportSettings
 from calprompt.text import format_size
 
@@ -21,16 +20,14 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `report` to the commands of a parser; its defaults are those of `ReportSettings`."""
-    parser = create_command(
-        commands,
-        "report",
-        help="one HTML page of runs, a sweep or a table of results; and whether a page is true",
-        description="Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report` to its parser; its defaults are those of `ReportSettings`."""
+    describe(
+        parser,
+        "Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
         "mistakes, thresholds, and the commands that make it again. With --check, compute every number\n"
         "of such a file again from the stored logits and name what differs.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=report)
     add = parser.add_argument
@@ -39,23 +36,31 @@ def add_command(commands: Any) -> None:
     add("--runs", metavar="DIR", help="folder of the runs of a sweep; with --check, where the runs are now")
     add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the sweeps)")
     add("--check", metavar="FILE", help="compute all numbers of a report again and compare")
-    add("--tolerance", type=float, default=0.0, metavar="X", help="of --check, in percentage points (default: 0)")
+    add("--tolerance", type=float, metavar="X", help="of --check, in percentage points (default: 0)")
     add("--quiet", action="store_true", help="show no progress")
     add_flags(parser, ReportSettings)
 
 
 def report(args: argparse.Namespace) -> None:
     """Write a page and say where it is; or check one."""
+    tolerance = checked_tolerance(args, 0.0)
     if args.check is not None:
         if args.places:
-            raise SettingError("--check takes one report and no other places; say where its runs are with --runs DIR")
-        _check(args)
+            raise SettingError(
+                "takes one report and no other places; say where its runs are with ",
+                Parameter("runs", "DIR"),
+                parameter="check",
+            )
+        _check(args, tolerance)
         return
     settings = ReportSettings(**settings_of(args, ReportSettings))
     from calprompt.report.page import build_report, write_report
     from calprompt.report.sources import read_source
+    from calprompt.sweep.names import check_calibrator
 
-    out = Path(args.out).expanduser()
+    for spec in args.calibrators or ():
+        check_calibrator(spec)
+    out = check_output(args.out, (".html",), parameter="out")
     with show_progress(args.quiet) as progress:
         source = read_source(*args.places, out=args.runs, calibrators=args.calibrators, progress=progress)
         done = build_report(source, settings, near=out.parent, progress=progress)
@@ -66,11 +71,11 @@ def report(args: argparse.Namespace) -> None:
     console.print(f"{out} ({format_size(out.stat().st_size)})", markup=False, soft_wrap=True)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace, tolerance: float) -> None:
     from calprompt.report.check import check_report, require_true
 
     with show_progress(args.quiet) as progress:
-        checked = check_report(args.check, runs=args.runs, tolerance=args.tolerance, progress=progress)
+        checked = check_report(args.check, runs=args.runs, tolerance=tolerance, progress=progress)
     require_true(checked)
     origin = f"from the stored logits of {checked.from_logits} runs"
     if checked.from_tables:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
-from calprompt.files import write_bytes
+from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
     from calprompt.sweep import Table
@@ -23,15 +23,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `results` to the commands of a parser."""
-    parser = create_command(
-        commands,
-        "results",
-        help="one table of all runs in a folder, finished and not",
-        description="Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `results` to its parser."""
+    describe(
+        parser,
+        "Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
         "metrics, settings, versions and times. Runs that failed or are missing are rows with their status.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=results)
     add = parser.add_argument
@@ -53,6 +51,11 @@ def results(args: argparse.Namespace) -> None:
     for path in args.imports:
         load_extension(path)
     wanted = dict(filter_pair(text) for text in args.filter)
+    for name in ("csv", "parquet"):
+        if getattr(args, name) not in (None, "-"):
+            check_output(getattr(args, name), parameter=name)
+    if args.calibrators is not None and not any(Path(place).expanduser().is_dir() for place in (args.out, *args.merge)):
+        raise SettingError("measures runs again, and a table has none; give a folder of runs", parameter="calibrators")
     with show_progress() as progress:
         tables = [_table(place, args.calibrators, progress) for place in (args.out, *args.merge)]
     table = (merge_tables(tables) if args.merge else tables[0].sorted()).filter(**wanted)
@@ -60,9 +63,9 @@ def results(args: argparse.Namespace) -> None:
     if args.csv == "-":
         sys.stdout.write(table.to_csv(times=times).decode())
     elif args.csv is not None:
-        write_bytes(Path(args.csv).expanduser(), packed(table.to_csv(times=times), args.csv))
+        write_output(Path(args.csv).expanduser(), packed(table.to_csv(times=times), args.csv))
     if args.parquet is not None:
-        write_bytes(Path(args.parquet).expanduser(), table.to_parquet(times=times))
+        write_output(Path(args.parquet).expanduser(), table.to_parquet(times=times))
     if args.csv != "-":
         _print(table)
         for path in filter(None, (args.csv, args.parquet)):

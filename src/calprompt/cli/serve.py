@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from calprompt.cli.console import output
-from calprompt.cli.flags import add_flags, create_command, settings_of
-from calprompt.errors import SettingError
+from calprompt.cli.flags import add_flags, describe, positive, settings_of
+from calprompt.errors import Parameter, SettingError
 from calprompt.serve.packages import require_packages
 from calprompt.serve.settings import ServeSettings
 
@@ -22,15 +21,13 @@ OPTIONS = ("classes", "calibrator", "part", "backbone", "device", "imports", "th
 THREADS = "of an exported model (default: as onnxruntime likes); with --ray: CPUs of a replica (default: 1)"
 
 
-def add_command(commands: Any) -> None:
-    """Add `serve` to the commands of a parser; its defaults are those of `ServeSettings`."""
-    parser = create_command(
-        commands,
-        "serve",
-        help="a web page and a JSON API over a model",
-        description="Serve a fitted model, an exported folder (without torch) or a run: a page to drop images on, and "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `serve` to its parser; its defaults are those of `ServeSettings`."""
+    describe(
+        parser,
+        "Serve a fitted model, an exported folder (without torch) or a run: a page to drop images on, and "
         "a\nJSON API that is described at /openapi.json. Needs pip install calprompt[serve].",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=serve)
     add = parser.add_argument
@@ -47,7 +44,7 @@ def add_command(commands: Any) -> None:
         dest="imports",
         help="Python file it needs; none is run unless named",
     )
-    add("--threads", type=int, metavar="N", help=THREADS)
+    add("--threads", type=positive, metavar="N", help=THREADS)
     add("--ray", metavar="ADDRESS", help="serve on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
     add("--replicas", metavar="N", help="with --ray: how many, or MIN:MAX to follow the load (default: 1)")
     add_flags(parser, ServeSettings)
@@ -57,7 +54,9 @@ def serve(args: argparse.Namespace) -> None:
     """Load the model, open the port, and serve until it is stopped."""
     settings = ServeSettings(**settings_of(args, ServeSettings))
     if args.replicas is not None and args.ray is None:
-        raise SettingError("replicas are those on a Ray cluster; give its address with ray=ADDRESS")
+        raise SettingError(
+            "are those on a Ray cluster; give its address with ", Parameter("ray", "ADDRESS"), parameter="replicas"
+        )
     require_packages()
     options = {name: getattr(args, name) for name in OPTIONS}
     console = output()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 
 
-def add_command(commands: Any) -> None:
-    """Add `show` to the commands of a parser."""
-    parser = create_command(
-        commands, "show", help="print the table of a run again", description="Print the table of a run."
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `show` to its parser."""
+    describe(parser, "Print the table of a run.")
     parser.set_defaults(command=show)
     parser.add_argument(
         "run", metavar="RUN", help="folder of a run, such as runs/coop-photos-16shot-seed1-0123456789ab"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import create_command
+from calprompt.cli.flags import describe
 from calprompt.cli.results import filter_pair
-from calprompt.files import write_bytes
+from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
     from calprompt.report.tables import PaperTable
@@ -25,19 +25,17 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `table` to the commands of a parser."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `table` to its parser."""
     from calprompt.report.tables.definitions import TABLES
     from calprompt.report.tables.options import SPLITS
 
-    parser = create_command(
-        commands,
-        "table",
-        help="a table of the paper from results",
-        description="Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
+    describe(
+        parser,
+        "Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
         "average. Of all results it takes the runs of the paper's sweep of the same name, in the form (paper/NAME,\n"
         "paper/NAME-released, paper/pocket-NAME) that most of them are of, unless a sweep is given as well.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=table)
     add = parser.add_argument
@@ -58,6 +56,7 @@ def add_command(commands: Any) -> None:
 
 def table(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
+    from calprompt.metrics import metric_info
     from calprompt.report.sources import read_source
     from calprompt.report.tables import TableOptions, make_tables, table_definition
 
@@ -65,6 +64,10 @@ def table(args: argparse.Namespace) -> None:
         tuple(args.split), tuple(args.metric), tuple(args.method), args.spread, args.difference, args.published
     )
     wanted = dict(filter_pair(text) for text in args.filter)
+    if args.out is not None:
+        check_output(args.out, () if args.format else tuple(SUFFIXES), parameter="out")
+    for name in args.metric:
+        metric_info(name)
     with show_progress() as progress:
         source = read_source(*args.source, usual=table_definition(args.name).sweeps, progress=progress)
     tables = make_tables(args.name, source.filter(**wanted) if wanted else source, options)
@@ -76,7 +79,7 @@ def table(args: argparse.Namespace) -> None:
     if args.out is None:
         sys.stdout.write(text)
     else:
-        write_bytes(Path(args.out).expanduser(), text.encode())
+        write_output(Path(args.out).expanduser(), text.encode())
         output().print(args.out, markup=False, soft_wrap=True)
 
 

@@ -7,10 +7,11 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
+from calprompt.files import check_writable
 from calprompt.runs.config import RunConfig
-from calprompt.training_config import TrainingConfig
+from calprompt.training_config import TrainingConfig, never_used
 
 if TYPE_CHECKING:
     from calprompt.runs import Resources, Run
@@ -21,15 +22,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `train` to the commands of a parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
-    parser = create_command(
-        commands,
-        "train",
-        help="tune prompts on base classes, evaluate on base and novel ones",
-        description="Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `train` to its parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
+    describe(
+        parser,
+        "Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
         "folder. The same command finds a finished run and continues an interrupted one.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=train)
     parser.add_argument("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file")
@@ -46,6 +45,7 @@ def train(args: argparse.Namespace) -> None:
     from calprompt.runs.finished import find_finished
     from calprompt.runs.resources import Resources
 
+    check_writable(args.out, parameter="out")
     settings = run_settings(args)
     resources = Resources()
     result = find_finished(settings, args.out, resources=resources) or _run(settings, args, resources)
@@ -74,6 +74,8 @@ def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resource
     from calprompt.runs.recipes import build_config
 
     config = build_config(**settings)
+    if "lr" in vars(args) and config.training.epochs <= config.training.warmup_epochs:
+        raise never_used(config.training.epochs, config.training.warmup_epochs)
     resources.store = None if args.no_cache else FeatureStore()
     with show_progress(args.quiet) as progress:
         return run(config, args.out, resources=resources, progress=progress)

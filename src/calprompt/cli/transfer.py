@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.each_run import each_run
-from calprompt.cli.flags import add_flags, create_command, settings_of
+from calprompt.cli.console import each_run, output, show_progress
+from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.target import Target
 
@@ -19,15 +17,13 @@ EXAMPLES = """\
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add `transfer` to the commands of a parser; its defaults are those of `Target`."""
-    parser = create_command(
-        commands,
-        "transfer",
-        help="evaluate runs on other data: the same classes in other images, or other classes",
-        description="Evaluate the prompts of finished runs on the test images of other data, and keep it in their\n"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `transfer` to its parser; its defaults are those of `Target`."""
+    describe(
+        parser,
+        "Evaluate the prompts of finished runs on the test images of other data, and keep it in their\n"
         "folders. Classes that the run has are base and novel as they were there; others are evaluated all at once.",
-        examples=EXAMPLES,
+        EXAMPLES,
     )
     parser.set_defaults(command=transfer)
     add = parser.add_argument

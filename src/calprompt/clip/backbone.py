@@ -82,17 +82,21 @@ class Backbone:
         if autocast is not _KEEP:
             found = getattr(torch, autocast, autocast) if isinstance(autocast, str) else autocast
             if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
-                raise SettingError(f"autocast must be bfloat16, float16 or None, got {autocast!r}")
+                raise SettingError(f"must be bfloat16, float16 or None, got {autocast!r}", parameter="autocast")
             changes["autocast"] = found
         if chunk is not _KEEP:
             if chunk is not None and chunk < 1:
-                raise SettingError(f"chunk must be at least 1, or None for all classes at once; got {chunk}")
+                raise SettingError(
+                    f"must be at least 1, or None for all classes at once; got {chunk}", parameter="chunk"
+                )
             changes["chunk"] = chunk
         if crop is not _KEEP:
             changes["preprocessing"] = replace(self.preprocessing, crop=crop)
         if logit_scale is not _KEEP:
             if logit_scale is not None and not 0 < logit_scale < float("inf"):
-                raise SettingError(f"logit_scale must be a number above 0, or None for the model's; got {logit_scale}")
+                raise SettingError(
+                    f"must be a number above 0, or None for the model's; got {logit_scale}", parameter="logit_scale"
+                )
             changes["fixed_scale"] = logit_scale
         return replace(self, **changes)
 
@@ -298,8 +302,9 @@ class Backbone:
         if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != (3, size, size):
             got = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise SettingError(
-                f"images must be a tensor of normalised pixels [n, 3, {size}, {size}] in floating point, as "
-                f"backbone.preprocessing.evaluation() makes of a PIL image; got {got}"
+                f"must be a tensor of normalised pixels [n, 3, {size}, {size}] in floating point, as "
+                f"backbone.preprocessing.evaluation() makes of a PIL image; got {got}",
+                parameter="images",
             )
         with self._precision():
             return encode_image(self.model.visual, images.to(self.device), prompts)
@@ -313,7 +318,7 @@ class Backbone:
             warn: Warn of words that the backbone has never seen.
         """
         if isinstance(texts, str) or not len(texts):
-            raise SettingError(f"texts must be a list of sentences, at least one; got {texts!r}")
+            raise SettingError(f"must be a list of sentences, at least one; got {texts!r}", parameter="texts")
         sequences = [self.tokenizer.sequence(text) for text in texts]
         if warn:
             self._warn_of_unseen(texts)

@@ -29,7 +29,7 @@ from calprompt.clip.layouts import convert, recognise
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
 from calprompt.clip.weights import INDEX_SUFFIX, State, read_json, read_weights
-from calprompt.errors import BackboneError
+from calprompt.errors import BackboneError, Parameter
 from calprompt.registry import unknown
 
 
@@ -211,8 +211,9 @@ def _configured(
         if beside is None:
             raise BackboneError(
                 "the activation and the attention heads cannot be seen in weights of this layout, and there is no "
-                f"{' or '.join(CONFIGS.values())} beside them. Say it with config=NAME: an open_clip model name, or "
-                f"the path of a JSON config. {fitting_advice(state)}"
+                f"{' or '.join(CONFIGS.values())} beside them. Say it with ",
+                Parameter("config", "NAME"),
+                f": an open_clip model name, or the path of a JSON config. {fitting_advice(state)}",
             )
         with about(beside):
             architecture, preprocessing = _parse(read_json(beside))
@@ -261,7 +262,7 @@ def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | Non
 def _dtype(dtype: torch.dtype | str) -> torch.dtype:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype):
-        raise BackboneError(f"dtype must be float32, float16, bfloat16 or float64, got {dtype!r}")
+        raise BackboneError(f"must be float32, float16, bfloat16 or float64, got {dtype!r}", parameter="dtype")
     return found
 
 

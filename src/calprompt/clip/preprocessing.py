@@ -62,7 +62,9 @@ class Preprocessing:
         if self.resize_mode not in _RESIZE_MODES:
             raise unknown("resize mode", str(self.resize_mode), _RESIZE_MODES)
         if not 0 < self.crop <= 1:
-            raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {self.crop}")
+            raise SettingError(
+                f"must be a share of the image's area, above 0 and at most 1, got {self.crop}", parameter="crop"
+            )
 
     def evaluation(self, rgb: str = "first") -> Evaluation:
         """PIL image -> [3, size, size], always the same.

@@ -139,7 +139,7 @@ def lay_out(
         raise unknown("position of the class name", position, POSITIONS)
     kept = list(range(1 + context, head))  # words of the phrase after the context: they stay frozen
     if kept and position != "end":
-        raise SettingError(f"a phrase longer than the context needs position='end', got {position!r}")
+        raise SettingError(f"a phrase longer than the context needs the position 'end', got {position!r}")
     cut = {"end": context, "middle": context // 2, "front": 0}[position]
     prefix, rests = [0], []
     tail = head

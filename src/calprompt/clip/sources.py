@@ -7,7 +7,6 @@ downloaded, where it would have come from, how to get it on another machine, and
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import os
@@ -27,10 +26,10 @@ from calprompt.clip.architecture import Architecture, known_architectures
 from calprompt.clip.network import UNREACHED, attempt, proxy_variables
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
-from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError
+from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.pocket import MODEL
 from calprompt.registry import unknown
-from calprompt.text import bullets, shorten
+from calprompt.text import nearest, shorten
 
 HUB = "hf-hub:"
 HUB_NAME = "Hugging Face"
@@ -121,8 +120,8 @@ def _local(path: Path) -> Source:
         return Source(path / weights, name=path.resolve().name)
     if not path.exists():
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        near = difflib.get_close_matches(path.name, [each.name for each in folder.iterdir()], n=1, cutoff=0.5)
-        hint = f" Did you mean {folder / near[0]}?" if near and folder == path.absolute().parent else ""
+        near = nearest(path.name, [each.name for each in folder.iterdir()])
+        hint = f" Did you mean {folder / near}?" if near and folder == path.absolute().parent else ""
         raise NotFoundError(f"no file or folder {path}.{hint}")
     return Source(path, name=path.stem)
 
@@ -197,19 +196,21 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, downl
         reasons,
         f"open_clip gets them from {' or '.join(map(str, hosts))}; earlier downloads were looked for in "
         f"{' and '.join(dict.fromkeys([str(hub_cache), str(url_cache)]))}.",
-        f"On a machine with a network, download {' or '.join(addresses)}, bring the file here, and give it with "
-        f"backbone=PATH and config={spec!r}.",
+        f"On a machine with a network, download {' or '.join(addresses)}, bring the file here, and give it with ",
+        Parameter("backbone", "PATH"),
+        " and ",
+        Parameter("config", repr(spec)),
+        ".",
     )
 
 
-def _not_downloaded(what: str, reasons: list[str], origin: str, remedy: str) -> NotFoundError:
-    lines = [origin, remedy]
+def _not_downloaded(what: str, reasons: list[str], origin: str, *remedy: str | Parameter) -> NotFoundError:
+    pieces = [f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}\n  {origin}\n  ", *remedy]
     if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
-        lines.append("If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
-    lines.append(
-        f"To try things out without a download, backbone={EMBEDDED} is a small CLIP that comes with calprompt."
-    )
-    return NotFoundError(f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}{bullets(lines)}")
+        pieces.append("\n  If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
+    pocket = Parameter("backbone", EMBEDDED)
+    pieces += ["\n  To try things out without a download, ", pocket, " is a small CLIP that comes with calprompt."]
+    return NotFoundError(*pieces)
 
 
 def _has_digest_of(url: str, path: Path) -> bool:
@@ -248,7 +249,9 @@ def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
             f"It comes from {HUB_NAME} ({page}): weights ({', '.join(_WEIGHTS[:4])}, …) and "
             f"{' or '.join(CONFIGS.values())}. An earlier download was looked for in {folder}.",
             f"On a machine with a network, run 'hf download {repository}{at} --local-dir FOLDER', bring the folder "
-            "here, and give it with backbone=FOLDER.",
+            "here, and give it with ",
+            Parameter("backbone", "FOLDER"),
+            ".",
         )
     return Source(Path(path), name=spec)
 

@@ -14,20 +14,39 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from calprompt.errors import ImageError
 
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # what every installation reads
+NEEDS = {".avif": "Pillow 11.3 or newer", ".heic": "pip install pillow-heif", ".heif": "pip install pillow-heif"}
+
+
+def _more_formats() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Formats with their suffixes that only some installations have a decoder for."""
+    if features.check("avif"):
+        yield "AVIF", (".avif",)
+    try:
+        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return
+    pillow_heif.register_heif_opener()
+    yield "HEIF", (".heic", ".heif")
+
+
+_MORE = dict(_more_formats())
+FORMATS = (*COMMON, *_MORE)
 # fmt: off
 SUFFIXES = (
     ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+    *(suffix for suffixes in _MORE.values() for suffix in suffixes),
 )
 # fmt: on
 LONGEST = 200  # times the short side: beyond it, resizing the short side makes a picture too large to hold
@@ -55,6 +74,21 @@ _SIGNATURES = (
     (b"MM\x00*", "damaged: the beginning of a TIFF file, and no picture"),
 )
 _MARKUP = ((b"<svg", "an SVG drawing"), (b"<html", "an HTML page, as a failed download leaves"), (b"<?xml", "XML"))
+
+
+def count_left_out(names: Iterable[str]) -> str:
+    """How many files are no images by their suffix, and what would read those that are.
+
+    >>> count_left_out(["a.txt", "b.txt", "LICENSE"])
+    '3 files that cannot be read as images (2 .txt, 1 without a suffix)'
+    """
+    counts = Counter(os.path.splitext(name)[1].lower() for name in names)
+    kinds = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(5))
+    more = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
+    advice = "".join(f"; {suffix} needs {NEEDS[suffix]}" for suffix in counts if suffix in NEEDS)
+    number = sum(counts.values())
+    files = "1 file that cannot be read as an image" if number == 1 else f"{number} files that cannot be read as images"
+    return f"{files} ({kinds}{f', {more} others' if more else ''}){advice}"
 
 
 def read(path: str | Path) -> bytes:
@@ -157,8 +191,11 @@ def _what_it_is(file: BinaryIO) -> str:
         if start.startswith(signature):
             return what
     if start[4:8] == b"ftyp":
-        still = start[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif")
-        return "HEIC or AVIF; save it as JPEG or PNG" if still else "a video"
+        suffix = {b"avif": ".avif", b"avis": ".avif"}.get(start[8:12], ".heic")
+        still = start[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis")
+        return (
+            f"{suffix[1:].upper()}, which needs a decoder: {NEEDS[suffix]}; or save it as JPEG" if still else "a video"
+        )
     if start[:4] == b"RIFF":
         return "a video" if start[8:12] == b"AVI " else "damaged: the beginning of a WebP file, and no picture"
     lower = start.lower().lstrip(b"\xef\xbb\xbf \t\r\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from calprompt.data.dataset import Split
@@ -51,6 +51,24 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
         unreadable.reasons |= find_unreadable(splits.values(), progress=progress)
         unreadable.report()
     return rows
+
+
+def two_labels(rows: Rows, class_names: Sequence[str]) -> list[str]:
+    """Images whose bytes stand under more than one class, a line for each, with their names and classes.
+
+    Args:
+        rows: What `image_digests` returned.
+        class_names: By label.
+    """
+    places: dict[str, dict[int, str]] = {}
+    for split in rows.values():
+        for name, label, digest in split:
+            places.setdefault(str(digest), {}).setdefault(int(label), str(name))
+    return [
+        " = ".join(f"{name} ({class_names[label]})" for label, name in found.items())
+        for found in places.values()
+        if len(found) > 1
+    ]
 
 
 def _map(work: Callable[[list[Any]], list[str]], batches: list[list[Any]]) -> Iterator[list[str]]:

@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.data.decoding import SUFFIXES
+from calprompt.data.decoding import SUFFIXES, count_left_out
 from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import DataError
 from calprompt.text import bullets, is_utf8, visible
@@ -74,9 +74,11 @@ def subfolders(folder: Path) -> list[Path]:
 
 def image_names(folder: Path) -> list[str]:
     """Names of the visible image files in a folder, sorted; a folder without any is an error."""
-    found = [name for name in os.listdir(folder) if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
+    there = [name for name in os.listdir(folder) if not name.startswith(".")]
+    found = [name for name in there if name.lower().endswith(SUFFIXES)]
     if not found:
-        raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}")
+        others = f"; it has {count_left_out(there)}" if there else ""
+        raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}{others}")
     _refuse([unprintable(folder / name) for name in found if not is_utf8(name)])
     return sorted(found)
 

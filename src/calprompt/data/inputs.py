@@ -81,7 +81,7 @@ def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
         return ([images], 1) if single else (images, len(images))
     if not isinstance(images, Iterable):
         raise SettingError(
-            f"images must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}"
+            f"must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}", parameter="images"
         )
     return images, len(images) if isinstance(images, Sized) else None
 
@@ -112,7 +112,7 @@ def open_image(image: Any, number: int, *, upright: bool = False, name: str | No
         return PillowPicture(name, ImageOps.exif_transpose(image) if upright else image)
     if _is_array(image):
         return PillowPicture.from_array(name, np.asarray(image.detach().cpu() if hasattr(image, "detach") else image))
-    raise SettingError(f"{name} must be a path, bytes, a PIL image or an array; got {type(image).__name__}")
+    raise SettingError(f"must be a path, bytes, a PIL image or an array; got {type(image).__name__}", parameter=name)
 
 
 def _is_pillow(image: Any) -> bool:

@@ -183,12 +183,16 @@ def _encoded(values: list[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     values[:] = [value.item() if isinstance(value, np.generic) else value for value in values]
     for value in values:
         if value is None or (isinstance(value, float) and not np.isfinite(value)):
-            raise SettingError(f"y must have a label for every image, got {value!r}; leave out images without one")
+            raise SettingError(
+                f"must have a label for every image, got {value!r}; leave out images without one", parameter="y"
+            )
         if not isinstance(value, str | int | float):
-            raise SettingError(f"y must have labels that are text or numbers, got {value!r} of {type(value).__name__}")
+            raise SettingError(
+                f"must have labels that are text or numbers, got {value!r} of {type(value).__name__}", parameter="y"
+            )
     kinds = {isinstance(value, str) for value in values}
     if len(kinds) > 1:
-        raise SettingError("y must have labels of one kind, text or numbers; got both")
+        raise SettingError("must have labels of one kind, text or numbers; got both", parameter="y")
     labels = sorted(set(values))
     place = {label: number for number, label in enumerate(labels)}
     return tuple(labels), tuple(place[value] for value in values)
@@ -210,7 +214,8 @@ def _names(labels: Sequence[Any], class_names: ClassNames | None) -> tuple[str, 
         return tuple(str(class_names[label]) for label in labels)
     if isinstance(class_names, str) or len(class_names) != len(labels):
         raise SettingError(
-            f"class_names must have a name for each of the {len(labels)} labels, in sorted order; got {class_names!r}"
+            f"must have a name for each of the {len(labels)} labels, in sorted order; got {class_names!r}",
+            parameter="class_names",
         )
     return tuple(map(str, class_names))
 

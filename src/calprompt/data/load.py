@@ -27,7 +27,7 @@ from calprompt.data.split_files import list_split_file
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table
 from calprompt.data.tensors import read_tensors
-from calprompt.errors import DataError
+from calprompt.errors import DataError, SettingError
 from calprompt.files import read_json
 
 EXPECTED = (
@@ -85,6 +85,9 @@ def list_dataset(
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
         listing = catalogue.get(str(data)).listing(place)
+    elif place is not None and not place.is_dir():
+        problem = "is a file" if place.exists() else "is not there"
+        raise SettingError(f"must be a folder, and {place} {problem}", parameter="root")
     elif path.is_dir():
         listing = _folder(path, split)
         classes_file = classes_file or find_classes(path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from calprompt.data.dataset import Dataset
-from calprompt.data.decoding import SUFFIXES
+from calprompt.data.decoding import SUFFIXES, count_left_out
 from calprompt.data.images import ImageFiles
 from calprompt.data.load import is_class_folders
 from calprompt.errors import CalpromptError
@@ -34,17 +34,22 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
     small = [name for label, name in enumerate(dataset.class_names) if trained[label] < SHOTS]
     if small and not dataset.test_only:
         notes.append(f"fewer than {SHOTS} training images, so that all of them are shots: {shorten(small)}")
-    notes += [f"left out, {why}: {shorten(left)}" for why, left in left_out(dataset, path).items()]
-    return facts, notes
+    return facts, [*notes, *_sentences(left_out(dataset, path))]
 
 
 def warn_left_out(dataset: Dataset | LabelledImages, path: Path) -> None:
-    """Warn of pictures in a folder of class folders that lie where no class has them, which is rarely meant."""
-    if not is_class_folders(path):
-        return
-    for why, left in left_out(dataset, path).items():
-        if why != OTHER:
-            warnings.warn(f"{path}: left out, {why}: {shorten(left)}", stacklevel=2)
+    """Warn of what lies in a folder of class folders and is not used: no images, or where no class has them."""
+    if is_class_folders(path):
+        for line in _sentences(left_out(dataset, path)):
+            warnings.warn(f"{path}: {line}", stacklevel=2)
+
+
+def _sentences(left: Mapping[str, Sequence[str]]) -> list[str]:
+    """How many were left out for each reason, and which."""
+    return [
+        f"left out, {count_left_out(names)}: {shorten(names)}" if why == OTHER else f"left out, {why}: {shorten(names)}"
+        for why, names in left.items()
+    ]
 
 
 def left_out(dataset: Dataset | LabelledImages, path: Path) -> dict[str, list[str]]:

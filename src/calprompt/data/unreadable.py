@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import FileContent, ImageFiles, Images, PillowPicture
 from calprompt.data.inputs import GivenImages
-from calprompt.errors import DataError, ImageError
+from calprompt.errors import DataError, ImageError, Parameter
 from calprompt.parallel import map_in_threads
 from calprompt.progress import Progress, silent
 from calprompt.text import bullets
@@ -43,10 +43,9 @@ def unreadable_error(reasons: Mapping[str, str]) -> DataError:
     count = "one image" if len(reasons) == 1 else f"{len(reasons)} images"
     lines = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     lost = all(reason == os.strerror(errno.ENOENT) for reason in reasons.values())
-    elsewhere = ", or say where they are with root=DIR" if lost else ""
-    return DataError(
-        f"{count} cannot be read; replace or remove, or leave out with skip_bad=True{elsewhere}:{bullets(lines, SHOWN)}"
-    )
+    elsewhere = (", or say where they are with ", Parameter("root", "DIR")) if lost else ()
+    leave_out = (f"{count} cannot be read; replace or remove, or leave out with ", Parameter("skip_bad", True))
+    return DataError(*leave_out, *elsewhere, f":{bullets(lines, SHOWN)}")
 
 
 def find_unreadable(

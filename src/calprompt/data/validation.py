@@ -44,7 +44,7 @@ def parse_validation(text: str) -> tuple[str, float | None]:
         return kind, None
     share = float(rest) if kind == TRAIN and re.fullmatch(r"0?\.\d+", rest) else 0.0
     if not 0 < share < 1:
-        raise SettingError(f"validation must be {EXPECTED}; got {text!r}")
+        raise SettingError(f"must be {EXPECTED}; got {text!r}", parameter="validation")
     return kind, share
 
 

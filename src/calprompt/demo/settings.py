@@ -34,12 +34,14 @@ class DemoSettings:
     resamples: int = 1000
 
     def __post_init__(self) -> None:
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         for name in ("seeds", "resamples"):
             if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise SettingError(f"must be at least 1, got {getattr(self, name)}", parameter=name)
         if not self.data or len(set(self.data)) < len(self.data):
-            raise SettingError(f"data must be one or more different datasets, got {', '.join(self.data) or 'none'}")
+            raise SettingError(
+                f"must be one or more different datasets, got {', '.join(self.data) or 'none'}", parameter="data"
+            )
 
     def config(self, data: str, loss: str, seed: int) -> RunConfig:
         """The settings of one run."""

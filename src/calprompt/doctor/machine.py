@@ -58,7 +58,7 @@ def check_machine() -> Iterator[Finding]:
     total, free = memory()
     if total:
         enough = free >= LITTLE
-        advice = "" if enough else "A ViT-B/16 with many classes may not fit: close other programs, or give chunk=N."
+        advice = "" if enough else "A ViT-B/16 with many classes may not fit: close other programs, or give --chunk N."
         yield Finding("memory", OK if enough else NOTE, f"{format_size(free)} free of {format_size(total)}", advice)
 
 
@@ -131,9 +131,9 @@ def _computes(device: str, title: str) -> tuple[str, str, str]:
         right = torch.full((64, 64), 0.5, device=device).matmul(torch.ones(64, 64, device=device)).eq(32).all().item()
     except Exception as error:
         sentence = describe(error).partition(". ")[0]
-        return PROBLEM, f"{title}: {sentence}", "Install a build of torch for this card, or compute with device=cpu."
+        return PROBLEM, f"{title}: {sentence}", "Install a build of torch for this card, or compute with --device cpu."
     if not right:
-        return PROBLEM, f"{title}: computes wrong numbers", "Compute with device=cpu, and have the card looked at."
+        return PROBLEM, f"{title}: computes wrong numbers", "Compute with --device cpu, and have the card looked at."
     return OK, title, ""
 
 

@@ -42,8 +42,8 @@ def check_backbones() -> Iterator[Finding]:
             USUAL,
             NOTE,
             "not on this machine" + ("" if is_offline() else "; it is downloaded when it is first used"),
-            "Without a network, download the file elsewhere and give it with backbone=PATH; the error of a command "
-            "that needs it says which file. backbone=pocket needs no download.",
+            "Without a network, download the file elsewhere and give it with --backbone PATH; the error of a command "
+            "that needs it says which file. --backbone pocket needs no download.",
         )
     hub = download_folders()[0]
     obstacle = unwritable(hub)

@@ -9,7 +9,7 @@ from calprompt.lazy import lazy_exports
 if TYPE_CHECKING:
     from calprompt.evaluation.bootstrap import bootstrap_intervals
     from calprompt.evaluation.models import StoredModel, stored_models
-    from calprompt.evaluation.output import check_output, tidy_rows, write_evaluations
+    from calprompt.evaluation.output import tidy_rows, write_evaluations
     from calprompt.evaluation.predicting import fitted_calibrator, run_predictor
     from calprompt.evaluation.run_evaluation import Calibrated, Evaluation, Measured, evaluate_run
     from calprompt.evaluation.selection import Selection, select
@@ -23,7 +23,6 @@ __all__ = [
     "Selection",
     "StoredModel",
     "bootstrap_intervals",
-    "check_output",
     "evaluate_run",
     "fitted_calibrator",
     "run_predictor",
@@ -37,7 +36,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "bootstrap": ("bootstrap_intervals",),
-        "output": ("check_output", "tidy_rows", "write_evaluations"),
+        "output": ("tidy_rows", "write_evaluations"),
         "predicting": ("fitted_calibrator", "run_predictor"),
         "run_evaluation": ("Calibrated", "Evaluation", "Measured", "evaluate_run"),
         "selection": ("Selection", "select"),

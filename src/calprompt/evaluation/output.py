@@ -20,11 +20,11 @@ import torch
 
 import calprompt
 from calprompt.data.validation import OWN
-from calprompt.errors import CalpromptError, SettingError
+from calprompt.errors import CalpromptError, Parameter
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.evaluation.tables import csv_bytes
 from calprompt.extensions import load_extension
-from calprompt.files import locked, write_bytes, write_json
+from calprompt.files import check_output, json_bytes, locked, write_output
 from calprompt.runs.folder import EVALUATION, write_evaluation
 
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")
@@ -115,21 +115,6 @@ def run_names(evaluations: Sequence[Evaluation]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def check_output(path: str | Path) -> Path:
-    """Where to write evaluations; its folder is made if it does not exist.
-
-    Raises:
-        SettingError: if the path does not end in .json or .csv, or is a folder.
-    """
-    path = Path(path).expanduser()
-    if path.suffix not in SUFFIXES:
-        raise SettingError(f"evaluations are written as {' or '.join(SUFFIXES)}, got {path.name!r}")
-    if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None = None) -> list[Path]:
     """Write evaluations to files.
 
@@ -144,12 +129,12 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
         CalpromptError: if a run folder cannot be written to.
     """
     if path is not None:
-        path = check_output(path)
+        path = check_output(path, SUFFIXES, parameter="out")
         if path.suffix == ".csv":
             rows = tidy_rows(evaluations)
-            write_bytes(path, csv_bytes(list(rows[0]) if rows else COLUMNS, rows))
+            write_output(path, csv_bytes(list(rows[0]) if rows else COLUMNS, rows))
         else:
-            write_json(path, evaluation_record(evaluations))
+            write_output(path, json_bytes(evaluation_record(evaluations)))
         return [path]
     paths = []
     for evaluation in evaluations:
@@ -159,6 +144,7 @@ def write_evaluations(evaluations: Sequence[Evaluation], path: str | Path | None
                 paths.append(write_evaluation(folder, evaluation_record([evaluation])))
         except OSError as error:
             raise CalpromptError(
-                f"cannot write {folder / EVALUATION}: {error.strerror or error}; write elsewhere with out=FILE"
+                f"cannot write {folder / EVALUATION}: {error.strerror or error}; write elsewhere with ",
+                Parameter("out", "FILE"),
             ) from error
     return paths

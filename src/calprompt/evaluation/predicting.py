@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator
 from calprompt.class_names import check_class_names
-from calprompt.errors import CalpromptError, DamagedFileError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
 from calprompt.evaluation.models import TUNED, stored_models
 from calprompt.evaluation.run_evaluation import KEEP_SOME
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
@@ -28,7 +28,7 @@ PARTS = ("base", "novel", "all")
 
 
 def run_predictor(
-    folder: str | Path,
+    run: str | Path | Run,
     *,
     calibrator: str | None = None,
     part: str | None = None,
@@ -41,7 +41,7 @@ def run_predictor(
     """The predictor of a finished run; what `Predictor.from_run` calls.
 
     Args:
-        folder: Of the run.
+        run: The folder of the run, or the run itself if it was read.
         calibrator: Its name; fitted on the validation images of the run. `None`: no calibration.
         part: "base" (the default), "novel" or "all" of the run's classes.
         class_names: Other classes instead.
@@ -50,9 +50,9 @@ def run_predictor(
         imports: The Python files of your own that it needs; they are run only if named here.
         resources: What is loaded already.
     """
-    run = load_run(folder)
+    run = run if isinstance(run, Run) else load_run(run)
     fitted = fitted_calibrator(run, calibrator) if calibrator not in (None, NONE) else None
-    restored = restore(folder, backbone=backbone, device=device, imports=imports, resources=resources)
+    restored = restore(run, backbone=backbone, device=device, imports=imports, resources=resources)
     names = _class_names(restored, part, class_names)
     if fitted is not None and not fitted.novel and names != restored.tuner.class_names:
         raise SettingError(f"{calibrator} is for the classes it was fitted on and does not apply to others")
@@ -103,7 +103,7 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
     val = stored_models(run)[TUNED].val
     if val is None:
         raise SettingError(
-            f"{run.folder} has no validation images to fit calibrator={spec} on; {KEEP_SOME}; closed-form "
+            f"{run.folder} has no validation images to fit the calibrator {spec} on; {KEEP_SOME}; closed-form "
             "calibrators such as dac and sals need none"
         )
     return calibrator.fit(val)
@@ -124,7 +124,7 @@ def _class_names(restored: Restored, part: str | None, class_names: Sequence[str
     parts = restored.class_names
     if class_names is not None:
         if part is not None:
-            raise SettingError("give part or class_names, not both")
+            raise SettingError("give ", Parameter("part"), " or ", Parameter("class_names"), ", not both")
         return check_class_names(class_names)
     if part is None:
         return next(iter(parts.values()))
@@ -133,7 +133,9 @@ def _class_names(restored: Restored, part: str | None, class_names: Sequence[str
     if part in parts:
         return parts[part]
     if part != "all":
-        raise SettingError(f"{restored.run.folder} has no {part} classes, it was tuned on all of them; give part=all")
+        raise SettingError(
+            f"{restored.run.folder} has no {part} classes, it was tuned on all of them; give ", Parameter("part", "all")
+        )
     return tuple(dict.fromkeys(name for names in parts.values() for name in names))
 
 

@@ -27,7 +27,7 @@ from calprompt.metrics import conventions, debiased_errors, evaluate, prediction
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
 
-KEEP_SOME = "train it with validation=train:0.2 to keep a fifth of the training images for that"
+KEEP_SOME = "train it with the validation setting train:0.2, which keeps a fifth of the training images for that"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class EvaluationSettings:
         from calprompt.metrics import conventions
         from calprompt.metrics.binning import check_n_bins
 
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         for path in self.imports:
             load_extension(path)
         for spec in self.specs:
@@ -55,13 +55,13 @@ class EvaluationSettings:
         conventions.get(self.convention)
         for name in ("bootstrap", "seed"):
             if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be at least 0, got {getattr(self, name)}")
+                raise SettingError(f"must be at least 0, got {getattr(self, name)}", parameter=name)
         if self.bootstrap > MOST_RESAMPLES:
-            raise SettingError(f"bootstrap must be at most {MOST_RESAMPLES:,}, got {self.bootstrap:,}")
+            raise SettingError(f"must be at most {MOST_RESAMPLES:,}, got {self.bootstrap:,}", parameter="bootstrap")
         for name in ("target_error", "confidence_level"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
-                raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
+                raise SettingError(f"must be a fraction above 0 and below 1, got {value}", parameter=name)
 
     @property
     def specs(self) -> tuple[str, ...]:

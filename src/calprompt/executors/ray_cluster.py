@@ -12,12 +12,15 @@ import secrets
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.executors.worker_resources import WorkerResources
 
 LOCAL, AUTO = "local", "auto"
+NOT_INSTALLED = "Ray is not installed; pip install 'calprompt[ray]'"
+ADVICE = "is it running? Start one with 'ray start --head', or use --ray local"
 TIME_LIMIT = 20.0  # seconds in which a cluster has to answer
 TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 OBJECT_STORE = 200_000_000  # bytes of memory for what workers send back; tasks and outcomes are small
@@ -33,7 +36,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise SettingError("Ray is not installed; pip install 'calprompt[ray]'") from error
+        raise SettingError(NOT_INSTALLED) from error
     return ray
 
 
@@ -47,6 +50,23 @@ def check_address(address: str) -> str:
         return address
     hint = "; run the command on a machine of the cluster instead" if address.startswith("ray://") else ""
     raise SettingError(f"Ray's address must be {AUTO}, {LOCAL} or HOST:PORT, got {address!r}{hint}")
+
+
+def check_reachable(address: str) -> None:
+    """Raise unless a cluster could be used: Ray is installed, and somebody listens at its address.
+
+    Args:
+        address: As `connect` takes it.
+
+    Raises:
+        SettingError: if Ray is not installed, or the address is none.
+        NotFoundError: if nobody listens there.
+    """
+    check_address(address)
+    if find_spec("ray") is None:
+        raise SettingError(NOT_INSTALLED)
+    if address not in (LOCAL, AUTO):
+        _knock(address, TIME_LIMIT)
 
 
 def connect(address: str, cpus: float, *, time_limit: float = TIME_LIMIT) -> Any:
@@ -92,13 +112,8 @@ def _set_token() -> None:
 
 def _try(address: str, time_limit: float) -> None:
     """Raise unless a cluster answers."""
-    advice = "is it running? Start one with 'ray start --head', or use --ray local"
-    host, _, port = address.rpartition(":")
     if address != AUTO:
-        try:
-            socket.create_connection((host, int(port)), timeout=time_limit).close()
-        except (OSError, OverflowError) as error:
-            raise NotFoundError(f"no Ray cluster answers at {address} ({_in_a_line(error)}); {advice}") from error
+        _knock(address, time_limit)
     place = [] if address == AUTO else ["--address", address]
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *place]
     try:
@@ -107,7 +122,15 @@ def _try(address: str, time_limit: float) -> None:
         healthy = False
     if not healthy:
         where = "on this machine" if address == AUTO else f"at {address}"
-        raise NotFoundError(f"no Ray cluster answers {where} within {time_limit:g} seconds; {advice}")
+        raise NotFoundError(f"no Ray cluster answers {where} within {time_limit:g} seconds; {ADVICE}")
+
+
+def _knock(address: str, time_limit: float) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=time_limit).close()
+    except (OSError, OverflowError) as error:
+        raise NotFoundError(f"no Ray cluster answers at {address} ({_in_a_line(error)}); {ADVICE}") from error
 
 
 def capacity(ray: Any, resources: WorkerResources) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,14 +25,33 @@ _seen: dict[str, bool] = {}
 
 @contextmanager
 def shared_marker(folder: Path) -> Iterator[str]:
-    """A file in a folder by which others tell whether they see the folder; gives its path, and removes it."""
-    path = folder.resolve() / f"{PREFIX}{secrets.token_hex(8)}"
-    path.touch()
+    """A file in a folder by which others tell whether they see the folder; gives its path, and removes it.
+
+    Those that killed processes of this machine left are removed too.
+    """
+    folder = folder.resolve()
+    for left in folder.glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError):
+            host, process = left.read_text(encoding="utf-8").split()
+            if host == socket.gethostname() and not _is_alive(int(process)):
+                left.unlink()
+    path = folder / f"{PREFIX}{secrets.token_hex(8)}"
+    path.write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     try:
         yield str(path)
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def is_shared(marker: str) -> bool:
@@ -64,7 +84,7 @@ def unpack_folder(files: Mapping[str, bytes], folder: Path) -> None:
         files: What `pack_folder` returned.
         folder: Where they go.
     """
-    token = secrets.token_hex(4)
+    folder, token = Path(os.path.realpath(folder)), secrets.token_hex(4)
     draft, old = (folder.with_name(f".{folder.name}.{token}.{end}") for end in ("tmp", "old"))
     try:
         for name, content in files.items():

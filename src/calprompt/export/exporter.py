@@ -173,7 +173,7 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
             raise CalpromptError(
                 f"the exported model does not compute what the predictor does: its {name} differ by {difference:.1e}, "
                 f"and {graphs.MOST:.0e} is the most that is accepted. On a GPU that rounds to TF32, load it with "
-                "device='cpu' to export it"
+                "the device cpu to export it"
             )
     return differences
 
@@ -181,7 +181,7 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
 def check_rule(rule: DecisionRule, classes: int) -> None:
     """Raise for a rule that is of other classes."""
     if not isinstance(rule, DecisionRule):
-        raise SettingError(f"rule must be a DecisionRule, got {type(rule).__name__}")
+        raise SettingError(f"must be a DecisionRule, got {type(rule).__name__}", parameter="rule")
     for each in rule.sets:
         if len(each.quantiles) not in (1, classes):
             raise SettingError(
@@ -196,8 +196,8 @@ def plain_labels(labels: Sequence[Any] | None, classes: int) -> list[Any] | None
         return None
     found = [label.item() if isinstance(label, np.generic) else label for label in labels]
     if len(found) != classes:
-        raise SettingError(f"labels must be one for each of {classes} classes, got {len(found)}")
+        raise SettingError(f"must be one for each of {classes} classes, got {len(found)}", parameter="labels")
     strange = [label for label in found if not isinstance(label, PLAIN) or label != label]
     if strange:
-        raise SettingError(f"labels must be text or numbers to be exported, got {strange[0]!r}")
+        raise SettingError(f"must be text or numbers to be exported, got {strange[0]!r}", parameter="labels")
     return found

@@ -22,16 +22,12 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import file_digest, write_bytes, write_json
+from calprompt.folder_kinds import EXPORT, RECORDS
 from calprompt.sealed_files import sealed
 
-RECORD = "model.json"
+RECORD = RECORDS[EXPORT]
 SCRIPT, README, CARD = "predict.py", "README.md", "card.md"
 FOR_PEOPLE = (SCRIPT, README, CARD)  # not verified: whoever has the folder may change them
-
-
-def is_exported(folder: str | Path) -> bool:
-    """Whether a folder looks like that of an exported model, whole or damaged."""
-    return (Path(folder).expanduser() / RECORD).is_file()
 
 
 @contextmanager

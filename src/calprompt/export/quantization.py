@@ -216,9 +216,9 @@ def check_quality(measured: dict[str, Any], max_accuracy_drop: float, max_ece_ri
     if drop > max_accuracy_drop + ROUNDING or rise > max_ece_rise + ROUNDING:
         raise CalpromptError(
             "the int8 model is not good enough, and was not written: accuracy "
-            f"{100 * right:.2f} % before and {100 * right_now:.2f} % after (max_accuracy_drop={max_accuracy_drop}), "
+            f"{100 * right:.2f} % before and {100 * right_now:.2f} % after (accepted: {max_accuracy_drop:g} lower), "
             f"calibration error {100 * error:.2f} % before and {100 * error_now:.2f} % after "
-            f"(max_ece_rise={max_ece_rise})"
+            f"(accepted: {max_ece_rise:g} higher)"
         )
 
 
@@ -237,9 +237,10 @@ def checked_labels(labels: Sequence[int] | NDArray[Any], images: int, classes: i
     found = np.asarray(labels)
     if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != images or not images:
         raise SettingError(
-            f"labels must be the numbers of classes, one for each of {images} images, and at least one; got "
-            f"{found.dtype.name} {list(found.shape)}"
+            f"must be the numbers of classes, one for each of {images} images, and at least one; got "
+            f"{found.dtype.name} {list(found.shape)}",
+            parameter="labels",
         )
     if found.min() < 0 or found.max() >= classes:
-        raise SettingError(f"labels must lie in 0..{classes - 1}, got {found.min()}..{found.max()}")
+        raise SettingError(f"must lie in 0..{classes - 1}, got {found.min()}..{found.max()}", parameter="labels")
     return found.astype(np.int64)

@@ -36,7 +36,7 @@ from typing import Any
 try:
     import numpy as np
     import onnxruntime
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError, features
 except ImportError as missing:
     if __name__ != "__main__":
         raise
@@ -46,7 +46,16 @@ except ImportError as missing:
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
 ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
+if features.check("avif"):
+    FORMATS.append("AVIF")
+try:
+    import pillow_heif  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # HEIC is read where its decoder is installed
+    pass
+else:
+    pillow_heif.register_heif_opener()
+    FORMATS.append("HEIF")
 LONGEST = 200  # times the short side of an image
 CHANNELS = (1, 3, 4)
 TINY = float(np.finfo(np.float64).tiny)  # a probability of 0 is written as the logarithm of this

@@ -9,6 +9,7 @@ from calprompt.errors import SettingError
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.runs.config import check_values
+from calprompt.training_config import AUTOCAST
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,12 @@ class ExtractionSettings:
     exif: bool = False
 
     def __post_init__(self) -> None:
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         check_values(vars(self))
         if not self.backbones or not self.splits:
             raise SettingError("at least one backbone and one split are needed")
+        if self.autocast not in (None, *AUTOCAST):
+            raise SettingError(f"must be {', '.join(AUTOCAST)} or nothing, got {self.autocast!r}", parameter="autocast")
         for name in self.splits:
             if name not in SPLITS:
                 raise unknown("split", name, SPLITS)

@@ -195,9 +195,9 @@ def check_n_bins(n_bins: int, name: str = "n_bins") -> int:
         SettingError: if it is not; `name` is what the parameter is called.
     """
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
-        raise SettingError(f"{name} must be a whole number of at least 1, got {n_bins!r}")
+        raise SettingError(f"must be a whole number of at least 1, got {n_bins!r}", parameter=name)
     if n_bins > MOST_BINS:
-        raise SettingError(f"{name} must be at most {MOST_BINS:,}, got {n_bins:,}")
+        raise SettingError(f"must be at most {MOST_BINS:,}, got {n_bins:,}", parameter=name)
     return int(n_bins)
 
 

@@ -23,6 +23,7 @@ Softmax = Literal["float64", "input"]
 RANGE_TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-3
 HALF_SUM_TOLERANCE = 1e-2  # a row of float16 or bfloat16 probabilities rounds this far
+LARGEST_LOGIT = 1e100  # beyond it, sums of log-likelihoods overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,7 @@ def predictions(
     """
     if isinstance(probs, Predictions):
         if labels is not None:
-            raise SettingError("labels must be None with checked predictions, which contain their labels")
+            raise SettingError("must be None with checked predictions, which contain their labels", parameter="labels")
         return probs
     if softmax not in get_args(Softmax):
         raise unknown("softmax precision", softmax, get_args(Softmax))
@@ -94,9 +95,11 @@ def predictions(
     array, dtype = _array(probs, name)
     if array.ndim != 2 or array.size == 0:
         empty = " (there is nothing to measure)" if array.size == 0 else ""
-        raise SettingError(f"{name} must have the shape [samples, classes], got {list(array.shape)}{empty}")
+        raise SettingError(f"must have the shape [samples, classes], got {list(array.shape)}{empty}", parameter=name)
     scores: Floats = array.astype(np.float64)
     _check_finite(scores, name)
+    if from_logits and np.abs(scores).max() > LARGEST_LOGIT:
+        raise SettingError(f"must be at most {LARGEST_LOGIT:g} in size, got {np.abs(scores).max():g}", parameter=name)
     if not from_logits:
         half = dtype in ("float16", "bfloat16")
         _check_probabilities(scores, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)
@@ -128,7 +131,7 @@ def outcome_vector(values: ArrayLike, name: str, length: int) -> Floats:
     _check_length(vector, name, length)
     wrong = vector[(vector != 0) & (vector != 1)]
     if wrong.size:
-        raise SettingError(f"{name} must contain only true/false or 0/1, got {wrong[0]:g}")
+        raise SettingError(f"must contain only true/false or 0/1, got {wrong[0]:g}", parameter=name)
     return vector
 
 
@@ -149,10 +152,11 @@ def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise SettingError(f"{name} must be a tensor, an array or nested lists of numbers: {error}") from None
+        raise SettingError(f"must be a tensor, an array or nested lists of numbers: {error}", parameter=name) from None
     if array.dtype.kind not in "biufc":
         raise SettingError(
-            f"{name} must be a tensor, an array or nested lists of numbers, got values of type {array.dtype.name}"
+            f"must be a tensor, an array or nested lists of numbers, got values of type {array.dtype.name}",
+            parameter=name,
         )
     return array, array.dtype.name
 
@@ -160,13 +164,15 @@ def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
 def _vector(values: ArrayLike, name: str) -> npt.NDArray[Any]:
     vector, _ = _array(values, name)
     if vector.ndim != 1 or len(vector) == 0:
-        raise SettingError(f"{name} must be a vector with at least one sample, got the shape {list(vector.shape)}")
+        raise SettingError(
+            f"must be a vector with at least one sample, got the shape {list(vector.shape)}", parameter=name
+        )
     return vector
 
 
 def _check_length(vector: npt.NDArray[Any], name: str, length: int) -> None:
     if len(vector) != length:
-        raise SettingError(f"{name} must have one entry per sample, got {len(vector)} for {length} samples")
+        raise SettingError(f"must have one entry per sample, got {len(vector)} for {length} samples", parameter=name)
 
 
 def _check_finite(values: Floats, name: str) -> None:
@@ -174,13 +180,13 @@ def _check_finite(values: Floats, name: str) -> None:
     if len(bad):
         where = tuple(int(i) for i in bad[0])
         place = f"sample {where[0]}" + (f", class {where[1]}" if len(where) > 1 else "")
-        raise SettingError(f"{name} must be finite, got {values[where]} at {place} ({len(bad)} such values)")
+        raise SettingError(f"must be finite, got {values[where]} at {place} ({len(bad)} such values)", parameter=name)
 
 
 def _check_range(values: Floats, name: str, hint: str = "") -> None:
     for extreme in (values.min(), values.max()):
         if not -RANGE_TOLERANCE <= extreme <= 1 + RANGE_TOLERANCE:
-            raise SettingError(f"{name} must lie in [0, 1], got {extreme:.6g}{hint}")
+            raise SettingError(f"must lie in [0, 1], got {extreme:.6g}{hint}", parameter=name)
 
 
 def _check_probabilities(values: Floats, tolerance: float) -> None:
@@ -201,13 +207,17 @@ def _check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> I
     checked, dtype = _array(labels, "labels")
     if checked.ndim != 1:
         hint = "; turn one-hot rows into indices with argmax" if checked.ndim == 2 else ""
-        raise SettingError(f"labels must be a vector of class indices, got the shape {list(checked.shape)}{hint}")
+        raise SettingError(
+            f"must be a vector of class indices, got the shape {list(checked.shape)}{hint}", parameter="labels"
+        )
     _check_length(checked, "labels", n_samples)
     if checked.dtype.kind not in "iu":
-        raise SettingError(f"labels must be integers, got {dtype}")
+        raise SettingError(f"must be integers, got {dtype}", parameter="labels")
     outside = checked[(checked < 0) | (checked >= n_classes)]
     if outside.size:
-        raise SettingError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, got {outside[0]}")
+        raise SettingError(
+            f"must lie in 0..{n_classes - 1} for {n_classes} classes, got {outside[0]}", parameter="labels"
+        )
     return checked.astype(np.int64)
 
 

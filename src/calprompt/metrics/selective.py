@@ -269,7 +269,7 @@ def guaranteed_threshold(
     """
     for name, value in (("target_error", target_error), ("confidence_level", confidence_level)):
         if not 0 < value < 1:
-            raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
+            raise SettingError(f"must be a fraction above 0 and below 1, got {value}", parameter=name)
     confidence = unit_vector(confidence, "confidence")
     right = outcome_vector(correct, "correct", len(confidence))
     above, wrong_above = _counts_above(confidence, right)

@@ -43,7 +43,7 @@ def smooth_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, width
     if width is None:
         return float(_fixed_point(spectrum)[0])
     if not width > 0:
-        raise SettingError(f"width must be above 0, got {width}")
+        raise SettingError(f"must be above 0, got {width}", parameter="width")
     return float(_smoothed(spectrum, np.array([width]))[0])
 
 

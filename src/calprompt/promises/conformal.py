@@ -271,7 +271,7 @@ def softmax(logits: Floats) -> Floats:
 def as_fraction(name: str, value: float) -> Fraction:
     """A share as it is written, so that 10 · 0.9 is 9 exactly; refuses what is no share."""
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction) or not 0 < value < 1:
-        raise SettingError(f"{name} must be a fraction above 0 and below 1, got {value}")
+        raise SettingError(f"must be a fraction above 0 and below 1, got {value}", parameter=name)
     return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
 
 

@@ -136,7 +136,9 @@ def _check(labels: Sequence[int], class_names: Sequence[str], held_out: float | 
             f"all images are of one class, {class_names[0]!r}; a classifier needs two or more to tell apart"
         )
     if held_out is not None and not 0 <= held_out < 1:
-        raise SettingError(f"held_out must be a share of the images, at least 0 and below 1; got {held_out}")
+        raise SettingError(
+            f"must be a share of the images, at least 0 and below 1; got {held_out}", parameter="held_out"
+        )
 
 
 def _counts(labels: Sequence[int], n_classes: int) -> list[int]:

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
 from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.promises.conformal import Floats
@@ -360,11 +360,16 @@ class ImageWatch:
         except DamagedFileError as error:
             raise type(error)(f"{path}: {error}; remove the file to begin anew") from error
         if found.reference != self.reference:
-            raise SettingError(f"watch={path} is of another model; give another file, or remove it to begin anew")
+            raise SettingError(
+                f"{path} is of another model; give another file with ", Parameter("watch", "FILE"), ", or remove it"
+            )
         if found.false_alarms != self.false_alarms:
             raise SettingError(
-                f"watch={path} was begun with false_alarms={found.false_alarms:g}, and false_alarms="
-                f"{self.false_alarms:g} is asked for; give another file, or remove it to begin anew"
+                f"{path} was begun with ",
+                Parameter("false_alarms", f"{found.false_alarms:g}"),
+                f", and {self.false_alarms:g} is asked for; give another file with ",
+                Parameter("watch", "FILE"),
+                ", or remove it",
             )
         return found
 

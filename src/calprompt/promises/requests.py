@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from calprompt.errors import SettingError
+from calprompt.errors import Parameter, SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.promises.conformal import as_fraction, rank_needed
 from calprompt.text import shorten
@@ -41,7 +41,11 @@ class Requests:
                 as_fraction(name, getattr(self, name))
         for name in ("per_class", "coverage_level"):
             if getattr(self, name) and self.coverage is None:
-                raise SettingError(f"{name} is about prediction sets; give coverage too, such as coverage=0.9")
+                raise SettingError(
+                    "is about prediction sets; give their coverage too, such as ",
+                    Parameter("coverage", 0.9),
+                    parameter=name,
+                )
 
     @property
     def kinds(self) -> tuple[str, ...]:

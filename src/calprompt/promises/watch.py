@@ -240,7 +240,7 @@ def checked_false_alarms(value: float) -> float:
     """A rate of false alarms that an alarm can have; raises for others."""
     as_fraction("false_alarms", value)
     if not 1e-100 <= value <= 0.5:
-        raise SettingError(f"false_alarms must be between 1e-100 and 0.5, such as 0.01, got {value}")
+        raise SettingError(f"must be between 1e-100 and 0.5, such as 0.01, got {value}", parameter="false_alarms")
     return float(value)
 
 

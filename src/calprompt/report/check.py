@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
 from calprompt.report.page.document import Figure, Report, Table, picture_digest, to_data
@@ -197,15 +197,16 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
         where = f"in {runs}" if runs is not None else f"where they were when {path.name} was written"
         raise NotFoundError(
             f"{len(lost)} of {len(data['runs'])} runs of {path} are not {where}: {shorten(lost, 3)}; say where they "
-            "are with runs=DIR"
+            "are with ",
+            Parameter("runs", "DIR"),
         )
     if len(found) == len(data["runs"]):
         return found, len(found)
     for table in tables:
         if not table.is_file():
             raise NotFoundError(
-                f"{table}, which {path} was made from, is not there; put it back, or give the folder of the runs with "
-                "runs=DIR"
+                f"{table}, which {path} was made from, is not there; put it back, or give the folder of the runs with ",
+                Parameter("runs", "DIR"),
             )
     return [*found, *tables], len(found)
 

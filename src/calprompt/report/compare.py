@@ -126,7 +126,7 @@ def compare_contenders(
     if len(methods) < 2:
         raise SettingError(f"a comparison needs two runs or models that differ, got {', '.join(methods) or 'none'}")
     if baseline is not None and baseline not in methods:
-        raise SettingError(f"baseline must be one of {', '.join(methods)}; got {baseline!r}")
+        raise SettingError(f"must be one of {', '.join(methods)}; got {baseline!r}", parameter="baseline")
     first = baseline or methods[0]
     order = [first, *(name for name in methods if name != first)]
     rows: list[Row] = []

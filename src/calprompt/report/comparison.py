@@ -98,7 +98,7 @@ def compare(
         DataError: if methods were not evaluated on the same images or numbers of seeds.
     """
     if resamples < 1:
-        raise SettingError(f"resamples must be at least 1, got {resamples}")
+        raise SettingError(f"must be at least 1, got {resamples}", parameter="resamples")
     runs = _check(methods)
     weights = seed_weights(runs, resamples, np.random.default_rng((seed, *b"seeds")))
     splits = list(next(iter(methods.values())))

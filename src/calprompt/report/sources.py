@@ -163,7 +163,7 @@ def read_source(
     sweeps = tuple(read_sweep(place) for place, kind in kinds.items() if kind == "sweep")
     if len(sweeps) == len(kinds):
         raise SettingError(
-            f"{given[0]} is a grid of runs, and it is not said where their results are; give out=FOLDER of its runs, "
+            f"{given[0]} is a grid of runs, and it is not said where their results are; give the folder of its runs, "
             "or a table of results beside it"
         )
     candidates = () if sweeps else tuple(map(read_sweep, usual))

@@ -12,6 +12,7 @@ from calprompt.data.validation import OWN, normalized_validation, parse_validati
 from calprompt.errors import SettingError
 from calprompt.extensions import load_extension
 from calprompt.files import canonical_json
+from calprompt.hardware import check_device
 from calprompt.options import check_types
 from calprompt.registry import unknown
 from calprompt.text import is_utf8, visible
@@ -79,7 +80,7 @@ class RunConfig:
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         for name, value in vars(self).items():
             if isinstance(value, str) and not is_utf8(value):
                 raise SettingError(f"{name} is not UTF-8: {visible(value)}; a file or folder has to be renamed")
@@ -112,7 +113,7 @@ class RunConfig:
         try:
             canonical_json(dict(self.options))
         except (TypeError, ValueError) as error:
-            raise SettingError(f"options must be plain values, got {dict(self.options)}") from error
+            raise SettingError(f"must be plain values, got {dict(self.options)}", parameter="options") from error
         Objective.parse(self.loss)
 
     @property
@@ -134,14 +135,15 @@ def check_values(settings: Mapping[str, Any]) -> None:
     for name, least in (("shots", 1), ("val_shots", 0), ("views", 0), ("chunk", 1)):
         value = settings.get(name)
         if value is not None and value < least:
-            raise SettingError(f"{name} must be at least {least}, got {value}")
+            raise SettingError(f"must be at least {least}, got {value}", parameter=name)
+    check_device(settings.get("device", "cpu"))
     parse_validation(settings.get("validation", OWN))
     crop = settings.get("crop", 1.0)
     if not 0 < crop <= 1:
-        raise SettingError(f"crop must be a share of the image's area, above 0 and at most 1, got {crop}")
+        raise SettingError(f"must be a share of the image's area, above 0 and at most 1, got {crop}", parameter="crop")
     if settings.get("template") is not None:
         fill_template(settings["template"], "class")
     if settings.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
         raise unknown("protocol", settings["protocol"], PROTOCOLS)
     if settings.get("dtype", DTYPES[0]) not in DTYPES:
-        raise SettingError(f"dtype must be one of {', '.join(DTYPES)}; got {settings['dtype']!r}")
+        raise SettingError(f"must be one of {', '.join(DTYPES)}; got {settings['dtype']!r}", parameter="dtype")

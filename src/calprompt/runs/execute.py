@@ -24,7 +24,7 @@ from torch import Tensor
 
 from calprompt.clip import unit
 from calprompt.data import UnreadableImages, find_unreadable
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError, Parameter
 from calprompt.features import FeatureBank, FeatureStore, PixelBank
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
 from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
@@ -119,7 +119,8 @@ def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources
         if not str(error.filename or "").startswith(str(folder)):
             raise
         raise CalpromptError(
-            f"cannot write to the run, {os_problem(error)}; make room there, or choose another place with out=FOLDER"
+            f"cannot write to the run, {os_problem(error)}; make room there, or choose another place with ",
+            Parameter("out", "FOLDER"),
         ) from error
     finally:
         with suppress(OSError):  # of a run that did not even begin, nothing is left
@@ -202,7 +203,7 @@ def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
     except DamagedFileError as error:
         if not (folder / RECORD).is_file() or str(folder / RECORD) in str(error):
             raise
-        warnings.warn(f"{error.args[0].partition(';')[0]}; it is computed again", stacklevel=stacklevel)
+        warnings.warn(f"{str(error).partition(';')[0]}; it is computed again", stacklevel=stacklevel)
         return False
 
 
@@ -214,7 +215,8 @@ def _make_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise CalpromptError(
-            f"cannot write to the folder {folder}: {error.strerror or error}; choose another place with out=FOLDER"
+            f"cannot write to the folder {folder}: {error.strerror or error}; choose another place with ",
+            Parameter("out", "FOLDER"),
         ) from error
 
 

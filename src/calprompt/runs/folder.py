@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any
 from calprompt.data.validation import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
+from calprompt.folder_kinds import RECORDS, RUN, require_kind
 from calprompt.sealed_files import read_sealed, require, sealed
-from calprompt.text import shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 2
-RECORD = "run.json"
+RECORD = RECORDS[RUN]
 PROMPTS = "prompts.safetensors"
 METRICS = "metrics.json"
 HISTORY = "history.jsonl"
@@ -158,10 +158,7 @@ def load_run(folder: str | Path) -> Run:
         DamagedFileError: if a file in it is not what was written, or of a newer version of calprompt.
     """
     folder = Path(folder).expanduser()
-    if not (folder / RECORD).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}")) if folder.is_dir() else []
-        hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
-        raise NotFoundError(f"{folder} is not a run folder, it has no {RECORD}{hint}")
+    require_kind(folder, RUN)
     record = read_record(folder)
     if record["status"] != "finished":
         return Run(folder, record)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from calprompt.class_names import normalized_name
 from calprompt.data import Dataset
-from calprompt.errors import DataError
+from calprompt.errors import DataError, Parameter
 from calprompt.text import shorten
 
 
@@ -24,8 +24,10 @@ def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[
     if others and known > len(others):
         raise DataError(
             f"{known} of the {len(target.class_names)} classes of {target.name} are classes of the run, and these are "
-            f"not: {shorten(others)}. Name them as in the run with classes=FILE, or take all of them for other "
-            "classes with all_classes=True"
+            f"not: {shorten(others)}. Name them as in the run with ",
+            Parameter("classes", "FILE"),
+            ", or take all of them for other classes with ",
+            Parameter("all_classes", True),
         )
     if others:
         return None
@@ -42,6 +44,7 @@ def _part(target: Dataset, label: int, parts: set[str]) -> str:
     if target.base is None:
         raise DataError(
             f"the run has a base and a novel class of the name {target.class_names[label]!r}, and {target.name} does "
-            "not say which is meant; take all of its classes for other ones with all_classes=True"
+            "not say which is meant; take all of its classes for other ones with ",
+            Parameter("all_classes", True),
         )
     return "base" if label in target.base else "novel"

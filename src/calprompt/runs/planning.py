@@ -157,7 +157,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     from calprompt import tuners
 
     if not isinstance(config, RunConfig):
-        raise SettingError(f"config must be a RunConfig, got {type(config).__name__}")
+        raise SettingError(f"must be a RunConfig, got {type(config).__name__}", parameter="config")
     resources = resources or Resources()
     dataset = resources.dataset(
         config.data, root=config.root, classes=config.classes, base=config.base, upright=config.exif
@@ -168,7 +168,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     if not len(dataset.train) and kind.learns:
         raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
     if not len(dataset.train) and config.anchor:
-        raise DataError(f"{dataset.name} is there to test on, and has no images to fit anchor=True on")
+        raise DataError(f"{dataset.name} has no training images to fit the anchor on")
     base, novel, skipped = draw_parts(
         dataset,
         protocol=config.protocol,

@@ -9,7 +9,7 @@ from typing import Any
 
 import calprompt
 from calprompt.clip import Backbone
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter
 from calprompt.extensions import extension_digest, imported_files
 from calprompt.files import file_digest
 from calprompt.runs.config import RunConfig
@@ -46,7 +46,7 @@ class Restored:
 
 
 def restore(
-    folder: str | Path,
+    run: str | Path | Run,
     *,
     backbone: str | None = None,
     device: str | None = None,
@@ -56,7 +56,7 @@ def restore(
     """The run in a folder, ready to predict.
 
     Args:
-        folder: Of a finished run.
+        run: The folder of a finished run, or the run itself if it was read.
         backbone: Where its weights are now, as `load_backbone` takes it; they must be the same weights.
         device: Instead of the one it was trained on.
         imports: The Python files that it needs, which must be the same as then. A folder never names code to run:
@@ -66,7 +66,7 @@ def restore(
     Raises:
         CalpromptError: if the run is not finished or damaged, or the backbone is not the one it was tuned on.
     """
-    run = load_run(folder)
+    run = run if isinstance(run, Run) else load_run(run)
     if not is_finished(run.folder):
         raise CalpromptError(f"{run.folder} {run.unfinished}")
     settings = moved_settings(run.record["config"], backbone=backbone, device=device)
@@ -121,12 +121,14 @@ def allowed_imports(folder: Path, record: Mapping[str, Any], named: Sequence[str
     if len(places) < len(digests) and not named:
         raise CalpromptError(
             f"{folder} needs {plural(len(digests), 'Python file')} that it was tuned with, and code is run only if you "
-            "name it; say where it is with imports=FILE"
+            "name it; say where it is with ",
+            Parameter("imports", "FILE"),
         )
     if sorted(map(extension_digest, places)) != digests:
         raise CalpromptError(
             f"{folder} was tuned with other contents of what it imports than {', '.join(places) or 'none'}, to which "
-            "its prompts may mean something else; put the file back as it was, or say where it is with imports=FILE"
+            "its prompts may mean something else; put the file back as it was, or say where it is with ",
+            Parameter("imports", "FILE"),
         )
     return places
 
@@ -143,7 +145,8 @@ def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: B
     if loaded.fingerprint != record["fingerprint"]:
         raise CalpromptError(
             f"{spec} has other weights than {folder} was tuned on, and its prompts mean nothing to them; say where the "
-            "same weights are with backbone=SPEC"
+            "same weights are with ",
+            Parameter("backbone", "SPEC"),
         )
     now = loaded.preprocessing.to_dict()
     then = record.get("preprocessing", now)
@@ -153,7 +156,8 @@ def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: B
     if changed:
         raise CalpromptError(
             f"{spec} prepares images in another way than when {folder} was tuned ({changed}); say where the backbone "
-            "with its own settings is with backbone=SPEC"
+            "with its own settings is with ",
+            Parameter("backbone", "SPEC"),
         )
 
 

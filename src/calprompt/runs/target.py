@@ -37,4 +37,4 @@ class Target:
         if self.template is not None:
             fill_template(self.template, "class")
         if self.name is not None and not slug(self.name):
-            raise SettingError(f"name must have letters or digits, got {self.name!r}")
+            raise SettingError(f"must have letters or digits, got {self.name!r}", parameter="name")

@@ -46,9 +46,9 @@ class Options:
         for name in ("coverage", "min_confidence"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise SettingError(f"{name} must be a share, from 0 to 1, got {value}")
+                raise SettingError(f"must be a share, from 0 to 1, got {value}", parameter=name)
         if self.top < 1:
-            raise SettingError(f"top must be 1 or more, got {self.top}")
+            raise SettingError(f"must be 1 or more, got {self.top}", parameter="top")
 
 
 @dataclass(frozen=True, eq=False)

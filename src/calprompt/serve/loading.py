@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calprompt.errors import NotFoundError, SettingError
+from calprompt.errors import SettingError
 from calprompt.files import canonical_json
+from calprompt.folder_kinds import EXPORT, MODEL, RUN, WORDS, require_kind
 from calprompt.promises import DecisionRule, TrackRecord
 from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.promises.track_record import TEST
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from calprompt.predictor import Predictor
     from calprompt.runs import Run
 
-MODEL, RUN, ONNX = "model", "run", "onnx"
+ONNX = "onnx"
 EDITED = "classes were edited after it was fitted"
 NO_TEXT_TOWER = "an exported model has no text tower; serve the folder that calprompt fit wrote instead"
 
@@ -53,15 +54,18 @@ def load_served(
     Raises:
         CalpromptError: if there is no model in the folder, it is damaged, or an argument is not for its kind.
     """
-    from calprompt.export.folder import is_exported
-
     folder = Path(folder).expanduser()
-    kind = ONNX if is_exported(folder) else _kind(folder)
-    _refuse(kind, {"calibrator": calibrator, "part": part}, RUN)
-    if kind == ONNX:
+    kind = require_kind(folder, MODEL, EXPORT, RUN)
+    of_runs: dict[str, Any] = {"calibrator": calibrator, "part": part}
+    for name, value in of_runs.items():
+        if value is not None and kind != RUN:
+            raise SettingError(f"is for runs, and {folder} is the folder of {WORDS[kind]}", parameter=name)
+    if kind == EXPORT:
         for name, value in {"backbone": backbone, "device": device, "imports": imports}.items():
             if value is not None:
-                raise SettingError(f"{name} is not for exported models, which need nothing besides their folder")
+                raise SettingError(
+                    "is not for exported models, which need nothing besides their folder", parameter=name
+                )
         from calprompt.export import OnnxPredictor
 
         found = served_export(OnnxPredictor(folder, threads=threads), folder.resolve().name)
@@ -77,22 +81,6 @@ def load_served(
             load_run(folder), calibrator=calibrator, part=part, backbone=backbone, device=device, imports=imports
         )
     return found if classes is None else found.edited(classes)
-
-
-def _kind(folder: Path) -> str:
-    """Whether a folder is that of a fitted model or of a run."""
-    if not folder.is_dir():
-        raise NotFoundError(f"there is no folder {folder}; give that of a model, of an exported model or of a run")
-    from calprompt.classifier.model_folder import is_model
-    from calprompt.runs.folder import RECORD
-
-    if is_model(folder):
-        return MODEL
-    if not (folder / RECORD).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}"))
-        hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
-        raise NotFoundError(f"{folder} is not the folder of a model, of an exported model or of a run{hint}")
-    return RUN
 
 
 def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
@@ -292,9 +280,3 @@ def _digest(tensors: dict[str, Any]) -> str:
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].detach().cpu().contiguous().float().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _refuse(kind: str, values: dict[str, Any], wanted: str) -> None:
-    for name, value in values.items():
-        if value is not None and kind != wanted:
-            raise SettingError(f"{name} is for runs, and this is the folder of a fitted model")

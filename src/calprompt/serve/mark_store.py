@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
 from calprompt.files import write_bytes
 from calprompt.text import os_problem, parse_problem
 
 FORMAT = 2
+OTHER = Parameter("marks", "FILE")
 TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE marks (
@@ -148,7 +149,7 @@ class MarkStore:
             if int(facts["format"]) > FORMAT:
                 raise NewerFormatError(f"{self.path} has format {facts['format']}, and {FORMAT} is known here")
             if facts["model"] != self._model:
-                raise SettingError(f"marks={self.path} has marks of another model; give another file")
+                raise SettingError(f"{self.path} has marks of another model; give another file with ", OTHER)
             return bytes.fromhex(facts["secret"])
 
     @contextmanager
@@ -176,7 +177,7 @@ class MarkStore:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise SettingError(f"marks={self.path} is used by another server; give another file") from error
+                raise SettingError(f"{self.path} is used by another server; give another file with ", OTHER) from error
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise NoRoomError(
                     f"the mark cannot be written to {self.path}: {error}; make room, and send it again"
@@ -198,7 +199,7 @@ def _take_over(path: Path, model: str, target_error: float | None) -> None:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is not a file of marks, or damaged: {parse_problem(error)}") from error
     if own != (model, target_error):
-        raise SettingError(f"marks={path} has marks of another model; give another file")
+        raise SettingError(f"{path} has marks of another model; give another file with ", OTHER)
     made = path.stat().st_mtime
     marks: dict[str, MarkRecord] = {}
     bad: list[bytes] = []

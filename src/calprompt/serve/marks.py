@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -97,6 +98,13 @@ class MarkBook:
         self._nonces: set[str] = set()
         self._images: set[str] = set()
         self._lock = threading.Lock()
+        if self.keep is not None:
+            try:
+                self.keep.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.keep):  # a read-only disk is told now, not at the first mark
+                    pass
+            except OSError as error:
+                raise CalpromptError(f"images cannot be kept in {self.keep}: {error.strerror or error}") from error
         for mark in self._store:
             self._take(mark)
         self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
@@ -105,7 +113,7 @@ class MarkBook:
         self._timer: threading.Timer | None = None
         if self._image_path is not None:
             if self.images is None:
-                raise SettingError(f"watch={self._image_path} has nothing to keep. {not_watched}")
+                raise SettingError(f"{self._image_path} has nothing to keep. {not_watched}", parameter="watch")
             self.images = self.images.resumed(self._image_path)
             self.images.save(self._image_path)  # whether it can be written is known before the first image
 
@@ -132,9 +140,13 @@ class MarkBook:
             SettingError: if the mark contradicts itself.
         """
         if right and class_name not in (None, receipt.class_name):
-            raise SettingError(f"class_name must be {receipt.class_name!r} if the answer is right, got {class_name!r}")
+            raise SettingError(
+                f"must be {receipt.class_name!r} if the answer is right, got {class_name!r}", parameter="class_name"
+            )
         if not right and class_name == receipt.class_name:
-            raise SettingError(f"class_name must be another than {receipt.class_name!r} if the answer is wrong")
+            raise SettingError(
+                f"must be another than {receipt.class_name!r} if the answer is wrong", parameter="class_name"
+            )
         with self._lock:
             if receipt.nonce in self._nonces:
                 raise MarkedAlreadyError("this answer was marked already, and counts once")

@@ -27,6 +27,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.ray_cluster import connect
 from calprompt.executors.ray_worker import describe_driver
 from calprompt.executors.worker_resources import WorkerResources
+from calprompt.folder_kinds import EXPORT, folder_kind
 from calprompt.serve.marks import MarkBook
 from calprompt.serve.ray_machines import ANSWERS, check_machines, check_room, free_port, head
 from calprompt.serve.ray_marks import find_keeper, start_keeper
@@ -59,7 +60,8 @@ class Replicas:
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise SettingError(
-                f"replicas must be a number of 1 or more, or MIN:MAX such as 1:4; got {self.least}:{self.most}"
+                f"must be a number of 1 or more, or MIN:MAX such as 1:4; got {self.least}:{self.most}",
+                parameter="replicas",
             )
 
     @classmethod
@@ -71,7 +73,9 @@ class Replicas:
         """
         found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
         if not found:
-            raise SettingError(f"replicas must be a number of 1 or more, or MIN:MAX such as 1:4; got {text!r}")
+            raise SettingError(
+                f"must be a number of 1 or more, or MIN:MAX such as 1:4; got {text!r}", parameter="replicas"
+            )
         return cls(int(found[1]), int(found[2] or found[1]))
 
 
@@ -130,15 +134,16 @@ def run_on_ray(
 
 def _replica_options(folder: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_served` in a replica."""
-    from calprompt.export.folder import is_exported
 
     given = {name: value for name, value in options.items() if value is not None}
     if str(given.get("device", "")).startswith("cuda:"):
-        raise SettingError("device must be cuda or cpu on a Ray cluster, which gives each replica a GPU of its own")
+        raise SettingError(
+            "must be cuda or cpu on a Ray cluster, which gives each replica a GPU of its own", parameter="device"
+        )
     given.setdefault("threads", 1)
     if given["threads"] < 1:
-        raise SettingError(f"threads must be 1 or more, got {given['threads']}")
-    if not is_exported(Path(folder).expanduser()):
+        raise SettingError(f"must be 1 or more, got {given['threads']}", parameter="threads")
+    if folder_kind(folder) != EXPORT:
         given.setdefault("device", "cpu")
     return given
 

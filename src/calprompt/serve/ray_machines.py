@@ -19,7 +19,7 @@ def check_room(ray: Any, needs: WorkerResources, least: int) -> None:
     room = capacity(ray, needs)
     if room < least:
         raise CalpromptError(
-            f"the Ray cluster has room for {room} replicas that need {needs} each, and replicas={least} are "
+            f"the Ray cluster has room for {room} replicas that need {needs} each, and {least} are "
             f"asked for; it has: {describe_cluster(ray)}"
         )
 

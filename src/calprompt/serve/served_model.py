@@ -105,7 +105,9 @@ class ServedModel:
         if found is None:
             known = [f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in self.rule.sets]
             wanted = f"{coverage}{' per class' if per_class else ''}"
-            raise SettingError(f"coverage must be one that the model has ({shorten(known) or 'none'}), got {wanted}")
+            raise SettingError(
+                f"must be one that the model has ({shorten(known) or 'none'}), got {wanted}", parameter="coverage"
+            )
         return found
 
     def answer(
@@ -139,15 +141,20 @@ def check_labels(names: Sequence[str]) -> tuple[str, ...]:
         SettingError: if there are too many, they are too long, alike, or no text that can be shown.
     """
     if len(names) > MOST_CLASSES:
-        raise SettingError(f"classes must be {MOST_CLASSES} names at most, got {len(names)}")
+        raise SettingError(f"must be {MOST_CLASSES} names at most, got {len(names)}", parameter="classes")
     for name in names:
         if len(name) > MOST_CHARACTERS:
-            raise SettingError(f"classes must be names of {MOST_CHARACTERS} characters at most, got {len(name)}")
+            raise SettingError(
+                f"must be names of {MOST_CHARACTERS} characters at most, got {len(name)}", parameter="classes"
+            )
         if not name.isprintable():
-            raise SettingError(f"classes must be names without line breaks and control characters, got {name!r}")
+            raise SettingError(
+                f"must be names without line breaks and control characters, got {name!r}", parameter="classes"
+            )
     if not names:
-        raise SettingError("classes must be one or more names, got none")
+        raise SettingError("must be one or more names, got none", parameter="classes")
     try:
         return check_class_names([name.strip() for name in names])
     except SettingError as error:
-        raise SettingError(str(error).replace("class_names", "classes")) from error
+        error.rename(class_names="classes")
+        raise

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from calprompt.errors import SettingError
+from calprompt.errors import Parameter, SettingError
 from calprompt.serve.app import create_app
 from calprompt.serve.guard import HEAD_BYTES
 from calprompt.serve.protocol import CarefulProtocol
@@ -116,8 +116,9 @@ def open_port(host: str, port: int) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise SettingError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with port=N, or port=0 "
-            "for a free one"
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with ",
+            Parameter("port", "N"),
+            ", or 0 for a free one",
         ) from error
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
 
-from calprompt.data.decoding import FORMATS
-from calprompt.errors import SettingError
+from calprompt.data.decoding import COMMON, FORMATS
+from calprompt.errors import Parameter, SettingError
+from calprompt.files import check_output, check_writable
 from calprompt.parallel import available_cores
 from calprompt.registry import unknown
 from calprompt.text import size_in_bytes
@@ -54,7 +54,7 @@ class ServeSettings:
     max_body: str = "20MB"
     max_memory: str = "512MB"
     max_pixels: float = 50.0
-    formats: tuple[str, ...] = FORMATS
+    formats: tuple[str, ...] = COMMON
     max_images: int = 64
     timeout: float = 30.0
     connections: int = 1000
@@ -66,42 +66,48 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise SettingError(f"port must be a number from 0 to 65535, got {self.port}")
+            raise SettingError(f"must be a number from 0 to 65535, got {self.port}", parameter="port")
         for name in ("queue", "batch", "max_images", "connections"):
             if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be 1 or more, got {getattr(self, name)}")
+                raise SettingError(f"must be 1 or more, got {getattr(self, name)}", parameter=name)
         if self.decoders is not None and self.decoders < 1:
-            raise SettingError(f"decoders must be 1 or more, got {self.decoders}")
+            raise SettingError(f"must be 1 or more, got {self.decoders}", parameter="decoders")
         for name in ("timeout", "drain", "max_pixels"):
             if not 0 < getattr(self, name) < 1e6:
-                raise SettingError(f"{name} must be a positive number, got {getattr(self, name)}")
+                raise SettingError(f"must be a positive number, got {getattr(self, name)}", parameter=name)
         for name in ("max_body", "max_memory"):
             if not size_in_bytes(getattr(self, name)):
-                raise SettingError(f"{name} must be a size such as 20MB, got {getattr(self, name)!r}")
+                raise SettingError(f"must be a size such as 20MB, got {getattr(self, name)!r}", parameter=name)
         if self.memory_bytes < 2 * self.body_bytes:  # a form and its parts
             raise SettingError(
-                f"max_memory must be at least twice max_body={self.max_body}, or no such form is ever taken; got "
-                f"{self.max_memory}"
+                f"must be at least twice the largest body, {self.max_body}, or no such form is ever taken; got "
+                f"{self.max_memory}",
+                parameter="max_memory",
             )
         if not 0 < self.false_alarms < 1:
-            raise SettingError(f"false_alarms must be a rate between 0 and 1, got {self.false_alarms}")
+            raise SettingError(f"must be a rate between 0 and 1, got {self.false_alarms}", parameter="false_alarms")
         for name in self.formats:
             if name.upper() not in FORMATS:
                 raise unknown("image format", name, FORMATS)
         object.__setattr__(self, "formats", tuple(dict.fromkeys(name.upper() for name in self.formats)))
         if not self.formats:
-            raise SettingError(f"formats must be one or more of {', '.join(FORMATS)}")
+            raise SettingError(f"must be one or more of {', '.join(FORMATS)}", parameter="formats")
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
-            raise SettingError("token must be 8 or more characters of ASCII; make one with: openssl rand -hex 16")
+            raise SettingError(
+                "must be 8 or more characters of ASCII; make one with: openssl rand -hex 16", parameter="token"
+            )
         if self.token is not None and " " in self.token:
-            raise SettingError("token must not have blanks in it")
+            raise SettingError("must not have blanks in it", parameter="token")
         if not self.is_local and self.token is None:
             raise SettingError(
-                f"host={self.host} can be reached by other machines, so a token is needed: token=SECRET, which clients "
-                "send as 'Authorization: Bearer SECRET'"
+                f"{self.host} can be reached by other machines, so a token is needed: ",
+                Parameter("token", "SECRET"),
+                ", which clients send as 'Authorization: Bearer SECRET'",
             )
-        if self.keep is not None and Path(self.keep).expanduser().is_file():
-            raise SettingError(f"keep must be a folder, and {self.keep} is a file")
+        if self.keep is not None:
+            check_writable(self.keep, parameter="keep")
+        if self.marks is not None:
+            check_output(self.marks, parameter="marks")
 
     @property
     def is_local(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError
-from calprompt.evaluation.settings import NONE, normalized_spec
+from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import load_run
@@ -42,6 +42,8 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
     if not out.is_dir():
         raise NotFoundError(f"there is no folder of runs at {out}")
     journals = read_journals(out)
+    for spec in calibrators or ():
+        create_calibrator(normalized_spec(spec))
     wanted = [spec for journal in journals for spec in journal.calibrators] if calibrators is None else calibrators
     specs = list(dict.fromkeys((NONE, *map(normalized_spec, wanted))))
     transfers: dict[str, list[str]] = {}
@@ -51,6 +53,8 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
     rows: list[dict[str, Any]] = []
     there: set[str] = set()
     folders = list(run_folders(out))
+    if not folders and not journals:
+        raise NotFoundError(f"{out} has no runs in it, and no sweep was begun there; expected a folder of runs")
     for number, found in enumerate(folders):
         progress("reading runs", number, len(folders), found.run.folder.name)
         key = record_key(found.run.record["config"]) if found.status != DAMAGED else ""

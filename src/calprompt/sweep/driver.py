@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, Parameter
 from calprompt.executors import LocalExecutor
 from calprompt.executors.shared_folder import shared_marker
 from calprompt.files import is_locked
@@ -184,7 +184,8 @@ def _begin(plan: SweepPlan) -> None:
         _note(plan, [])
     except OSError as error:
         raise CalpromptError(
-            f"cannot write to the folder {plan.out}: {os_problem(error)}; choose another place with out=FOLDER"
+            f"cannot write to the folder {plan.out}: {os_problem(error)}; choose another place with ",
+            Parameter("out", "FOLDER"),
         ) from error
 
 

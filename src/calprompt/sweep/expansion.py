@@ -44,7 +44,7 @@ class Cell:
         """All settings, as the record of its run has them."""
         record = settings_record(self.settings)
         if record is None:
-            raise SettingError(f"settings must be plain values, got {dict(self.settings)}")
+            raise SettingError(f"must be plain values, got {dict(self.settings)}", parameter="settings")
         return record
 
     @cached_property
@@ -275,7 +275,7 @@ def _check(cell: Cell, source: str, checked: set[tuple[str, str]]) -> None:
     new = {name: value for name, value in settings.items() if (name, repr(value)) not in checked}
     try:
         for kind in (RunConfig, TrainingConfig):
-            check_types("setting", kind.__init__, new)
+            check_types("", kind.__init__, new)
         check_values(new)
         check_names(settings)
         _ = cell.key  # which looks at the settings of training

@@ -11,8 +11,9 @@ from typing import Any
 
 from calprompt.data import catalogue
 from calprompt.errors import SettingError
+from calprompt.evaluation.settings import NONE
 from calprompt.loss_sums import NAMED
-from calprompt.registry import parse_call, registered_names, unknown
+from calprompt.registry import Call, parse_call, unknown
 
 
 def check_names(settings: Mapping[str, Any]) -> None:
@@ -44,7 +45,7 @@ class_specific, context, position, words.
 
 
 def check_calibrator(spec: Any, imports: bool = False) -> None:
-    """Raise for a calibrator, or a link of a chain of them, that does not exist.
+    """Raise for a calibrator, a link of a chain of them, or an option, that does not exist.
 
     Args:
         spec: As in `EvaluationSettings.calibrators`.
@@ -53,27 +54,50 @@ def check_calibrator(spec: Any, imports: bool = False) -> None:
     if not isinstance(spec, str):
         raise SettingError(f"a calibrator must be text such as temperature, got {spec!r}")
     for part in spec.split("->"):
-        name, known = parse_call(part, "calibrator").name, _registered("calibrators")
-        if name not in known and not imports:
-            raise unknown("calibrator", name, known)
-
-
-@cache
-def _registered(kind: str) -> frozenset[str]:
-    return frozenset(name for name, _ in registered_names(f"calprompt.{kind}", kind))
+        call, known = parse_call(part, "calibrator"), _dataclass_options("calibrators")
+        if imports or call.name == NONE:
+            continue
+        if call.name not in known:
+            raise unknown("calibrator", call.name, known)
+        _check_options(call, "calibrator", known)
 
 
 @cache
 def _check_loss(text: str) -> None:
-    known = _registered("losses") | set(NAMED)
+    """Raise for what is no sum of losses, a loss that does not exist, or an option that it does not have."""
+    known = _dataclass_options("losses")
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:
-        return  # the run says what is wrong with it
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SettingError(f"cannot read the loss {text!r}; write a sum such as ce + 5*moments") from error
     options = {id(node) for call in ast.walk(tree) if isinstance(call, ast.Call) for node in call.keywords}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in options and node.id not in known:
-            raise unknown("loss", node.id, known)
+        if isinstance(node, ast.Name) and id(node) not in options and node.id not in {*known, *NAMED}:
+            raise unknown("loss", node.id, {*known, *NAMED})
+        if isinstance(node, ast.Call):
+            _check_options(parse_call(node, "loss"), "loss", known)
+
+
+def _check_options(call: Call, kind: str, known: Mapping[str, frozenset[str]]) -> None:
+    for option in call.options:
+        if option not in known.get(call.name, {option}):
+            raise unknown(f"option of {kind} {call.name!r}:", option, known[call.name])
+
+
+@cache
+def _dataclass_options(kind: str) -> dict[str, frozenset[str]]:
+    """Registered name -> its options, of losses and calibrators, which are dataclasses, from the package's files."""
+    found: dict[str, frozenset[str]] = {}
+    for node in _classes(kind).values():
+        fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
+        options = frozenset(
+            ast.unparse(each.target)
+            for each in fields
+            if "ClassVar" not in ast.unparse(each.annotation)
+            and not (each.value is not None and "init=False" in ast.unparse(each.value))
+        )
+        found |= dict.fromkeys(_registered_as(node, kind), options)
+    return found
 
 
 @cache
@@ -90,12 +114,7 @@ def _check_data(data: str, root: Any) -> None:
 @cache
 def _tuner_options() -> dict[str, frozenset[str]]:
     """Tuner -> its keyword options, and those of the tuners it is derived from, read from the files of the package."""
-    classes: dict[str, ast.ClassDef] = {}
-    spec = find_spec("calprompt.tuners")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(place).glob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            classes |= {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = _classes("tuners")
 
     def options(node: ast.ClassDef) -> set[str]:
         found: set[str] = set()
@@ -107,13 +126,27 @@ def _tuner_options() -> dict[str, frozenset[str]]:
                 found |= options(classes[base.id])
         return found - _fixed(node)
 
-    def registered(node: ast.ClassDef) -> list[str]:
-        calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-        return [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "tuners.register"]
-
     return {
-        name: frozenset(options(node) - {"template", "seed"}) for node in classes.values() for name in registered(node)
+        name: frozenset(options(node) - {"template", "seed"})
+        for node in classes.values()
+        for name in _registered_as(node, "tuners")
     }
+
+
+def _classes(kind: str) -> dict[str, ast.ClassDef]:
+    """Classes in the files of a package, by name."""
+    found: dict[str, ast.ClassDef] = {}
+    spec = find_spec(f"calprompt.{kind}")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(place).glob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found |= {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return found
+
+
+def _registered_as(node: ast.ClassDef, kind: str) -> list[str]:
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    return [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == f"{kind}.register"]
 
 
 def _fixed(node: ast.ClassDef) -> set[str]:

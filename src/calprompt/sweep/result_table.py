@@ -175,7 +175,7 @@ def read_table(path: str | Path) -> Table:
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedFileError(f"cannot read the table {path}: {error}") from error
     names = lines[0] if lines else []
-    table = _checked(Table((), str(path)), set(names) if len(lines) > 1 else set(IDENTITY))
+    table = _checked(Table((), str(path)), set(names))
     wrong = next((number for number, line in enumerate(lines, 1) if line and len(line) != len(names)), None)
     if wrong is not None:
         raise DamagedFileError(
@@ -295,7 +295,7 @@ def _pyarrow() -> tuple[Any, Any]:
         from pyarrow import parquet
     except ImportError as error:
         raise SettingError(
-            "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write a table with csv=FILE"
+            "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write it as CSV"
         ) from error
     return pyarrow, parquet
 

@@ -305,7 +305,7 @@ def create_tuner(
     """
     kind = tuners.get(name)
     if not isinstance(backbone, Backbone):
-        raise SettingError(f"backbone must be what load_backbone returns, got {backbone!r}")
+        raise SettingError(f"must be what load_backbone returns, got {backbone!r}", parameter="backbone")
     check_class_names(class_names, allow_repeated=allow_repeated)
     for option in options:
         if option not in option_names(kind):
@@ -327,4 +327,4 @@ def at_least_one(**counts: int | None) -> None:
     """Raise `SettingError` for a count below 1; `None` stands for a default and passes."""
     for name, count in counts.items():
         if count is not None and count < 1:
-            raise SettingError(f"{name} must be at least 1, got {count}")
+            raise SettingError(f"must be at least 1, got {count}", parameter=name)

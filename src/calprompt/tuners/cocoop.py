@@ -53,7 +53,7 @@ class CoCoOp(Tuner):
         **base: Any,
     ) -> None:
         if text_of not in ("all", "last"):
-            raise SettingError(f"text_of must be 'all' or 'last', got {text_of!r}")
+            raise SettingError(f"must be 'all' or 'last', got {text_of!r}", parameter="text_of")
         at_least_one(context=context)
         self.phrase: str | int = words or context or 4
         self.n, self.text_of = context, text_of

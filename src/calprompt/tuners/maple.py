@@ -82,12 +82,12 @@ def prompt_depth(depth: int | None, where: str, blocks: int, option: str = "dept
         return min(9, blocks)
     if depth < 1:
         raise SettingError(
-            f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}, such as the option {option}={blocks}"
+            f"prompts of depth {depth} do not fit {where}: choose 1 to {blocks}, such as {option}={blocks}"
         )
     if depth > blocks:
         warnings.warn(
-            f"prompts of depth {depth} do not fit {where}; they go into the first {blocks} blocks. Choose that with "
-            f"the option {option}={blocks}",
+            f"prompts of depth {depth} do not fit {where}; they go into the first {blocks} blocks, as the option "
+            f"{option} of {blocks} says",
             stacklevel=2,
         )
     return min(depth, blocks)

@@ -60,7 +60,7 @@ class ProDA(Tuner):
     ) -> None:
         at_least_one(prompts=prompts, prompt_batch=prompt_batch, context=context)
         if prompts % prompt_batch:
-            raise SettingError(f"prompts must be a multiple of prompt_batch={prompt_batch}, got {prompts}")
+            raise SettingError(f"must be a multiple of prompt_batch={prompt_batch}, got {prompts}", parameter="prompts")
         self.n, self.prompt_batch, self.similarity = context, prompt_batch, similarity
         self.keep_underscores = keep_underscores
         front, middle = prompts // 4, prompts // 2

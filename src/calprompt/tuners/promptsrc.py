@@ -74,11 +74,12 @@ class PromptSRC(Tuner):
     ) -> None:
         at_least_one(context=context, visual=visual)
         if teacher not in TEACHERS:
-            raise SettingError(f"teacher must be 60 or 80 (templates), got {teacher!r}")
+            raise SettingError(f"must be 60 or 80 (templates), got {teacher!r}", parameter="teacher")
         if average not in (None, "auto") and (isinstance(average, str) or len(average) != 2 or average[1] <= 0):
             raise SettingError(
-                "average must be the mean and the standard deviation in epochs, such as (15, 1), 'auto' or None; "
-                f"got {average!r}"
+                "must be the mean and the standard deviation in epochs, such as (15, 1), 'auto' or None; "
+                f"got {average!r}",
+                parameter="average",
             )
         self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
         self.text_weight, self.image_weight, self.logit_weight = text_weight, image_weight, logit_weight

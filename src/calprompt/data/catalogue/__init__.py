@@ -5,7 +5,6 @@ A name may be the key (oxford_pets), the public one (OxfordPets) or a common one
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from calprompt.data.catalogue.check import Report, check
@@ -15,6 +14,7 @@ from calprompt.data.catalogue.entry import Counts, Entry, plain
 from calprompt.data.catalogue.layouts import NamedFolders, SplitFile
 from calprompt.data.templates import Templates
 from calprompt.registry import unknown
+from calprompt.text import nearest as nearest_name
 
 __all__ = [
     "ENTRIES",
@@ -58,8 +58,8 @@ def is_known(name: str) -> bool:
 
 def nearest(name: str) -> str | None:
     """The dataset whose name is most like this one, if any is."""
-    near = difflib.get_close_matches(plain(name), _BY_NAME, n=1, cutoff=0.6)
-    return _BY_NAME[near[0]].key if near else None
+    near = nearest_name(plain(name), _BY_NAME)
+    return _BY_NAME[near].key if near else None
 
 
 def recognise(folder: Path) -> Entry | None:

@@ -115,7 +115,7 @@ def to_prune(
         NotFoundError: if the store has no features of that backbone.
     """
     if backbone == "":
-        raise SettingError("backbone must be the beginning of a name or fingerprint, got an empty text")
+        raise SettingError("must be the beginning of a name or fingerprint, got an empty text", parameter="backbone")
     everything = spaces(store)
     rubbish = [file for space in everything for file in space.rubbish]
     if older_than is None and max_size is None and backbone is None:

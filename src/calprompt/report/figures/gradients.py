@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calprompt.diagnostics import RATIOS
-from calprompt.errors import NotFoundError
+from calprompt.errors import NotFoundError, Parameter
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLOURS, COLUMN, SMALL, add_note, new_figure, sample_text
 from calprompt.report.sources import ReportSource
@@ -36,7 +36,11 @@ def from_source(source: ReportSource) -> Figure:
     """
     found = [(run, steps) for run in selection.tuned_runs(source) if (steps := run.steps())]
     if not found:
-        raise NotFoundError(f"no run of {source.title} has steps.csv; train with diagnose_every=1 to get one")
+        raise NotFoundError(
+            f"no run of {source.title} has steps.csv; train with ",
+            Parameter("diagnose_every", 1, command="train"),
+            " to get one",
+        )
     datasets = {run.record["data"]["name"] for run, _ in found}
     count = sum(len(steps) for _, steps in found)
     note = (

@@ -67,7 +67,9 @@ def margin_variability(logits: ArrayLike) -> float:
     """
     array = np.asarray(logits, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] < 2:
-        raise SettingError(f"logits must have the shape [images, classes] with two classes, got {list(array.shape)}")
+        raise SettingError(
+            f"must have the shape [images, classes] with two classes, got {list(array.shape)}", parameter="logits"
+        )
     top = np.partition(array, -2, axis=1)[:, -2:]
     return float((top[:, 1] - top[:, 0]).std())
 

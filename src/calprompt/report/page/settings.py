@@ -36,14 +36,14 @@ class ReportSettings:
     def __post_init__(self) -> None:
         from calprompt.metrics.binning import check_n_bins
 
-        check_types("setting", type(self).__init__, vars(self))
+        check_types("", type(self).__init__, vars(self))
         check_n_bins(self.bins, "bins")
         for name in ("bootstrap", "seed", "mistakes"):
             if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be at least 0, got {getattr(self, name)}")
+                raise SettingError(f"must be at least 0, got {getattr(self, name)}", parameter=name)
         for value in self.errors:
             if not isinstance(value, int | float) or not 0 < value < 1:
-                raise SettingError(f"errors must be fractions above 0 and below 1, got {value}")
+                raise SettingError(f"must be fractions above 0 and below 1, got {value}", parameter="errors")
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

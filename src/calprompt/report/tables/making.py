@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from calprompt.registry import unknown
 from calprompt.report.sources import ReportSource
 from calprompt.report.tables.across import backbone_table, setting_table
 from calprompt.report.tables.by_dataset import dataset_table
@@ -32,6 +35,8 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     [('lambda', 5)]
     """
     definition, options = table_definition(name), options or TableOptions()
+    if definition.layout in ("costs", "gradients"):
+        _check_methods(options.methods, definition.methods)
     if definition.layout == "costs":
         return [cost_table(definition, source, options)]
     if definition.layout == "gradients":
@@ -42,7 +47,16 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
         by_backbone=definition.by_backbone,
         method=definition.method,
     )
+    _check_methods(options.methods, {place.method for place in values.rows})
     if definition.layout == "by_setting":
         return [setting_table(definition, values, options)]
     layout = backbone_table if definition.layout == "by_backbone" else dataset_table
     return [layout(definition, values, split, options) for split in options.splits or definition.splits]
+
+
+def _check_methods(wanted: Iterable[str], there: Iterable[str]) -> None:
+    """Raise for a method that the results do not have."""
+    there = list(there)
+    for name in wanted:
+        if name not in there:
+            raise unknown("method", name, there)

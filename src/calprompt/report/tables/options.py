@@ -35,4 +35,4 @@ class TableOptions:
     def __post_init__(self) -> None:
         wrong = [split for split in self.splits if split not in SPLITS]
         if wrong:
-            raise SettingError(f"split must be one of {', '.join(SPLITS)}; got {wrong[0]!r}")
+            raise SettingError(f"must be one of {', '.join(SPLITS)}; got {wrong[0]!r}", parameter="split")

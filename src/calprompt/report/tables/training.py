@@ -103,7 +103,7 @@ def gradient_table(definition: TableDefinition, source: ReportSource, options: T
     diagnosed = {run.folder.name: steps for run in source.runs if (steps := run.steps())}
     if not diagnosed:
         raise NotFoundError(
-            f"{source.title} has no folder of a run with diagnosed steps; train with diagnose_every=1, such as "
+            f"{source.title} has no folder of a run with diagnosed steps; train with steps diagnosed, such as "
             f"'calprompt sweep {definition.sweeps[-1]} --out runs/pocket', and give that folder"
         )
     published = published_table(definition.published[""]) if options.published else {}
