@@ -1,7 +1,7 @@
 """Do promises hold on folders with groups, tails of tiny classes, unequal classes, few images?
 
     python experiments/promised_folders.py simulate    made-up logits, 2,000 folders of each kind: 2 minutes
-    python experiments/promised_folders.py fit         `Classifier` on the pocket, from images to promises: 20 fits each
+    python experiments/promised_folders.py fit         `Classifier` on the pocket, from images to promises: 10 fits each
     python experiments/promised_folders.py tables      prints the tables of docs/classifier.md
 
 A folder is drawn, divided by `divide`, and promised on by `make_promises`; what it promises is held against many more
@@ -344,7 +344,7 @@ def _sure(row: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("simulate", "fit", "tables"))
-    parser.add_argument("--repetitions", type=int, help="folders of each kind (default: 2000, and 20 fits)")
+    parser.add_argument("--repetitions", type=int, help="folders of each kind (default: 2000, and 10 fits)")
     args = parser.parse_args()
     if args.what == "tables":
         print("\n\n".join(tables().values()))
@@ -352,7 +352,7 @@ def main() -> None:
     from classifier import Table
 
     if args.what == "fit":
-        fit(args.repetitions or 20, Table(HERE / "promised_fits.csv", ("folder",)))
+        fit(args.repetitions or 10, Table(HERE / "promised_fits.csv", ("folder",)))
         return
     table = Table(HERE / "promised_folders.csv", ("folder",))
     for folder in FOLDERS:

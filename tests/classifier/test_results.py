@@ -65,7 +65,7 @@ def test_promises_were_kept_on_folders_of_all_kinds() -> None:
     fits = module.read("promised_fits.csv")
     assert {row["folder"] for row in fits} == set(module.DATASETS)
     for row in fits:
-        kept(row, 20)
+        kept(row, 10)
 
 
 @pytest.mark.parametrize(
