@@ -25,7 +25,6 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},
     {"training"},
-    {"side_by_side"},
     {"runs"},
     {"evaluation"},
     {"doctor", "export", "extraction", "sweep"},

@@ -28,29 +28,6 @@ class Task(Protocol):
 T = TypeVar("T", bound=Task)
 
 
-def cut(tasks: Sequence[T], place: int) -> tuple[list[T], list[T]]:
-    """The tasks of a group before and after a place, moved back so that none is parted from the one that it follows.
-
-    A task that has `follows` is best done by the process that did the one before it.
-
-    Args:
-        tasks: Of a group.
-        place: How many are wanted before the cut; if it cannot be moved back, it is moved on.
-    """
-
-    def parts(here: int) -> bool:
-        return here < len(tasks) and bool(getattr(tasks[here], "follows", False))
-
-    found = place
-    while found > 0 and parts(found):
-        found -= 1
-    if found == 0:
-        found = place
-        while parts(found):
-            found += 1
-    return list(tasks[:found]), list(tasks[found:])
-
-
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
     """What became of a task.

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,10 +53,8 @@ from calprompt.runs.resources import Resources
 from calprompt.stopwatch import Stopwatch
 from calprompt.tensor_files import tensor_file
 from calprompt.text import os_problem
-from calprompt.training import TrainingJob, TrainingSet, TrainingState
+from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
-
-RunSteps = Generator[TrainingJob, float, Run]
 
 
 def run(
@@ -83,21 +81,7 @@ def run(
     Raises:
         CalpromptError: for whatever is wrong with the settings, the data or the folder.
     """
-    return train_alone(run_steps(config, out, resources or Resources(store=store), progress))
-
-
-def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources, progress: Progress) -> RunSteps:
-    """A run that pauses where its prompts are to be trained, so that several can be trained in one pass.
-
-    It yields the training, and has to be sent the seconds that it took, or be thrown what went wrong. Until then its
-    folder belongs to it.
-
-    Args:
-        config: As in `run`.
-        out: As in `run`.
-        resources: As in `run`.
-        progress: As in `run`.
-    """
+    resources = resources or Resources(store=store)
     timings: dict[str, float] = {}
     reset_peak_memory()
     with clock(timings, "load"):
@@ -114,7 +98,7 @@ def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources
     try:
         with clock(timings, "load"):
             prepared = prepare(planned, resources=resources, progress=progress)
-        return (yield from _run_in(folder, prepared, resources, timings, progress))
+        return _run_in(folder, prepared, resources, timings, progress)
     except OSError as error:
         if not str(error.filename or "").startswith(str(folder)):
             raise
@@ -127,43 +111,9 @@ def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources
                 place.rmdir()
 
 
-def train_alone(steps: RunSteps) -> Run:
-    """Take a run to its end.
-
-    Args:
-        steps: Of the run.
-    """
-    try:
-        job = next(steps)
-    except StopIteration as end:
-        return cast(Run, end.value)
-    start = time.perf_counter()
-    try:
-        with job.tuner.backbone.limited_threads():
-            job.train()
-    except BaseException as error:
-        steps.throw(error)
-        raise
-    return after_training(steps, time.perf_counter() - start)
-
-
-def after_training(steps: RunSteps, seconds: float) -> Run:
-    """Take a run whose prompts are trained to its end.
-
-    Args:
-        steps: Of the run.
-        seconds: That the training took.
-    """
-    try:
-        steps.send(seconds)
-    except StopIteration as end:
-        return cast(Run, end.value)
-    raise AssertionError("a run is trained once")
-
-
 def _run_in(
     folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
-) -> RunSteps:
+) -> Run:
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
@@ -172,7 +122,7 @@ def _run_in(
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
         try:
-            metrics = yield from _work(prepared, resources, folder, record, progress)
+            metrics = _work(prepared, resources, folder, record, progress)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
@@ -220,7 +170,7 @@ def _make_folder(folder: Path) -> None:
 
 def _work(
     prepared: Prepared, resources: Resources, folder: Path, record: dict[str, Any], progress: Progress
-) -> Generator[TrainingJob, float, dict[str, Any]]:
+) -> dict[str, Any]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
@@ -231,8 +181,8 @@ def _work(
         record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
         reset_peak_memory(planned.config.device)
         stopwatch = Stopwatch()
-        after, timings["train"] = yield from _train(prepared, data, folder, progress, stopwatch)
-        record["resumed_after_epoch"] = after
+        with clock(timings, "train"), prepared.backbone.limited_threads():
+            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch)
         record["training"] = stopwatch.record() | {
             "peak_memory": peak_memory(),
             "peak_device_memory": peak_device_memory(planned.config.device),
@@ -294,14 +244,8 @@ def _images(
     return data, evaluated
 
 
-def _train(
-    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch
-) -> Generator[TrainingJob, float, tuple[int, float]]:
-    """Train from the checkpoint, if there is one, leaving one after every epoch.
-
-    Returns:
-        After which epoch it began, and how many seconds it took.
-    """
+def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch) -> int:
+    """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
     tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
     state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
@@ -318,13 +262,13 @@ def _train(
     progress("training", state.epoch, config.epochs, "")
     try:
         objective = Objective.parse(prepared.config.loss)
-        seconds = yield TrainingJob(tuner, data, objective, config, state, keep, stopwatch)
+        train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
     except NonFiniteLossError:
         good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
-    return state.epoch, round(seconds, 3)
+    return state.epoch
 
 
 @torch.no_grad()
