@@ -20,7 +20,7 @@ from calprompt.errors import CalpromptError
 from calprompt.features.encoding import encode
 from calprompt.files import locked
 from calprompt.runs import RunConfig, execute, load_run, plan, prepare, run
-from calprompt.runs.checkpoint import read_tensor_file
+from calprompt.runs.execute import read_tensor_file
 from calprompt.runs.folder import FORMAT
 from calprompt.runs.recipes import build_config
 from calprompt.training import NonFiniteLossError, TrainingConfig

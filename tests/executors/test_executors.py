@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.executors import RayExecutor, WorkerResources, ray_cluster, shared_folder
+from calprompt.executors.protocol import parse_resources
 from calprompt.executors.ray import cut_groups
 from calprompt.executors.shared_folder import is_shared, pack_folder, shared_marker, unpack_folder
-from calprompt.executors.worker_resources import parse_resources
 
 
 @given(st.lists(st.lists(st.integers(), max_size=30), max_size=8), st.integers(1, 20))

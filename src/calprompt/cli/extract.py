@@ -8,7 +8,7 @@ from typing import Any
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.data.listing import SPLITS
-from calprompt.extraction.settings import ExtractionSettings
+from calprompt.extraction.plan import ExtractionSettings
 from calprompt.text import bullets, plural
 
 EXAMPLES = """\

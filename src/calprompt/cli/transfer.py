@@ -10,7 +10,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.each_run import each_run
 from calprompt.cli.flags import add_flags, create_command, settings_of
 from calprompt.errors import SettingError
-from calprompt.runs.target import Target
+from calprompt.runs.config import Target
 
 EXAMPLES = """\
   calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets

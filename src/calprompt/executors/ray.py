@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calprompt.errors import CalpromptError
-from calprompt.executors.protocol import FAILED, Outcome, T, Work
+from calprompt.executors.protocol import FAILED, Outcome, T, Work, WorkerResources
 from calprompt.executors.ray_cluster import AUTO, capacity, check_address, connect, describe_cluster, import_ray
 from calprompt.executors.ray_worker import describe_driver, do_group, pack_group
-from calprompt.executors.worker_resources import WorkerResources
 from calprompt.parallel import available_cores
 
 RETRIES = 5  # after losses of its worker, of a task

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors.worker_resources import WorkerResources
+from calprompt.executors.protocol import WorkerResources
 
 LOCAL, AUTO = "local", "auto"
 TIME_LIMIT = 20.0  # seconds in which a cluster has to answer

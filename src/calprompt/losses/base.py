@@ -2,8 +2,8 @@
 
 A loss is a frozen dataclass of settings that is called with `Outputs` and returns a scalar. It may have a method
 `parts()` that returns parts of it as losses by name, for diagnostics, and a class attribute `uses_zero_shot` if it
-needs zero-shot logits. A setting that is added to a loss of an earlier release is a field with the metadata `added`, so that
-earlier runs keep their identity. Losses are computed in float32 or better, and no gradient reaches the frozen side.
+needs zero-shot logits. A setting that is added to a loss of an earlier release is a field with the metadata `added`, so
+that earlier runs keep their identity. Losses are computed in float32 or better; no gradient reaches the frozen side.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray_cluster import connect
 from calprompt.executors.ray_worker import describe_driver
-from calprompt.executors.worker_resources import WorkerResources
 from calprompt.serve.marks import MarkBook
 from calprompt.serve.ray_machines import ANSWERS, check_machines, check_room, free_port, head
 from calprompt.serve.ray_marks import find_keeper, start_keeper

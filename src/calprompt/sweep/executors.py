@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calprompt.executors import BUSY, Executor, Outcome, Work
-from calprompt.runs.target import Target
+from calprompt.runs.config import Target
 from calprompt.sweep.expansion import Cell
 
 __all__ = ["BUSY", "Executor", "Outcome", "Task", "Work"]

@@ -33,11 +33,11 @@ from typing import Any
 import yaml
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
-from calprompt.executors.worker_resources import WorkerResources, parse_resources
+from calprompt.executors.protocol import WorkerResources, parse_resources
 from calprompt.options import check_types
 from calprompt.registry import unknown
-from calprompt.runs.target import Target
-from calprompt.runs.yaml_reader import Reader
+from calprompt.runs.config import Target
+from calprompt.runs.recipes import Reader
 from calprompt.sweep.expansion import Cell, Grid, expand
 from calprompt.sweep.extending import extend
 from calprompt.sweep.names import check_calibrator
