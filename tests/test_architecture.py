@@ -18,8 +18,8 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "stopwatch"},
-    {"options", "files", "extensions", "class_names", "progress_display"},
+    {"errors", "hardware", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "kernel"},
+    {"stopwatch", "options", "files", "extensions", "class_names", "progress_display"},
     {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
