@@ -113,7 +113,6 @@ def main() -> None:
         "axes": {"data": ["pocket_photos", "pocket_digits"], "loss": ["ce", "tcpt"]},
         "seeds": list(range(1, args.runs // 4 + 1)),
         "calibrators": ["temperature", "dac"],
-        "side_by_side": 1,  # many short tasks, so that a lost node is at one of them
     }
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         cluster = start(folder)

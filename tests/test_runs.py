@@ -20,7 +20,7 @@ from calprompt.errors import CalpromptError
 from calprompt.features.encoding import encode
 from calprompt.files import locked
 from calprompt.runs import RunConfig, execute, load_run, plan, prepare, run
-from calprompt.runs.checkpoint import read_tensor_file
+from calprompt.runs.execute import read_tensor_file
 from calprompt.runs.folder import FORMAT
 from calprompt.runs.recipes import build_config
 from calprompt.training import NonFiniteLossError, TrainingConfig
@@ -134,7 +134,7 @@ def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
         seen.append(torch.get_num_threads())
         return step(*given, **named)
 
-    monkeypatch.setattr(training, "train", watched)
+    monkeypatch.setattr(import_module("calprompt.runs.execute"), "train", watched)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -27,7 +27,7 @@ from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.evaluation.models import stored_models
 from calprompt.runs import Target, evaluate_on, restore, run
 from calprompt.runs.folder import load_run
-from calprompt.runs.matching import matched_parts
+from calprompt.runs.transfer import matched_parts
 from calprompt.tensor_files import read_tensor_file
 from data import trees
 

@@ -11,9 +11,6 @@ import numpy as np
 class Stopwatch:
     """Measures steps and epochs of a training by the clock, the reading of images included.
 
-    Attributes:
-        runs: How many runs share the steps; each counts its share of the time.
-
     >>> stopwatch = Stopwatch()
     >>> stopwatch.begin_epoch(); stopwatch.end_step(); stopwatch.end_epoch()
     >>> stopwatch.record()["steps"], sorted(stopwatch.record()["step_seconds"])
@@ -24,7 +21,6 @@ class Stopwatch:
         self.steps: list[float] = []
         self.epochs: list[float] = []
         self.cpu_seconds = 0.0
-        self.runs = 1
         self._cpu = time.process_time()
         self._epoch = self._step = time.perf_counter()
 
@@ -47,12 +43,10 @@ class Stopwatch:
     def record(self) -> dict[str, object]:
         """How many steps and epochs were measured and what they took; nothing of what was measured never."""
         found: dict[str, object] = {"steps": len(self.steps), "epochs": len(self.epochs)}
-        found["cpu_seconds"] = round(self.cpu_seconds / self.runs, 3)
-        if self.runs > 1:
-            found["side_by_side"] = self.runs
+        found["cpu_seconds"] = round(self.cpu_seconds, 3)
         for name, seconds in (("step_seconds", self.steps), ("epoch_seconds", self.epochs)):
             if seconds:
-                found[name] = _spread([each / self.runs for each in seconds])
+                found[name] = _spread(seconds)
         return found
 
 

@@ -18,9 +18,9 @@ import torch
 import samples
 from calprompt.data import ImageFiles, UnreadableImages
 from calprompt.features import encoding, extraction, frozen_features
-from calprompt.features.store import FeatureStore, Space, compaction
-from calprompt.features.store import spaces as store_file
-from calprompt.features.store.housekeeping import spaces, verify
+from calprompt.features import store as store_file
+from calprompt.features.housekeeping import spaces, verify
+from calprompt.features.store import FeatureFile, FeatureStore, Space
 
 backbone = samples.loaded
 
@@ -82,34 +82,36 @@ def status(child: int) -> int:
 
 def finished(store: Path) -> int:
     found = spaces(FeatureStore(store))
-    return found[0].count()[1] if found else 0
+    return found[0].features if found else 0
 
 
-@pytest.mark.parametrize("merging", [False, True])
-@pytest.mark.parametrize("half", [True, False])
-def test_killed_at_any_write(
-    tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch, half: bool, merging: bool
-) -> None:
-    if merging:
-        monkeypatch.setattr(compaction, "FAN", 2)
-    expected, writes, replace = features(None), [], os.replace
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", lambda *paths: (writes.append(paths), replace(*paths)))
-        features(tmp_path / "whole")
-    assert len(writes) > 1 + 7 if merging else len(writes) == 1 + 7  # space.json and every batch
-
-    for at in range(1, len(writes) + 1):
+@pytest.mark.parametrize("committed", [True, False])
+def test_killed_at_any_write(tmp_path: Path, computed: list[int], committed: bool) -> None:
+    expected, insert = features(None), FeatureFile.insert
+    for at in range(1, 8):  # every batch
         store = tmp_path / str(at)
 
         def work(store: Path = store, at: int = at) -> None:
-            os.replace = samples.dying(at, half)  # type: ignore[assignment]
+            calls: list[int] = []
+
+            def dying(self: FeatureFile, rows: dict[bytes, bytes]) -> bool:
+                calls.append(1)
+                if len(calls) == at and not committed:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    self._connection.execute("DELETE FROM features")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                done = insert(self, rows)
+                if len(calls) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return done
+
+            FeatureFile.insert = dying  # type: ignore[method-assign]
             features(store)
 
         assert status(forked(work)) == -signal.SIGKILL
         assert [said for _, said in verify(FeatureStore(store)) if said] == []
         before = finished(store)
-        if not merging:
-            assert before == 16 * max(0, at - 1 - half)
+        assert before == 16 * (at - 1 + committed)
         computed.clear()
         assert torch.equal(features(store), expected)
         assert sum(computed) == ROWS - before
@@ -118,7 +120,7 @@ def test_killed_at_any_write(
 
 def logging(log: Path, lives: int | None) -> None:
     """Note when a process begins with views that the store had not, and when their features are finished there."""
-    find, write = Space.find, store_file.write_shard
+    find, write = Space.find, FeatureFile.insert
     file = log.open("a", buffering=1)
     left = lives
 
@@ -131,23 +133,21 @@ def logging(log: Path, lives: int | None) -> None:
         note("begin", begin, [key for place, key in enumerate(keys) if place not in here])
         return here, rows
 
-    def written(folder: Path, space: str, keys: Any, rows: torch.Tensor) -> Path:
+    def written(self: FeatureFile, rows: dict[bytes, bytes]) -> bool:
         nonlocal left
         time.sleep(0.005)
-        path = write(folder, space, keys, rows)
-        note("end", time.monotonic_ns(), [bytes(key).ljust(36, b"\0") for key in keys])
+        done = write(self, rows)
+        note("end", time.monotonic_ns(), list(rows))
         if left is not None:
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return path
+        return done
 
-    Space.find, store_file.write_shard = found, written  # type: ignore[method-assign,assignment]
+    Space.find, FeatureFile.insert = found, written  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("fan", [3, 16])
-def test_two_processes_at_once_and_one_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fan: int) -> None:
-    monkeypatch.setattr(compaction, "FAN", fan)
+def test_two_processes_at_once_and_one_is_killed(tmp_path: Path) -> None:
     expected, store = features(None), tmp_path / "store"
 
     def work(number: int, lives: int | None) -> None:

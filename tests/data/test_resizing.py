@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import InterpolationMode, functional
 
-from calprompt.data.resizing import resize_and_crop
+from calprompt.kernel import resize_and_crop
 
 SIZES = [(40, 30), (31, 77), (64, 64), (33, 32), (200, 3), (1, 1), (223, 225)]
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,37 +16,9 @@ from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.executors import RayExecutor, WorkerResources, ray_cluster, shared_folder
-from calprompt.executors.protocol import cut
+from calprompt.executors.protocol import parse_resources
 from calprompt.executors.ray import cut_groups
 from calprompt.executors.shared_folder import is_shared, pack_folder, shared_marker, unpack_folder
-from calprompt.executors.worker_resources import parse_resources
-
-
-@dataclass(frozen=True)
-class Part:
-    key: str
-    follows: bool
-
-    @property
-    def title(self) -> str:
-        return self.key
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 12))
-def test_a_cut_parts_no_task_from_the_one_it_follows(follows: list[bool], place: int) -> None:
-    tasks = [Part(str(number), number > 0 and each) for number, each in enumerate(follows)]
-    before, after = cut(tasks, min(place, len(tasks)))
-    assert before + after == tasks
-    assert not after or not after[0].follows
-    assert before or place == 0, "there is progress"
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), max_size=3), st.integers(1, 9))
-def test_pieces_for_a_cluster_begin_with_a_task_that_follows_none(groups: list[list[bool]], pieces: int) -> None:
-    tasks = [[Part(f"{g} {n}", n > 0 and each) for n, each in enumerate(group)] for g, group in enumerate(groups)]
-    found = cut_groups(tasks, pieces)
-    assert [task for piece in found for task in piece] == [task for group in tasks for task in group]
-    assert not any(piece[0].follows for piece in found)
 
 
 @given(st.lists(st.lists(st.integers(), max_size=30), max_size=8), st.integers(1, 20))

@@ -14,6 +14,7 @@ import pytest
 import calprompt
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.export import OnnxPredictor, exporter, packages, runtime
+from calprompt.export.folder import script
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule
 from export.exported import export, folder, own_copy, pictures, tuned
@@ -24,7 +25,7 @@ VERIFIED = ["logits.onnx", "model.json", "model.onnx", "weights.npz"]
 def test_what_is_in_it() -> None:
     out = folder("cocoop")
     assert sorted(path.name for path in out.iterdir()) == sorted([*VERIFIED, "README.md", "card.md", "predict.py"])
-    assert (out / "predict.py").read_bytes() == Path(runtime.__file__).read_bytes()
+    assert (out / "predict.py").read_text(encoding="utf-8") == script()
     assert (out / "card.md").read_text() == "# For tests\n"
     record = json.loads((out / "model.json").read_text())
     assert record["format"] == runtime.FORMAT

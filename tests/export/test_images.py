@@ -85,7 +85,7 @@ def test_pixels_are_those_of_the_library(kind: str, upright: bool) -> None:
         as_uint8 = Uint8Preprocessing.from_dict(preprocessing.to_dict())
         wanted = open_image(KINDS[kind], 0, upright=upright).views(as_uint8)[0]
         plain = preprocessing.to_dict()
-        levels = runtime.resize_and_crop(runtime.open_image(KINDS[kind], upright=upright), plain)
+        levels = runtime.levels(runtime.open_image(KINDS[kind], upright=upright), plain)
         np.testing.assert_array_equal(levels, wanted.numpy())
         pixels = torch.from_numpy(runtime.normalise([levels], plain))
         torch.testing.assert_close(pixels, normalise(wanted[None], preprocessing))

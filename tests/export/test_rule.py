@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calprompt.export import runtime
-from calprompt.promises import DecisionRule, OpenSetRule, SetRule, open_set_scores
+from calprompt.kernel import softmax
+from calprompt.promises import DecisionRule, OpenSetRule, SetRule
 from calprompt.promises.conformal import SCORES as SET_SCORES
-from calprompt.promises.conformal import softmax
 from calprompt.promises.open_set import SCORES as OPEN_SET_SCORES
 
 EXACT = 1e-12  # the same arithmetic in float64
@@ -30,10 +30,6 @@ def drawn_logits(seed: int, n: int, classes: int) -> np.ndarray:
 def test_decisions(score: str, seed: int, n: int, classes: int, confidence: float) -> None:
     z = drawn_logits(seed, n, classes)
     p = softmax(z.astype(np.float64)) if n else np.empty((0, classes))
-    if n:
-        np.testing.assert_allclose(
-            runtime.open_set_scores(z, score, 1.7), open_set_scores(z, score, 1.7), rtol=EXACT, atol=EXACT
-        )
     for threshold in (0.4, 2.05, -math.inf):
         open_set = OpenSetRule(score, 1.7, threshold, (0.1, 0.0, 0.2), (0.1, 0.0, 0.3))
         for rule in (
@@ -61,8 +57,8 @@ def test_sets(score: str, seed: int, n: int, classes: int, quantile: float) -> N
 def test_scores_of_a_newer_version_are_refused() -> None:
     z = np.zeros((1, 2))
     newer: list[Any] = [
-        lambda: runtime.open_set_scores(z, "other", 1.0),
-        lambda: runtime.class_scores(z, "other"),
+        lambda: runtime.decide(z, z, None, {"score": "other", "temperature": 1.0, "threshold": 0.5}),
+        lambda: runtime.prediction_sets(z, {"score": "other", "temperature": 1.0, "quantiles": [0.5]}),
     ]
     for call in newer:
         with pytest.raises(runtime.NewerModelError, match=r"use the predict\.py that was exported with the model"):

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from calprompt.export import runtime
+from calprompt.export.folder import script
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule
 from export.exported import export, folder, loaded, own_copy, pictures, tuned
@@ -55,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_it_imports_nothing_else() -> None:
-    tree = ast.parse(Path(runtime.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(script())
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -22,8 +22,7 @@ from calprompt.executors import LocalExecutor, RayExecutor
 from calprompt.extraction import ExtractionSettings, extract, plan_extraction
 from calprompt.extraction import plan as plan_module
 from calprompt.extraction import work as work_module
-from calprompt.features import FeatureStore, extraction
-from calprompt.features.store import housekeeping
+from calprompt.features import FeatureStore, extraction, housekeeping
 from calprompt.runs import run
 from executors import clusters
 from sweep.sweeps import Here
@@ -56,7 +55,7 @@ def settings(data: Path | None = None, **changes: Any) -> ExtractionSettings:
 
 def stored(folder: Path) -> list[tuple[int, int]]:
     """Images and views of every space in a store."""
-    return [space.count() for space in housekeeping.spaces(FeatureStore(folder))]
+    return [(space.images, space.features) for space in housekeeping.spaces(FeatureStore(folder))]
 
 
 @pytest.mark.parametrize("changes", [{}, {"crop": 0.5}, {"dtype": "float64"}])
@@ -160,7 +159,8 @@ def test_the_command_is_interrupted_and_goes_on(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     end = time.monotonic() + 120
-    while not list((tmp_path / "cache").rglob("*.safetensors")) and time.monotonic() < end and first.poll() is None:
+    folder = tmp_path / "cache" / "features"
+    while not any(count for _, count in stored(folder)) and time.monotonic() < end and first.poll() is None:
         time.sleep(0.01)
     os.killpg(first.pid, signal.SIGINT)
     _, complaints = first.communicate(timeout=60)

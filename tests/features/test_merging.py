@@ -2,20 +2,19 @@
 
 import hashlib
 import os
-import shutil
 import signal
-import warnings
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import samples
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.features.store import FeatureStore, Space, compaction, merge_store, merging
-from calprompt.features.store.housekeeping import spaces, verify
-from calprompt.features.store.shards import key
+from calprompt.features import merge_store, merging
+from calprompt.features import store as store_file
+from calprompt.features.housekeeping import spaces, verify
+from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 
 ABOUT = {"backbone": "b", "dtype": "float32"}
 
@@ -35,7 +34,7 @@ def space(folder: Path, about: dict[str, str] = ABOUT) -> Space:
 def fill(folder: Path, numbers: range, about: dict[str, str] = ABOUT, scale: float = 1.0) -> None:
     place = space(folder, about)
     place.add(keys_of(numbers), rows_of(keys_of(numbers)) * scale)
-    place.flush()
+    place.close()
 
 
 def assert_has(folder: Path, numbers: range, about: dict[str, str] = ABOUT) -> None:
@@ -57,13 +56,13 @@ def test_what_is_missing_is_copied(tmp_path: Path) -> None:
     before = contents(tmp_path / "b")
     report = merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
     assert (report.copied, report.rounded, report.n_conflicts, report.damaged) == (27, 0, 0, [])
-    assert report.same == 10 + 5  # here, and twice there
+    assert report.same == 10
     assert contents(tmp_path / "b") == before
     assert_has(tmp_path / "a", range(40))
     assert_has(tmp_path / "a", range(7), other)
-    assert {each.about["name"] for each in spaces(FeatureStore(tmp_path / "a"))} == {"tiny"}
+    assert {each.name for each in spaces(FeatureStore(tmp_path / "a"))} == {"tiny"}
     again = merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
-    assert (again.copied, again.same) == (0, 42)
+    assert (again.copied, again.same) == (0, 37)
 
 
 def test_the_cache_folder_stands_for_its_store(tmp_path: Path) -> None:
@@ -81,23 +80,25 @@ def test_a_store_is_not_merged_into_itself_or_from_nowhere(tmp_path: Path) -> No
             merge_store(tmp_path / wrong, FeatureStore(tmp_path / "a"))
 
 
-def test_damaged_shards_are_named_and_left_out(tmp_path: Path) -> None:
-    fill(tmp_path / "b", range(5))
-    (bad,) = (tmp_path / "b").rglob("*.safetensors")
-    fill(tmp_path / "b", range(5, 9))
+def test_damaged_features_are_counted_and_left_out(tmp_path: Path) -> None:
+    fill(tmp_path / "b", range(9))
+    fill(tmp_path / "b", range(4), {"backbone": "c"})
+    bad, other = space(tmp_path / "b").path, space(tmp_path / "b", {"backbone": "c"}).path
     data = bytearray(bad.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.find(keys_of(range(3, 4))[0]) + 36 + 8 + 5] ^= 1
     bad.write_bytes(data)
-    (bad.parent / "space.json").write_text('{"name": "of something else"}')
+    moved = other.with_name(f"{'0' * 32}.sqlite")
+    other.rename(moved)
+    before = contents(tmp_path / "b")
     report = merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
     assert report.damaged == [
-        f"{bad.parent / 'space.json'} (it does not describe its folder)",
-        f"{bad} (its checksum is wrong)",
+        f"{moved} (it does not say what its features depend on)",
+        f"{bad} (1 features are damaged)",
     ]
-    assert report.copied == 4
-    assert bad.exists()
-    assert_has(tmp_path / "a", range(5, 9))
-    assert space(tmp_path / "a").find(keys_of(range(5)))[0] == []
+    assert report.copied == 8
+    assert contents(tmp_path / "b") == before
+    assert_has(tmp_path / "a", range(4, 9))
+    assert space(tmp_path / "a").find(keys_of(range(3, 4)))[0] == []
     assert [said for _, said in verify(FeatureStore(tmp_path / "a")) if said] == []
 
 
@@ -108,9 +109,9 @@ def test_rounding_is_counted_and_more_is_a_conflict(tmp_path: Path) -> None:
     report = merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
     assert (report.copied, report.same, report.rounded, report.n_conflicts) == (0, 0, 4, 2)
     assert report.largest == pytest.approx(2**-20, rel=0.2)
-    (here,) = (tmp_path / "a").rglob("*.safetensors")
+    here = space(tmp_path / "a").path
     for conflict in report.conflicts:
-        assert (conflict.here, conflict.there.parents[1], conflict.view) == (here, tmp_path / "b", 0)
+        assert (conflict.here, conflict.there.parent, conflict.view) == (here, tmp_path / "b", 0)
         assert conflict.difference == pytest.approx(0.01, rel=0.05)
         assert f"{here} and {conflict.there}" in str(conflict)
     assert_has(tmp_path / "a", range(10))
@@ -140,74 +141,59 @@ def test_nan_and_other_kinds_are_no_rounding() -> None:
 
 
 def test_a_full_disk_is_an_error_and_the_rest_is_copied_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "TOGETHER", 1)  # a shard at a time
-    for start in range(0, 30, 10):
-        fill(tmp_path / "b", range(start, start + 10))
-    fsync, calls = os.fsync, 0
+    monkeypatch.setattr(store_file, "CHUNK", 10)
+    fill(tmp_path / "b", range(30))
+    insert, calls = FeatureFile.insert, []
 
-    def full(file: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 4:  # of space.json and its folder, of the first shard and its folder
-            raise OSError(28, "No space left on device")
-        fsync(file)
+    def full(self: FeatureFile, rows: dict[bytes, bytes]) -> bool:
+        calls.append(len(rows))
+        if len(calls) > 1:
+            raise sqlite3.OperationalError("database or disk is full")
+        return insert(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(
-            CalpromptError, match="No space left on device; 10 features were copied, and the same comma"
-        ):
+        patch.setattr(FeatureFile, "insert", full)
+        with pytest.raises(CalpromptError, match="disk is full; 10 features were copied, and the same comma"):
             merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
-    assert not [path for path in (tmp_path / "a").rglob(".*") if path.name != ".lock"]
     assert merge_store(tmp_path / "b", FeatureStore(tmp_path / "a")).copied == 20
     assert_has(tmp_path / "a", range(30))
 
 
 def test_killed_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "TOGETHER", 1)
-    monkeypatch.setattr(compaction, "FAN", 2)
-    for start in range(0, 12, 4):
-        with monkeypatch.context() as patch:
-            patch.setattr(compaction, "FAN", 99)
-            fill(tmp_path / "b", range(start, start + 4))
-    codes = []
-    for at in range(1, 12):
+    monkeypatch.setattr(store_file, "CHUNK", 4)
+    fill(tmp_path / "b", range(12))
+    insert, codes = FeatureFile.insert, []
+    for at in range(1, 5):
         place = tmp_path / f"a{at}"
         child = os.fork()
         if child == 0:
-            os.replace = samples.dying(at, half=at % 2 == 0)  # type: ignore[assignment]
+            calls: list[int] = []
+
+            def dying(self: FeatureFile, rows: dict[bytes, bytes], calls: list[int] = calls, at: int = at) -> bool:
+                calls.append(1)
+                if len(calls) == at:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    self._connection.execute("DELETE FROM features")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return insert(self, rows)
+
+            FeatureFile.insert = dying  # type: ignore[method-assign]
             merge_store(tmp_path / "b", FeatureStore(place))
             os._exit(0)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         before = len(space(place).find(keys_of(range(12)))[0])
+        assert before == min(12, 4 * (at - 1))
         assert merge_store(tmp_path / "b", FeatureStore(place)).copied == 12 - before
         assert_has(place, range(12))
         assert [said for _, said in verify(FeatureStore(place)) if said] == []
-    assert -signal.SIGKILL in codes
-    assert codes[-1] == 0
+    assert codes == [-signal.SIGKILL] * 3 + [0]
 
 
-def test_a_store_that_others_are_merging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "FAN", 99)
-    for number in range(6):
-        fill(tmp_path / "b", range(number, number + 1))
-    opened = merging.open_shard
-
-    def at_work(path: Path, name: str) -> object:
-        monkeypatch.setattr(merging, "open_shard", opened)
-        monkeypatch.setattr(compaction, "FAN", 2)
-        assert space(tmp_path / "b").compact()
-        return opened(path, name)
-
-    monkeypatch.setattr(merging, "open_shard", at_work)
+def test_a_store_that_others_are_filling(tmp_path: Path) -> None:
+    fill(tmp_path / "b", range(6))
+    busy = space(tmp_path / "b")
+    busy.add(keys_of(range(6, 9)), rows_of(keys_of(range(6, 9))))
+    busy.flush()  # in the log, which its process has open
     report = merge_store(tmp_path / "b", FeatureStore(tmp_path / "a"))
-    assert (report.copied, report.damaged) == (6, [])
-    assert_has(tmp_path / "a", range(6))
-
-
-def test_an_old_store_is_merged(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        report = merge_store(Path(__file__).parent / "old_store", FeatureStore(tmp_path))
-        shutil.rmtree(tmp_path / "none", ignore_errors=True)
-    assert (report.copied, report.damaged, report.n_conflicts) == (36, [], 0)
+    assert (report.copied, report.damaged) == (9, [])
+    assert_has(tmp_path / "a", range(9))

@@ -1,7 +1,6 @@
 """The feature store: the right features or none, whoever else reads, writes, damages or prunes it meanwhile."""
 
 import hashlib
-import json
 import os
 import pickle
 import threading
@@ -27,10 +26,9 @@ from calprompt.data import (
 )
 from calprompt.errors import CalpromptError
 from calprompt.features import encoding, extraction, frozen_features
-from calprompt.features.store import FeatureStore, Space, usage
-from calprompt.features.store import spaces as store_file
-from calprompt.features.store.housekeeping import remove, spaces, to_prune, verify
-from calprompt.features.store.shards import key
+from calprompt.features import store as store_file
+from calprompt.features.housekeeping import remove, spaces, to_prune, unused, verify
+from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 from calprompt.progress import FeatureProgress, silent
 from calprompt.runs import run
 
@@ -38,9 +36,13 @@ backbone, files = samples.loaded, samples.picture_files
 
 
 def features(store: FeatureStore | Path | None, images=None, views: int = 0, using: Backbone | None = None):
-    store = FeatureStore(store) if isinstance(store, Path) else store
+    opened = FeatureStore(store) if isinstance(store, Path) else store
     images = files() if images is None else images
-    return frozen_features(using or backbone(), images, views, unreadable=UnreadableImages(), store=store)
+    try:
+        return frozen_features(using or backbone(), images, views, unreadable=UnreadableImages(), store=opened)
+    finally:
+        if opened is not store:
+            opened.close()
 
 
 @pytest.fixture
@@ -159,119 +161,199 @@ def test_keys_differ_in_the_image_and_in_the_view() -> None:
     assert len({key(digest, view) for digest in (one, other) for view in (0, 1, 256, 70_000)}) == 8
 
 
-def only_shard(store: Path) -> Path:
-    (path,) = store.glob("*/*.safetensors")
+def only_file(store: Path) -> Path:
+    (path,) = store.glob("*.sqlite")
     return path
 
 
-@pytest.mark.parametrize("harm", ["bit of a feature", "bit of a checksum", "cut", "empty", "text", "another space's"])
-def test_a_damaged_shard_is_named_and_what_is_lost_is_computed_again(
-    tmp_path: Path, harm: str, computed: list[int]
-) -> None:
+def place_of(path: Path, what: bytes) -> int:
+    """Where something stands in a file."""
+    place = path.read_bytes().find(what)
+    assert place > 0
+    return place
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["feature", "checksum", "key"])
+def test_a_damaged_feature_is_computed_again(tmp_path: Path, what: str, computed: list[int]) -> None:
+    expected = features(tmp_path)
+    path, digest = only_file(tmp_path), key(files().read(7).digest, 0)
+    at = place_of(path, digest)
+    flip(path, at + {"feature": 36 + 8 + 20, "checksum": 36 + 3, "key": 20}[what])
+    computed.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert torch.equal(features(tmp_path), expected)
+    assert [str(each.message) for each in told] == [f"{path}: 1 damaged features are computed again"] * (what != "key")
+    assert sum(computed) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(features(tmp_path), expected)
+    assert sum(computed) == 1
+
+
+@pytest.mark.parametrize("harm", ["cut", "text", "empty", "first page", "another space's"])
+def test_a_damaged_file_is_set_aside(tmp_path: Path, harm: str, computed: list[int]) -> None:
     store, expected = tmp_path / "store", features(None)
     features(store)
-    path = only_shard(store)
+    path = only_file(store)
     data = bytearray(path.read_bytes())
-    places = {"bit of a feature": len(data) // 2, "bit of a checksum": -100}
-    if harm in places:
-        data[places[harm]] ^= 4
-    other = {"cut": data[:-9], "empty": b"", "text": b"this is no shard"}
+    other = {"cut": data[: len(data) // 2], "text": b"this is no database" * 100, "empty": b""}
     if harm == "another space's":
         features(tmp_path / "other", using=backbone().view(autocast=torch.bfloat16))
-        other[harm] = only_shard(tmp_path / "other").read_bytes()
-    path.write_bytes(other.get(harm, data))
+        other[harm] = bytearray(only_file(tmp_path / "other").read_bytes())
+    path.write_bytes(other.get(harm, bytes(200) + data[200:]))
     computed.clear()
-    with pytest.warns(UserWarning, match=f"{path.name} is damaged") as told:
+    with pytest.warns(UserWarning, match="damaged"):
         assert torch.equal(features(store), expected)
-    assert len(told) == 1
-    lost = 1 if harm in places else 30
-    assert sum(computed) == lost
-    assert path.with_suffix(".damaged").exists()
+    assert sum(computed) == 30
+    assert path.with_suffix(".damaged").exists() == (harm != "another space's")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(features(store), expected)
-    assert sum(computed) == lost
+    assert sum(computed) == 30
 
 
-def test_a_damaged_key_is_a_feature_that_is_not_found(tmp_path: Path, computed: list[int]) -> None:
-    expected = features(None)
-    features(tmp_path)
-    path = only_shard(tmp_path)
+def test_what_is_intact_of_a_damaged_file_is_kept(tmp_path: Path) -> None:
+    """A page of the index is overwritten: all features are there, and none can be looked up."""
+    space = FeatureStore(tmp_path).space({"about": "this"}, "tiny")
+    keys = [key(hashlib.sha256(str(number).encode()).hexdigest(), 0) for number in range(3000)]
+    rows = torch.randn(3000, 8)
+    space.add(keys, rows)
+    space.close()
+    path = only_file(tmp_path)
     data = bytearray(path.read_bytes())
-    data[-500] ^= 1
+    index = [at for at in range(4096, len(data), 4096) if data[at] == 10]  # leaves of an index
+    data[index[3] : index[3] + 2000] = bytes(2000)
     path.write_bytes(data)
-    computed.clear()
-    assert torch.equal(features(tmp_path), expected)
-    assert 0 < sum(computed) < 30
-    assert [said for _, said in verify(FeatureStore(tmp_path)) if said] == ["its checksum is wrong"]
+    again = FeatureStore(tmp_path).space({"about": "this"}, "tiny")
+    with pytest.warns(UserWarning, match="set aside as .*; 3000 of its features are kept"):
+        again.find(keys)
+    found, values = again.find(keys)
+    assert len(found) == 3000
+    assert torch.equal(values, rows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_flipped_bit_gives_a_wrong_feature(tmp_path: Path, seed: int) -> None:
+    rng, about = np.random.default_rng(seed), {"about": "this"}
+    keys = [key(hashlib.sha256(str(number // 3).encode()).hexdigest(), number % 3) for number in range(300)]
+    rows = torch.arange(300 * 64).view(300, 64).float()
+    space = FeatureStore(tmp_path).space(about, "tiny")
+    space.add(keys, rows)
+    space.close()
+    path = only_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    for place in rng.integers(0, len(data), 1 + 4 * seed).tolist():
+        data[place] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            space = FeatureStore(tmp_path).space(about, "tiny")
+            found, values = space.find(keys)
+            assert not found or torch.equal(values, rows[found])
+            space.add(keys, rows)
+            space.close()
+    assert space.find(keys)[0] == list(range(300))
 
 
 def test_verify_names_what_is_damaged(tmp_path: Path) -> None:
-    for views in (0, 1):
-        features(tmp_path, views=views)
+    features(tmp_path)
+    features(tmp_path, using=backbone().view(autocast=torch.bfloat16))
     assert [said for _, said in verify(FeatureStore(tmp_path))] == ["", ""]
-    path = next(tmp_path.glob("*/*.safetensors"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert [(file.path, said) for file, said in verify(FeatureStore(tmp_path)) if said] == [
-        (path, "its checksum is wrong")
-    ]
+    one, other = sorted(tmp_path.glob("*.sqlite"))
+    flip(one, place_of(one, key(files().read(7).digest, 0)) + 36 + 8 + 20)
+    other.write_bytes(b"this is no database" * 100)
+    said = {file.path: text for file, text in verify(FeatureStore(tmp_path))}
+    assert said == {one: "1 features have a wrong checksum", other: "file is not a database"}
     assert [said for _, said in verify(FeatureStore(tmp_path))] == [""]
 
 
-def refuse(*_: object, **__: object) -> None:
-    raise OSError(28, "No space left on device")
+def test_processes_of_several_machines_use_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not store_file.is_network(tmp_path)
+    monkeypatch.setattr(store_file, "is_network", lambda folder: True)
+    store = FeatureStore(tmp_path)
+    expected = features(store)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".sqlite"]
+    assert torch.equal(features(tmp_path), expected)
 
 
-def test_a_full_disk_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None) -> None:
+def test_file_systems_are_told_apart_by_their_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = (
+        "/dev/sda / ext4 rw 0 0\nserver:/x /mnt/all\\040data nfs4 rw 0 0\n/dev/sdb /mnt/all\\040data/local xfs rw 0 0\n"
+    )
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: mounts)
+    found = [
+        store_file.is_network(Path(name))
+        for name in ("/home", "/mnt/all data", "/mnt/all data/a", "/mnt/all data/local/a")
+    ]
+    assert found == [False, True, True, False]
+
+
+def test_a_full_disk_costs_a_warning(tmp_path: Path, at_once: None) -> None:
     expected, store = features(None), FeatureStore(tmp_path)
     features(store, files().take([0, 1, 2]))
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.warns(UserWarning, match="features are not stored.*No space left on device") as told:
+    (space,) = store._spaces.values()
+    connection = space._file._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")  # what SQLite answers then is what it answers on a full disk
+    with pytest.warns(UserWarning, match="features are not stored.*database or disk is full") as told:
         assert torch.equal(features(store), expected)
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(features(store), expected)
-    assert spaces(store)[0].count() == (3, 3)
+    assert 3 <= spaces(store)[0].features < 30
+    assert [said for _, said in verify(FeatureStore(tmp_path))] == [""]
 
 
-def test_a_read_only_file_system_is_read(tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder_is_read(tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     features(tmp_path, files().take(range(10)))
+    before = sorted(tmp_path.iterdir())
     computed.clear()
-
-    def read_only(path: Path, mode: str) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("calprompt.files.open", read_only, raising=False)
-    with pytest.warns(UserWarning, match="Read-only file system") as told:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.warns(UserWarning, match="features are not stored.*it can only be read") as told:
         found = features(tmp_path)
     assert (len(told), sum(computed)) == (1, 20)
+    assert sorted(tmp_path.iterdir()) == before
     assert torch.equal(found, features(None))
+
+
+def test_a_damaged_file_in_a_read_only_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = features(tmp_path)
+    only_file(tmp_path).write_bytes(b"this is no database" * 100)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    store = FeatureStore(tmp_path)
+    with pytest.warns(UserWarning, match="is damaged .* and not used") as told:
+        assert torch.equal(features(store), expected)
+    assert len(told) == 2  # and that nothing is stored
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(features(store), expected)
+
+
+def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path)
+    expected = features(store)
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(features(store), expected)
+        os._exit(0 if same and all(space._file._pid == os.getpid() for space in store._spaces.values()) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(features(store), expected)
 
 
 def test_a_folder_that_cannot_be_made_costs_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="features are not stored"):
         assert torch.equal(features(tmp_path / "file" / "store"), features(None))
-
-
-def test_small_shards_are_merged(tmp_path: Path, computed: list[int], at_once: None) -> None:
-    expected = features(None, views=20)
-    features(tmp_path, views=20)
-    assert sum(computed) == 1200
-    assert len(list(tmp_path.glob("*/*.safetensors"))) < 16 + 600 // 16 // 16
-    assert torch.equal(features(tmp_path, views=20), expected)
-    assert sum(computed) == 1200
-    merged = list(tmp_path.glob("*/*.merged"))
-    assert len(merged) > 16
-    assert to_prune(FeatureStore(tmp_path)) == []  # another machine may still be reading them
-    for path in merged:
-        os.utime(path, (0, 0))
-    assert {file.path for file in to_prune(FeatureStore(tmp_path))} == set(merged)
-    features(tmp_path, views=21)
-    assert not set(merged) & set(tmp_path.glob("*/*"))
 
 
 def test_what_another_process_wrote_meanwhile_is_seen(tmp_path: Path, computed: list[int]) -> None:
@@ -281,10 +363,12 @@ def test_what_another_process_wrote_meanwhile_is_seen(tmp_path: Path, computed: 
     computed.clear()
     features(mine)
     assert not computed
-    for path in tmp_path.glob("*/*.safetensors"):
-        path.unlink()
-    features(mine)
+    only_file(tmp_path).unlink()
+    features(tmp_path)  # another file in its place
     assert sum(computed) == 30
+    features(mine, views=1)
+    features(mine)
+    assert sum(computed) == 60
 
 
 def test_a_tower_on_another_device_is_run_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,25 +422,19 @@ def test_a_file_that_changes_between_looking_and_decoding(
 def test_the_same_picture_twice(tmp_path: Path) -> None:
     images = files().take([3, 3, 4, 3])
     assert torch.equal(features(tmp_path, images, views=2), features(None, images, views=2))
-    assert spaces(FeatureStore(tmp_path))[0].count() == (2, 4)
+    (space,) = spaces(FeatureStore(tmp_path))
+    assert (space.images, space.features) == (2, 4)
 
 
-def test_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics(tmp_path: Path) -> None:
     features(tmp_path, views=2)
     features(tmp_path, files().take(range(10)), views=3)
     (space,) = spaces(FeatureStore(tmp_path))
-    assert space.count() == (30, 70)
+    assert (space.images, space.features) == (30, 70)
     assert (space.usage.found, space.usage.computed) == (20, 70)
     assert space.usage.saved > 0
-    assert space.about["name"] == backbone().name
+    assert space.name == backbone().name
     assert space.backbone == backbone().fingerprint
-    with (space.folder / usage.USAGE).open("a") as file:
-        file.write('{"time": 1, "fou')  # a process was killed
-    assert usage.read_usage(space.folder).found == 20
-    monkeypatch.setattr(usage, "LARGE", 10)
-    features(tmp_path, views=2)
-    assert len((space.folder / usage.USAGE).read_text().splitlines()) == 1
-    assert usage.read_usage(space.folder).computed == 70
 
 
 def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None) -> None:
@@ -369,9 +447,9 @@ def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert sum(file.size for file in to_prune(store, backbone=other.fingerprint[:12])) == sizes[other.fingerprint]
     with pytest.raises(CalpromptError, match="no features of backbone 'vit'; it has those of"):
         to_prune(store, backbone="vit")
-    assert len(to_prune(store, older_than=-1)) == 8
+    assert len(to_prune(store, older_than=-1)) == 2
     first = to_prune(store, max_size=sum(sizes.values()) - 1)
-    assert [file.path.parent.name for file in first] == [spaces(store)[-1].folder.name]  # the one used less recently
+    assert [file.backbone for file in first] == [backbone().fingerprint]  # the one used less recently
     remove(to_prune(store, max_size=sizes[other.fingerprint]))
     assert [space.backbone for space in spaces(store)] == [other.fingerprint]
     remove(to_prune(store, older_than=-1))
@@ -379,47 +457,28 @@ def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert spaces(FeatureStore(tmp_path / "nothing")) == []
 
 
-@pytest.mark.parametrize(("used", "written"), [(50, 0), (0, 50)])
-def test_prune_by_size_begins_with_the_oldest_of_what_was_not_used_for_longest(
-    tmp_path: Path, at_once: None, used: int, written: int
-) -> None:
-    store, other = FeatureStore(tmp_path / "store"), changed_weights(tmp_path / "changed")
-    features(store, views=2)
-    (ours,) = spaces(store)
-    features(store, views=2, using=other)
-    (theirs,) = (space for space in spaces(store) if space.backbone == other.fingerprint)
-    for space, last_use, begun in ((ours, used, written), (theirs, 20, 10)):
-        (space.folder / usage.USAGE).write_text(json.dumps({"time": last_use}) + "\n")
-        for file, after in zip(space.shards, (3, 1, 4, 2), strict=True):
-            os.utime(file.path, (begun + after, begun + after))
-    going = [file.path for file in to_prune(store, max_size=0)]
-    assert going == [space.shards[number].path for space in (theirs, ours) for number in (1, 3, 0, 2)]
-
-
 def test_prune_removes_what_is_damaged_or_left_behind_and_nothing_of_others(tmp_path: Path) -> None:
     features(tmp_path)
-    folder = only_shard(tmp_path).parent
-    for path in (folder / ".1.safetensors.tmp", folder / ".2.safetensors.tmp", folder / "3.damaged"):
+    old = tmp_path / ("0123456789abcdef" * 2)  # features as an earlier version kept them
+    for path in (tmp_path / ".1.tmp", tmp_path / ".2.tmp", tmp_path / "3.damaged", old / "4.safetensors"):
+        path.parent.mkdir(exist_ok=True)
         path.write_text("half")
-    os.utime(folder / ".1.safetensors.tmp", (0, 0))
+    os.utime(tmp_path / ".1.tmp", (0, 0))
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mine.safetensors").write_text("")
+    assert {file.path for file in unused(FeatureStore(tmp_path))} == {tmp_path / ".1.tmp", tmp_path / "3.damaged", old}
     remove(to_prune(FeatureStore(tmp_path)))
-    left = sorted(path.name for path in folder.iterdir())
-    assert left == [".2.safetensors.tmp", only_shard_name(folder), "space.json", "usage.jsonl"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted([".2.tmp", only_file(tmp_path).name, "letters"])
     remove(to_prune(FeatureStore(tmp_path), max_size=0))
-    assert (tmp_path / "letters" / "mine.safetensors").exists()
-
-
-def only_shard_name(folder: Path) -> str:
-    return next(path.name for path in folder.glob("[0-9a-f]*.safetensors"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".2.tmp", "letters"]
 
 
 def test_prune_under_readers_and_writers(tmp_path: Path, at_once: None) -> None:
     expected, stop = features(None, views=4), threading.Event()
 
     def keep_pruning() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.02):
             remove(to_prune(FeatureStore(tmp_path), max_size=5000))
 
     pruner = threading.Thread(target=keep_pruning)
@@ -428,7 +487,7 @@ def test_prune_under_readers_and_writers(tmp_path: Path, at_once: None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             store = FeatureStore(tmp_path)
-            for _ in range(10):
+            for _ in range(4):
                 assert torch.equal(features(store, views=4), expected)
     finally:
         stop.set()
@@ -490,7 +549,7 @@ def test_memory_does_not_grow_with_the_set(tmp_path: Path, instant: None) -> Non
         assert not any(space._waiting for space in store._spaces.values())
     # of each thread two batches waiting and one at work, then one whose features are taken and one coming
     assert max(most) <= 64 * (3 * torch.get_num_threads() + 2)
-    assert spaces(FeatureStore(tmp_path))[0].count() == (5000, 5000)
+    assert spaces(FeatureStore(tmp_path))[0].images == 5000
 
 
 def test_a_store_goes_to_another_process_as_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,6 +564,6 @@ def test_a_store_goes_to_another_process_as_its_folder(tmp_path: Path, monkeypat
 
 def test_a_space_tells_what_it_depends_on(tmp_path: Path) -> None:
     features(tmp_path)
-    about = json.loads((only_shard(tmp_path).parent / "space.json").read_text())
-    expected = {"name", "extraction", "backbone", "preprocessing", "images", "dtype", "autocast", "device", "matmul"}
+    about = FeatureFile.open(only_file(tmp_path)).about
+    expected = {"extraction", "backbone", "preprocessing", "images", "dtype", "autocast", "device", "matmul"}
     assert set(about) == expected | {"batch", "libraries"}

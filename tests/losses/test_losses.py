@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calprompt.errors import CalpromptError
 from calprompt.losses import margins, mean_variance_margin, text_moment_matching
-from calprompt.losses.moments import covariance_gap_full, covariance_gap_gram
+from calprompt.losses.tcpt import covariance_gap_full, covariance_gap_gram
 
 sizes = st.integers(2, 12)
 seeds = st.integers(0, 2**31)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import UnknownNameError
+from calprompt.kernel import softmax
 from calprompt.promises import (
     DecisionRule,
     Evidence,
@@ -24,7 +25,6 @@ from calprompt.promises import (
     open_set_scores,
     rejection_threshold,
 )
-from calprompt.promises.conformal import softmax
 
 
 def images(n: int, seed: int, strength: float = 2.5, classes: int = 5) -> Evidence:

@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 from scipy.stats import bernoulli
 
 from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
+from calprompt.kernel import softmax
 from calprompt.promises import DecisionRule, Evidence, Requests, Watch, make_promises
-from calprompt.promises.conformal import softmax
 from calprompt.promises.watch import RATIOS, telling_stretch, weight_from
 
 marks = st.lists(st.booleans(), max_size=40)

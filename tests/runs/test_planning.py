@@ -255,7 +255,7 @@ class TestResources:
             tmp_path / "runs",
             resources=Resources(store=FeatureStore(tmp_path / "s")),
         )
-        assert list((tmp_path / "s").glob("*/*.safetensors"))
+        assert list((tmp_path / "s").glob("*.sqlite"))
 
 
 class TestMemory:

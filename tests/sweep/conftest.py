@@ -10,8 +10,6 @@ from calprompt.sweep import work
 @pytest.fixture(autouse=True)
 def nothing_loaded() -> Iterator[None]:
     """What a worker keeps for the next task is nothing to the next test."""
-    for kept in (work._loaded, work._trained):
-        kept.clear()
+    work._loaded.clear()
     yield
-    for kept in (work._loaded, work._trained):
-        kept.clear()
+    work._loaded.clear()

@@ -42,7 +42,7 @@ def visible(out: Path) -> list[str]:
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     settings = {"epochs": 20, "lr": 0.002}
-    file, out = grid(tmp_path / "tiny.yaml", settings=settings, side_by_side=1), tmp_path / "out"
+    file, out = grid(tmp_path / "tiny.yaml", settings=settings), tmp_path / "out"
     expected = calm_table(file, tmp_path / "calm")
     running: list[int] = []
 

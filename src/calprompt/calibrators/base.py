@@ -155,6 +155,19 @@ class Calibrator(ABC):
         return torch.where(moved, calibrated.scatter(1, top, above), calibrated)
 
 
+class Uncalibrated(Calibrator):
+    """Logits as they are, in the precision they were stored in; what others are compared with."""
+
+    keeps_argmax = True
+    novel = True
+
+    def apply(self, record: StoredLogits) -> Tensor:
+        return record.logits
+
+    def export(self, record: StoredLogits) -> list[dict[str, Any]]:
+        return []
+
+
 def refuse_one_outcome(record: StoredLogits, name: str) -> None:
     """Raise if all predictions are right, or all wrong: frequencies of such data would be certainties."""
     right = record.logits.argmax(dim=1) == record.given("labels").to(record.logits.device)

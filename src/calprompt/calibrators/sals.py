@@ -16,7 +16,7 @@ from torch import Tensor
 from calprompt.calibrators.base import Calibrator, calibrators
 from calprompt.calibrators.stored_logits import StoredLogits
 from calprompt.errors import SettingError
-from calprompt.losses.zs_norm import rescale_to_range
+from calprompt.losses.zero_shot import rescale_to_range
 
 
 @calibrators.register("sals")

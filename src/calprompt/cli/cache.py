@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prune",
         help="remove features that are old, or more than you want to keep",
         description="Show which features would be removed, or remove them with --yes. Without a rule, only damaged "
-        "files are removed.",
+        "files and those of earlier versions are removed.",
     )
     parser.set_defaults(command=prune)
     add = parser.add_argument
@@ -82,24 +82,22 @@ def show(args: argparse.Namespace) -> None:
     from rich.markup import escape
 
     from calprompt.cli.tables import create_table
-    from calprompt.features.store import FeatureStore, housekeeping
+    from calprompt.features import FeatureStore, housekeeping
 
     store = FeatureStore()
     spaces = housekeeping.spaces(store)
-    numbers = ("images", "features", "files", "size", "last used", "found again", "time saved")
+    numbers = ("images", "features", "size", "last used", "found again", "time saved")
     texts = ("backbone", "fingerprint", "input")
     table = create_table([*((name, "left") for name in texts), *((name, "right") for name in numbers)])
     for space in spaces:
-        images, features = space.count()
         table.add_row(
-            escape(str(space.about.get("name", "?"))),
+            escape(space.name),
             space.backbone[:12],
             _input(space.about),
-            str(images),
-            str(features),
-            str(len(space.shards)),
+            str(space.images),
+            str(space.features),
             format_size(space.size),
-            f"{format_span(time.time() - space.last_used)} ago",
+            f"{format_span(time.time() - space.time)} ago",
             str(space.usage.found),
             format_span(space.usage.saved),
         )
@@ -107,6 +105,13 @@ def show(args: argparse.Namespace) -> None:
         output().print(table)
     total = sum(space.size for space in spaces)
     output().print(f"{format_size(total)} in {store.folder}", markup=False, soft_wrap=True)
+    unused = housekeeping.unused(store)
+    if unused:
+        amount = format_size(sum(file.size for file in unused))
+        line = (
+            f"{amount} are damaged or of an earlier version, and not used; 'calprompt cache prune --yes' removes them"
+        )
+        output().print(line, markup=False, soft_wrap=True)
     for kind, what in KINDS.items():
         folder = cache_folder(kind)
         count, size = folder_size(folder)
@@ -116,7 +121,7 @@ def show(args: argparse.Namespace) -> None:
 
 def prune(args: argparse.Namespace) -> None:
     """Print what would be removed, or remove it."""
-    from calprompt.features.store import FeatureStore, housekeeping
+    from calprompt.features import FeatureStore, housekeeping
 
     store = FeatureStore()
     files = housekeeping.to_prune(store, older_than=args.older_than, max_size=args.max_size, backbone=args.backbone)
@@ -132,20 +137,20 @@ def prune(args: argparse.Namespace) -> None:
 
 def verify(args: argparse.Namespace) -> None:
     """Compare all checksums; a damaged file is an error."""
-    from calprompt.features.store import FeatureStore, housekeeping
+    from calprompt.features import FeatureStore, housekeeping
 
     results = list(housekeeping.verify(FeatureStore()))
     damaged = [f"{file.path} ({reason})" for file, reason in results if reason]
     if damaged:
         count = "one file is damaged and is" if len(damaged) == 1 else f"{len(damaged)} files are damaged and are"
-        raise DamagedFileError(f"{count} not used any more; the features are computed again:{bullets(damaged, 100)}")
+        raise DamagedFileError(f"{count} not used any more; what is missing is computed again:{bullets(damaged, 100)}")
     total = format_size(sum(file.size for file, _ in results))
     output().print(f"{plural(len(results), 'file')}, {total}: all checksums are right", markup=False, soft_wrap=True)
 
 
 def merge(args: argparse.Namespace) -> None:
     """Copy what is missing from other stores; damaged files and conflicts are an error."""
-    from calprompt.features.store import FeatureStore, merge_store
+    from calprompt.features import FeatureStore, merge_store
 
     if args.into is not None:
         check_writable(args.into, parameter="into")
@@ -153,6 +158,7 @@ def merge(args: argparse.Namespace) -> None:
     for source in args.stores:
         with show_progress(args.quiet) as progress:
             report = merge_store(source, into, progress=progress)
+        into.close()
         line = f"{source}: {plural(report.copied, 'feature')} copied, {report.same} there already"
         if report.rounded:
             line += f", {report.rounded} there but rounded differently (by {report.largest:.1g} at most)"

@@ -9,7 +9,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, positive, settings_of
 from calprompt.data.listing import SPLITS
 from calprompt.errors import NotFoundError
-from calprompt.extraction.settings import ExtractionSettings
+from calprompt.extraction.plan import ExtractionSettings
 from calprompt.text import bullets, plural
 
 EXAMPLES = """\

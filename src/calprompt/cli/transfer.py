@@ -8,7 +8,7 @@ from pathlib import Path
 from calprompt.cli.console import each_run, output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.errors import SettingError
-from calprompt.runs.target import Target
+from calprompt.runs.config import Target
 
 EXAMPLES = """\
   calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from calprompt.class_names import normalized_name
 from calprompt.data.images import Images
-from calprompt.data.listing import SPLITS
-from calprompt.data.templates import Templates
+from calprompt.data.listing import SPLITS, Templates
 from calprompt.errors import DataError
 from calprompt.text import is_utf8, visible
 

@@ -19,9 +19,8 @@ from calprompt.class_names import check_class_names
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
 from calprompt.data.inputs import GivenImages, iterate_images
-from calprompt.data.listing import Listing
+from calprompt.data.listing import Listing, Templates
 from calprompt.data.load import list_dataset, load_dataset
-from calprompt.data.templates import Templates
 from calprompt.errors import DataError, SettingError
 from calprompt.text import shorten
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.data.templates import Templates
 from calprompt.errors import DataError
+from calprompt.registry import unknown
 from calprompt.text import bullets, is_utf8, visible
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Dataset
+
 
 SPLITS = ("train", "val", "test")
 SPLIT_SEED = 0  # of the splits made here: the same for all runs, so that no seed trains on another's test images
@@ -83,3 +84,53 @@ def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict
     train, val, _ = split_counts(len(shuffled))
     cuts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
     return {kind: sorted(part) for kind, part in zip(SPLITS, cuts, strict=True)}
+
+
+TABLES = ("coop", "kgcoop", "prograd")
+_EARLIER = {"a": "coop", "b": "kgcoop", "c": "prograd"}  # names in split files saved by version 0.1
+
+
+@dataclass(frozen=True)
+class Templates:
+    """The sentence for class names in each of the three published tables; a tuner says which is its own.
+
+    Attributes:
+        coop: Of CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default.
+        kgcoop: Of KgCoOp.
+        prograd: Of ProGrad.
+    """
+
+    coop: str
+    kgcoop: str
+    prograd: str
+
+    @classmethod
+    def of(cls, coop: str, *, kgcoop: str | None = None, prograd: str | None = None) -> Templates:
+        """The same sentence where a table does not differ from CoOp's."""
+        return cls(coop, kgcoop or coop, prograd or coop)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, str]) -> Templates:
+        """From plain data, under the names of any version."""
+        return cls(**{_EARLIER.get(name, name): text for name, text in values.items()})
+
+    def table(self, name: str) -> str:
+        """The sentence in the table of that name."""
+        if name not in TABLES:
+            raise unknown("table of templates", name, TABLES)
+        return str(getattr(self, name))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file, without blanks around them and without empty ones."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]

@@ -19,9 +19,8 @@ from typing import Any
 
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import ImageFiles
-from calprompt.data.listing import SPLITS
+from calprompt.data.listing import SPLITS, Templates
 from calprompt.data.split_files import find_images
-from calprompt.data.templates import Templates
 from calprompt.errors import DataError
 from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.registry import unknown

@@ -23,8 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from calprompt.data.decoding import SUFFIXES as IMAGES
-from calprompt.data.listing import SPLITS, Listing, Row, split_class
-from calprompt.data.text_files import read_text
+from calprompt.data.listing import SPLITS, Listing, Row, read_text, split_class
 from calprompt.errors import DataError
 from calprompt.text import bullets, parse_problem, shorten
 

@@ -81,6 +81,6 @@ def normalized_spec(spec: str) -> str:
 def create_calibrator(spec: str) -> Calibrator:
     """A calibrator that is not fitted yet, or, for `none`, the one that changes nothing."""
     from calprompt.calibrators import parse
-    from calprompt.evaluation.uncalibrated import Uncalibrated
+    from calprompt.calibrators.base import Uncalibrated
 
     return Uncalibrated() if spec == NONE else parse(spec)

@@ -8,9 +8,8 @@ from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from calprompt.executors.local import LocalExecutor
-    from calprompt.executors.protocol import BUSY, FAILED, FINISHED, Executor, Outcome, Task, Work
+    from calprompt.executors.protocol import BUSY, FAILED, FINISHED, Executor, Outcome, Task, Work, WorkerResources
     from calprompt.executors.ray import RayExecutor
-    from calprompt.executors.worker_resources import WorkerResources
 
 __all__ = [
     "BUSY",
@@ -29,8 +28,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "local": ("LocalExecutor",),
-        "protocol": ("BUSY", "FAILED", "FINISHED", "Executor", "Outcome", "Task", "Work"),
+        "protocol": ("BUSY", "FAILED", "FINISHED", "Executor", "Outcome", "Task", "Work", "WorkerResources"),
         "ray": ("RayExecutor",),
-        "worker_resources": ("WorkerResources",),
     },
 )

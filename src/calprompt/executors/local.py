@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
-from calprompt.executors.protocol import FAILED, Outcome, T, Work, cut
+from calprompt.executors.protocol import FAILED, Outcome, T, Work
 
 KILLS = 5  # of its worker that a task survives
 PATIENCE = 5.0  # seconds in which a worker has to stop by itself
@@ -88,11 +88,8 @@ def _refill(slot: _Slot, waiting: deque[deque[T]], slots: Sequence[_Slot]) -> bo
         return True
     busiest = max(slots, key=lambda other: len(other.tasks))
     tasks = list(busiest.tasks)
-    own = 0  # of the tasks that are left, those that follow the one the busiest worker is at
-    while own < len(tasks) and getattr(tasks[own], "follows", False):
-        own += 1
-    keep, give = cut(tasks[own:], len(tasks[own:]) // 2)
-    busiest.tasks, slot.tasks = deque(tasks[:own] + keep), deque(give)
+    half = len(tasks) // 2
+    busiest.tasks, slot.tasks = deque(tasks[:half]), deque(tasks[half:])
     return bool(slot.tasks)
 
 

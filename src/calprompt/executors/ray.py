@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calprompt.errors import CalpromptError
-from calprompt.executors.protocol import FAILED, Outcome, T, Work, cut
+from calprompt.executors.protocol import FAILED, Outcome, T, Work, WorkerResources
 from calprompt.executors.ray_cluster import AUTO, capacity, check_address, connect, describe_cluster, import_ray
 from calprompt.executors.ray_worker import describe_driver, do_group, pack_group
-from calprompt.executors.worker_resources import WorkerResources
 from calprompt.parallel import available_cores
 
 RETRIES = 5  # after losses of its worker, of a task
@@ -234,13 +233,7 @@ def cut_groups(groups: Sequence[Sequence[T]], pieces: int) -> list[list[T]]:
     [['a', 'b'], ['c', 'd'], ['e', 'f'], ['g', 'h']]
     """
     length = max(1, math.ceil(sum(map(len, groups)) / max(1, pieces)))
-    found = []
-    for group in groups:
-        rest = list(group)
-        while rest:
-            piece, rest = cut(rest, length)
-            found.append(piece)
-    return found
+    return [list(group[start : start + length]) for group in groups for start in range(0, len(group), length)]
 
 
 def _refusal(error: Any) -> str:

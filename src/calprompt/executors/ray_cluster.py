@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors.worker_resources import WorkerResources
+from calprompt.executors.protocol import WorkerResources
 
 LOCAL, AUTO = "local", "auto"
 NOT_INSTALLED = "Ray is not installed; pip install 'calprompt[ray]'"

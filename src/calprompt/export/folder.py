@@ -75,11 +75,23 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
 
     own = (*FOR_PEOPLE, RECORD)
     digests = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in own}
-    shutil.copyfile(Path(runtime.__file__), folder / SCRIPT)
+    write_bytes(folder / SCRIPT, script().encode())
     if card is not None:
         write_bytes(folder / CARD, card.encode())
     write_bytes(folder / README, readme(record, card is not None).encode())
     write_json(folder / RECORD, sealed({**record, "files": digests}, runtime.FORMAT))
+
+
+def script() -> str:
+    """The script of an exported folder: `runtime.py` with the functions of `kernel.py` in place of their import."""
+    from calprompt import kernel
+    from calprompt.export import runtime
+
+    lines = Path(runtime.__file__).read_text(encoding="utf-8").splitlines(keepends=True)
+    shared = Path(kernel.__file__).read_text(encoding="utf-8")
+    place = next(number for number, line in enumerate(lines) if line.startswith("from calprompt.kernel import"))
+    lines[place] = "\n" + shared[shared.index("\ndef ") + 1 :] + "\n"
+    return "".join(lines)
 
 
 def readme(record: dict[str, Any], has_card: bool) -> str:

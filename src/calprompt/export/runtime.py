@@ -43,6 +43,8 @@ except ImportError as missing:
     print(f"error: {missing}; install what is needed with: pip install onnxruntime numpy pillow", file=sys.stderr)
     sys.exit(2)
 
+from calprompt.kernel import class_scores, log_softmax, open_set_scores, resize_and_crop, softmax
+
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
 ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
@@ -281,18 +283,18 @@ class Model:
         self, batch: Sequence[tuple[int, Any]], *, skip_unreadable: bool = False
     ) -> tuple[list[str], np.ndarray, dict[str, str]]:
         """Names and pixels [n, 3, size, size] of numbered images, and those that cannot be read."""
-        names, levels, unreadable = [], [], {}
+        names, pixels, unreadable = [], [], {}
         for number, image in batch:
             name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
             try:
                 picture = open_image(image, upright=self.record["upright"])
-                levels.append(resize_and_crop(picture, self.record["preprocessing"]))
+                pixels.append(levels(picture, self.record["preprocessing"]))
                 names.append(name)
             except ImageError as error:
                 if not skip_unreadable:
                     raise ImageError(error.reason, name) from error
                 unreadable[name] = error.reason
-        return names, normalise(levels, self.record["preprocessing"]), unreadable
+        return names, normalise(pixels, self.record["preprocessing"]), unreadable
 
     def batch_answers(
         self,
@@ -457,18 +459,6 @@ def keep_argmax(calibrated: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return kept
 
 
-def softmax(z: np.ndarray) -> np.ndarray:
-    """Over the last dimension, in float64."""
-    shifted = np.exp(z - z.max(axis=-1, keepdims=True)) if z.size else z
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
-
-
-def log_softmax(z: np.ndarray) -> np.ndarray:
-    """Over the last dimension, in float64."""
-    shifted = z - z.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
 # The decision rule: everything is computed from logits before calibration, but for the confidence.
 
 
@@ -486,23 +476,9 @@ def decide(
     sure = probabilities.max(axis=1, initial=0) >= (min_confidence or 0.0)
     known = np.ones(len(sure), dtype=bool)
     if open_set is not None and len(sure) and open_set["threshold"] is not None:
-        known = open_set_scores(logits, open_set["score"], open_set["temperature"]) >= open_set["threshold"]
+        with known_names():
+            known = open_set_scores(logits, open_set["score"], open_set["temperature"]) >= open_set["threshold"]
     return [NONE_OF_THESE if not own else ANSWER if yes else UNSURE for yes, own in zip(sure, known, strict=True)]
-
-
-def open_set_scores(logits: np.ndarray, score: str, temperature: float) -> np.ndarray:
-    """How sure it is that each image is of a known class, [n]."""
-    z = np.asarray(logits, dtype=np.float64)
-    top = z.max(axis=1)
-    if score == "max_logit":
-        return np.asarray(top)
-    if score == "contrast":
-        return np.asarray(top - z.mean(axis=1))
-    if score == "energy":
-        return np.asarray(top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1)))
-    if score == "probability":
-        return np.asarray(softmax(z / temperature).max(axis=1))
-    raise NewerModelError(f"unknown open-set score {score!r}; use the predict.py that was exported with the model")
 
 
 def prediction_sets(logits: np.ndarray, rule: dict[str, Any]) -> np.ndarray:
@@ -510,27 +486,20 @@ def prediction_sets(logits: np.ndarray, rule: dict[str, Any]) -> np.ndarray:
     z = np.asarray(logits, dtype=np.float64)
     if not len(z):
         return np.empty(z.shape, dtype=bool)
-    scores = class_scores(softmax(z / rule["temperature"]), rule["score"])
+    with known_names():
+        scores = class_scores(softmax(z / rule["temperature"]), rule["score"])
     inside = scores <= np.array([math.inf if q is None else q for q in rule["quantiles"]])[None, :]
     inside[np.arange(len(z)), z.argmax(axis=1)] = True
     return np.asarray(inside)
 
 
-def class_scores(p: np.ndarray, score: str) -> np.ndarray:
-    """How badly each class suits each image: 1 - p, or the probability of all classes at least as probable."""
-    if score == "lac":
-        return np.asarray(1 - p)
-    if score != "aps":
-        raise NewerModelError(f"unknown score of sets {score!r}; use the predict.py that was exported with the model")
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, axis=1)
-    total = np.cumsum(ranked, axis=1)
-    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
-        tied = ranked[:, column] == ranked[:, column + 1]
-        total[tied, column] = total[tied, column + 1]
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, total, axis=1)
-    return scores
+@contextmanager
+def known_names() -> Iterator[None]:
+    """Raise a `NewerModelError` for a name of a score that is not known here."""
+    try:
+        yield
+    except ValueError as error:
+        raise NewerModelError(f"{error}; use the predict.py that was exported with the model") from error
 
 
 # Images: from whatever the user has to 8-bit RGB levels [size, size, 3].
@@ -626,10 +595,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
     """A decoded picture in RGB: of 16 bits the upper 8, transparency dropped."""
     check_shape(image)
     if image.mode.startswith("I"):
-        levels = np.asarray(image).astype(np.int64)
-        if levels.min() < 0 or levels.max() > 0xFFFF:
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 0xFFFF:
             raise ImageError("more than 16 bits a pixel; save it with 8")
-        image = Image.fromarray((levels >> 8).astype(np.uint8))
+        image = Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode == "F":
         raise ImageError("floating-point pixels; save it with 8 bits")
     try:
@@ -645,25 +614,16 @@ def check_shape(image: Image.Image) -> None:
         raise ImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
 
 
-def resize_and_crop(image: Image.Image, preprocessing: dict[str, Any]) -> np.ndarray:
-    """8-bit levels [size, size, 3].
-
-    "shortest" resizes the short side to `size` and crops the centre, "squash" resizes both sides. Sizes and borders are
-    rounded as torchvision does.
-    """
-    size, short = preprocessing["size"], min(image.size)
-    width = height = size
-    if preprocessing["resize_mode"] == "shortest":
-        width, height = (int(size * side / short) for side in image.size)
-    resized = image.resize((width, height), Image.Resampling[preprocessing["interpolation"].upper()])
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return np.asarray(resized.crop((left, top, left + size, top + size)))
+def levels(image: Image.Image, preprocessing: dict[str, Any]) -> np.ndarray:
+    """8-bit levels [size, size, 3]."""
+    size, interpolation, mode = (preprocessing[name] for name in ("size", "interpolation", "resize_mode"))
+    return np.asarray(resize_and_crop(image, size, interpolation, mode))
 
 
-def normalise(levels: Sequence[np.ndarray], preprocessing: dict[str, Any]) -> np.ndarray:
+def normalise(images: Sequence[np.ndarray], preprocessing: dict[str, Any]) -> np.ndarray:
     """Input of model.onnx, [n, 3, size, size], from the 8-bit levels of each image."""
     size = preprocessing["size"]
-    stacked = np.stack(levels) if levels else np.empty((0, size, size, 3), dtype=np.uint8)
+    stacked = np.stack(images) if images else np.empty((0, size, size, 3), dtype=np.uint8)
     mean, std = (np.asarray(preprocessing[name], dtype=np.float32)[:, None, None] for name in ("mean", "std"))
     values = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)).astype(np.float32)
     return np.asarray((values / np.float32(255) - mean) / std)

@@ -8,9 +8,7 @@ from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from calprompt.extraction.driver import ExtractionState, extract
-    from calprompt.extraction.plan import ExtractionPlan, plan_extraction
-    from calprompt.extraction.portion import Portion
-    from calprompt.extraction.settings import ExtractionSettings
+    from calprompt.extraction.plan import ExtractionPlan, ExtractionSettings, Portion, plan_extraction
 
 __all__ = ["ExtractionPlan", "ExtractionSettings", "ExtractionState", "Portion", "extract", "plan_extraction"]
 
@@ -18,8 +16,6 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "driver": ("ExtractionState", "extract"),
-        "plan": ("ExtractionPlan", "plan_extraction"),
-        "portion": ("Portion",),
-        "settings": ("ExtractionSettings",),
+        "plan": ("ExtractionPlan", "ExtractionSettings", "Portion", "plan_extraction"),
     },
 )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from calprompt.errors import CalpromptError, DataError
 from calprompt.executors import FAILED, FINISHED, Outcome
 from calprompt.executors.shared_folder import is_shared
-from calprompt.extraction.plan import names_digest
-from calprompt.extraction.portion import Portion
+from calprompt.extraction.plan import Portion, names_digest
 from calprompt.runs.resources import Resources
 from calprompt.text import os_problem
 

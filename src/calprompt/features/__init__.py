@@ -9,7 +9,8 @@ from calprompt.lazy import lazy_exports
 if TYPE_CHECKING:
     from calprompt.features.banks import FeatureBank, PixelBank
     from calprompt.features.extraction import frozen_features
-    from calprompt.features.store import Conflict, FeatureStore, MergeReport, merge_store
+    from calprompt.features.merging import Conflict, MergeReport, merge_store
+    from calprompt.features.store import FeatureStore
 
 EXTRACTION = 1  # raise it when a change alters the features: those that are stored are then not used any more
 
@@ -29,6 +30,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "banks": ("FeatureBank", "PixelBank"),
         "extraction": ("frozen_features",),
-        "store": ("Conflict", "FeatureStore", "MergeReport", "merge_store"),
+        "merging": ("Conflict", "MergeReport", "merge_store"),
+        "store": ("FeatureStore",),
     },
 )

@@ -24,9 +24,9 @@ from torch import Tensor
 from calprompt.clip import Backbone, Preprocessing
 from calprompt.clip.preprocessing import Evaluation
 from calprompt.data.images import Images, Picture
-from calprompt.data.resizing import resize_and_crop
 from calprompt.features import EXTRACTION
-from calprompt.features.store.shards import key
+from calprompt.features.store import key
+from calprompt.kernel import resize_and_crop
 
 LARGE = 10_000_000  # weights of a tower that takes longer than decoding
 

@@ -32,8 +32,7 @@ from calprompt.features.encoding import (
     load_views,
     normalise,
 )
-from calprompt.features.store import FeatureStore, Space
-from calprompt.features.store.shards import key
+from calprompt.features.store import FeatureStore, Space, key
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import FeatureProgress, Progress, silent
 

@@ -1,23 +1,26 @@
 """Train-time losses. The functions take plain tensors and fit any training loop; the objects read `Outputs`."""
 
-from calprompt.losses.between_classes import (
-    ClassOrthogonality,
-    Similarity,
-    orthogonality_penalty,
-    similarity_gap,
+from calprompt.losses.alignment import TextL1, TextL2, text_l1, text_l2
+from calprompt.losses.base import Loss, losses
+from calprompt.losses.between_classes import ClassOrthogonality, Similarity, orthogonality_penalty, similarity_gap
+from calprompt.losses.cross_entropy import (
+    CrossEntropy,
+    Focal,
+    LabelSmoothing,
+    MarginLabelSmoothing,
+    focal_loss,
+    margin_label_smoothing,
+    smoothed_cross_entropy,
 )
-from calprompt.losses.cross_entropy import CrossEntropy
-from calprompt.losses.focal import Focal, focal_loss
-from calprompt.losses.l1 import TextL1, text_l1
-from calprompt.losses.l2 import TextL2, text_l2
-from calprompt.losses.label_smoothing import LabelSmoothing, smoothed_cross_entropy
-from calprompt.losses.margin import Margin, margins, mean_variance_margin
-from calprompt.losses.mbls import MarginLabelSmoothing, margin_label_smoothing
-from calprompt.losses.moments import Moments, text_moment_matching
 from calprompt.losses.objective import NAMED, Objective
-from calprompt.losses.penalty import Penalty, range_penalty
-from calprompt.losses.registry import Loss, losses
-from calprompt.losses.zs_norm import ZeroShotNorm, rescale_to_range, zero_shot_normalised_cross_entropy
+from calprompt.losses.tcpt import Margin, Moments, margins, mean_variance_margin, text_moment_matching
+from calprompt.losses.zero_shot import (
+    Penalty,
+    ZeroShotNorm,
+    range_penalty,
+    rescale_to_range,
+    zero_shot_normalised_cross_entropy,
+)
 
 available = losses.available
 get = losses.get

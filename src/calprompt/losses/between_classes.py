@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from calprompt.errors import SettingError
-from calprompt.losses.inputs import tuned_and_frozen
-from calprompt.losses.registry import losses
+from calprompt.losses.base import losses, tuned_and_frozen
 from calprompt.outputs import Outputs
 
 

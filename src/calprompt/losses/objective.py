@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calprompt.errors import SettingError
 from calprompt.loss_sums import NAMED
-from calprompt.losses.registry import Loss, losses
+from calprompt.losses.base import Loss, losses
 from calprompt.outputs import Outputs
 from calprompt.registry import parse_call, unknown
 

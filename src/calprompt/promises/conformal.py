@@ -39,7 +39,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calprompt import kernel
 from calprompt.errors import SettingError
+from calprompt.kernel import softmax
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.registry import unknown
@@ -110,20 +112,9 @@ def class_scores(probabilities: ArrayLike, score: str = "lac") -> Floats:
     >>> class_scores([[0.7, 0.2, 0.1]]).round(3).tolist(), class_scores([[0.7, 0.2, 0.1]], "aps").round(3).tolist()
     ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])
     """
-    p = np.asarray(probabilities, dtype=np.float64)
     if score not in SCORES:
         raise unknown("score of sets", score, SCORES)
-    if score == "lac":
-        return np.asarray(1 - p)
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, axis=1)
-    total = np.cumsum(ranked, axis=1)
-    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
-        tied = ranked[:, column] == ranked[:, column + 1]
-        total[tied, column] = total[tied, column + 1]
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, total, axis=1)
-    return scores
+    return kernel.class_scores(np.asarray(probabilities, dtype=np.float64), score)
 
 
 @dataclass(frozen=True)
@@ -260,12 +251,6 @@ def set_sizes(inside: NDArray[np.bool_]) -> dict[str, float]:
         "one": float((sizes == 1).mean()),
         "all": float((sizes == inside.shape[1]).mean()),
     }
-
-
-def softmax(logits: Floats) -> Floats:
-    """Over the last dimension, in float64."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
 
 
 def as_fraction(name: str, value: float) -> Fraction:

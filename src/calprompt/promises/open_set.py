@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from calprompt import kernel
 from calprompt.metrics.inputs import ArrayLike
-from calprompt.promises.conformal import Floats, as_fraction, softmax
+from calprompt.promises.conformal import Floats, as_fraction
 from calprompt.registry import unknown
 
 SCORES = ("max_logit", "energy", "probability", "contrast")
@@ -93,17 +94,9 @@ def open_set_scores(logits: ArrayLike, score: str, temperature: float = 1.0) -> 
     >>> [round(float(open_set_scores([[3.0, 1.0]], score)[0]), 3) for score in SCORES]
     [3.0, 3.127, 0.881, 1.0]
     """
-    z = np.asarray(logits, dtype=np.float64)
-    if score == "max_logit":
-        return np.asarray(z.max(axis=1))
-    if score == "contrast":
-        return np.asarray(z.max(axis=1) - z.mean(axis=1))
-    if score == "energy":
-        top = z.max(axis=1)
-        return np.asarray(top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1)))
-    if score == "probability":
-        return np.asarray(softmax(z / temperature).max(axis=1))
-    raise unknown("open-set score", score, SCORES)
+    if score not in SCORES:
+        raise unknown("open-set score", score, SCORES)
+    return kernel.open_set_scores(np.asarray(logits, dtype=np.float64), score, temperature)
 
 
 def rejection_threshold(scores: ArrayLike, rejects: float) -> float:

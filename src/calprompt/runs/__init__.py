@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from calprompt.runs.config import RunConfig
+    from calprompt.runs.config import RunConfig, Target
     from calprompt.runs.execute import run
     from calprompt.runs.folder import Run, Transfer, load_run
     from calprompt.runs.planning import RunPlan, plan
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from calprompt.runs.recipes import build_config, read_recipe
     from calprompt.runs.resources import Resources
     from calprompt.runs.restoring import Restored, restore
-    from calprompt.runs.target import Target
     from calprompt.runs.transfer import evaluate_on
 
 __all__ = [
@@ -40,7 +39,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "config": ("RunConfig",),
+        "config": ("RunConfig", "Target"),
         "execute": ("run",),
         "folder": ("Run", "Transfer", "load_run"),
         "planning": ("RunPlan", "plan"),
@@ -48,7 +47,6 @@ __getattr__, __dir__ = lazy_exports(
         "recipes": ("build_config", "read_recipe"),
         "resources": ("Resources",),
         "restoring": ("Restored", "restore"),
-        "target": ("Target",),
         "transfer": ("evaluate_on",),
     },
 )

@@ -9,15 +9,16 @@ The fingerprint is part of the folder's name, so a finished run is found again, 
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,6 @@ from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memor
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
 from calprompt.runs.anchor import fit_anchor
-from calprompt.runs.checkpoint import read_checkpoint, write_checkpoint
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import (
     CHECKPOINT,
@@ -39,24 +39,27 @@ from calprompt.runs.folder import (
     PROMPTS,
     RECORD,
     Run,
+    history_digest,
     is_finished,
     load_run,
+    read_history,
     read_record,
+    read_steps,
+    steps_bytes,
     write_history,
     write_metrics,
     write_record,
+    write_steps,
 )
 from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors, stored_scales
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import Prepared, describe, prepare
 from calprompt.runs.resources import Resources
 from calprompt.stopwatch import Stopwatch
-from calprompt.tensor_files import tensor_file
+from calprompt.tensor_files import read_tensor_file, tensor_file
 from calprompt.text import os_problem
-from calprompt.training import TrainingJob, TrainingSet, TrainingState
+from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner
-
-RunSteps = Generator[TrainingJob, float, Run]
 
 
 def run(
@@ -83,21 +86,7 @@ def run(
     Raises:
         CalpromptError: for whatever is wrong with the settings, the data or the folder.
     """
-    return train_alone(run_steps(config, out, resources or Resources(store=store), progress))
-
-
-def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources, progress: Progress) -> RunSteps:
-    """A run that pauses where its prompts are to be trained, so that several can be trained in one pass.
-
-    It yields the training, and has to be sent the seconds that it took, or be thrown what went wrong. Until then its
-    folder belongs to it.
-
-    Args:
-        config: As in `run`.
-        out: As in `run`.
-        resources: As in `run`.
-        progress: As in `run`.
-    """
+    resources = resources or Resources(store=store)
     timings: dict[str, float] = {}
     reset_peak_memory()
     with clock(timings, "load"):
@@ -114,7 +103,7 @@ def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources
     try:
         with clock(timings, "load"):
             prepared = prepare(planned, resources=resources, progress=progress)
-        return (yield from _run_in(folder, prepared, resources, timings, progress))
+        return _run_in(folder, prepared, resources, timings, progress)
     except OSError as error:
         if not str(error.filename or "").startswith(str(folder)):
             raise
@@ -128,43 +117,9 @@ def run_steps(config: RunConfig | RunPlan, out: str | Path, resources: Resources
                 place.rmdir()
 
 
-def train_alone(steps: RunSteps) -> Run:
-    """Take a run to its end.
-
-    Args:
-        steps: Of the run.
-    """
-    try:
-        job = next(steps)
-    except StopIteration as end:
-        return cast(Run, end.value)
-    start = time.perf_counter()
-    try:
-        with job.tuner.backbone.limited_threads():
-            job.train()
-    except BaseException as error:
-        steps.throw(error)
-        raise
-    return after_training(steps, time.perf_counter() - start)
-
-
-def after_training(steps: RunSteps, seconds: float) -> Run:
-    """Take a run whose prompts are trained to its end.
-
-    Args:
-        steps: Of the run.
-        seconds: That the training took.
-    """
-    try:
-        steps.send(seconds)
-    except StopIteration as end:
-        return cast(Run, end.value)
-    raise AssertionError("a run is trained once")
-
-
 def _run_in(
     folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
-) -> RunSteps:
+) -> Run:
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
@@ -173,7 +128,7 @@ def _run_in(
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
         try:
-            metrics = yield from _work(prepared, resources, folder, record, progress)
+            metrics = _work(prepared, resources, folder, record, progress)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
@@ -222,7 +177,7 @@ def _make_folder(folder: Path) -> None:
 
 def _work(
     prepared: Prepared, resources: Resources, folder: Path, record: dict[str, Any], progress: Progress
-) -> Generator[TrainingJob, float, dict[str, Any]]:
+) -> dict[str, Any]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
@@ -233,8 +188,8 @@ def _work(
         record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
         reset_peak_memory(planned.config.device)
         stopwatch = Stopwatch()
-        after, timings["train"] = yield from _train(prepared, data, folder, progress, stopwatch)
-        record["resumed_after_epoch"] = after
+        with clock(timings, "train"), prepared.backbone.limited_threads():
+            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch)
         record["training"] = stopwatch.record() | {
             "peak_memory": peak_memory(),
             "peak_device_memory": peak_device_memory(planned.config.device),
@@ -296,14 +251,8 @@ def _images(
     return data, evaluated
 
 
-def _train(
-    prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch
-) -> Generator[TrainingJob, float, tuple[int, float]]:
-    """Train from the checkpoint, if there is one, leaving one after every epoch.
-
-    Returns:
-        After which epoch it began, and how many seconds it took.
-    """
+def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch) -> int:
+    """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
     tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
     state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
@@ -320,13 +269,13 @@ def _train(
     progress("training", state.epoch, config.epochs, "")
     try:
         objective = Objective.parse(prepared.config.loss)
-        seconds = yield TrainingJob(tuner, data, objective, config, state, keep, stopwatch)
+        train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
     except NonFiniteLossError:
         good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
-    return state.epoch, round(seconds, 3)
+    return state.epoch
 
 
 @torch.no_grad()
@@ -378,3 +327,61 @@ def clock(timings: dict[str, float], phase: str) -> Iterator[None]:
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+KINDS = ("prompts", "momenta", "tuner")  # the tensors of a `TrainingState`
+
+History = list[dict[str, float]]
+
+
+def write_checkpoint(folder: Path, state: TrainingState, history: History, fingerprint: str) -> None:
+    """Write the history and the diagnosed steps, then the checkpoint: they may be ahead of it, never behind."""
+    digest = write_history(folder, history)
+    tensors = {f"{kind}/{name}": tensor for kind in KINDS for name, tensor in getattr(state, kind).items()}
+    metadata = {"epoch": state.epoch, "fingerprint": fingerprint, "history": digest}
+    if state.steps:
+        metadata["steps"] = write_steps(folder, state.steps)
+    write_bytes(folder / CHECKPOINT, tensor_file(tensors, metadata))
+
+
+def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[TrainingState, History]:
+    """The state to go on from and the history up to it.
+
+    Both are empty if there is no checkpoint of this run, or if its history or its diagnosed steps are lost or damaged:
+    training starts over.
+
+    Args:
+        folder: Of the run.
+        fingerprints: Of the run; after the first, those that earlier versions gave it, whose checkpoints have no
+            checksums.
+
+    Raises:
+        DamagedFileError: if the checkpoint is not what was written.
+    """
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return TrainingState(), []
+    tensors, metadata = read_tensor_file(path)
+    earlier = metadata.get("fingerprint") in fingerprints[1:]
+    if not earlier:
+        tensors, metadata = read_tensor_file(path, checked=True)
+        if metadata["fingerprint"] != fingerprints[0]:
+            return TrainingState(), []
+    states = {
+        kind: {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
+        for kind in KINDS
+    }
+    state = TrainingState(metadata["epoch"], states["prompts"], states["momenta"], states["tuner"])
+    try:
+        history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
+        if "steps" in metadata:
+            state.steps = [row for row in read_steps(folder) if row["epoch"] <= state.epoch]
+    except ValueError:
+        return TrainingState(), []
+    if [row["epoch"] for row in history] != list(range(1, state.epoch + 1)):
+        return TrainingState(), []
+    if not earlier and history_digest(history) != metadata["history"]:
+        return TrainingState(), []
+    if "steps" in metadata and hashlib.sha256(steps_bytes(state.steps)).hexdigest() != metadata["steps"]:
+        return TrainingState(), []
+    return state, history

@@ -11,10 +11,13 @@ A recipe sets what it names; everything else keeps the default of `RunConfig`, a
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from calprompt.errors import SettingError
 from calprompt.options import check_types
@@ -48,8 +51,6 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
         raise unknown("recipe", name, available())
     import yaml
 
-    from calprompt.runs.yaml_reader import Reader
-
     try:
         settings = yaml.load(text, Reader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -80,3 +81,12 @@ def build_config(**settings: Any) -> RunConfig:
         return RunConfig(**settings, training=TrainingConfig(**training))
     except TypeError as error:
         raise SettingError(f"these settings do not fit together: {error}") from error
+
+
+class Reader(yaml.SafeLoader):
+    """YAML as most people write it: 2e-3 is a number, which YAML 1.1 takes for text because it has no point."""
+
+
+Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)

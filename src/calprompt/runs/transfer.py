@@ -11,28 +11,29 @@ kept beside what the run has, and nothing of that is touched; what is there alre
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import calprompt
+from calprompt.class_names import normalized_name
 from calprompt.data import Dataset, UnreadableImages, drop_images, find_unreadable, image_digests
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.errors import CalpromptError, DataError
+from calprompt.errors import CalpromptError, DataError, Parameter
 from calprompt.features import EXTRACTION, FeatureStore
 from calprompt.files import canonical_json, clear_leftovers, clear_stale_lock, locked, write_bytes
 from calprompt.progress import Progress, silent
+from calprompt.runs.config import Target
 from calprompt.runs.execute import clock, now
 from calprompt.runs.folder import LOGITS, TRANSFER, TRANSFERS, Transfer, read_transfer, verify_file, write_transfer
 from calprompt.runs.logits import image_names, measure_parts, named_tensors, part_tensors, split_tensors, stored_scales
-from calprompt.runs.matching import matched_parts
 from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, check_pixels
 from calprompt.runs.preparation import tuner_for_classes
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import Restored, restore
-from calprompt.runs.target import Target
 from calprompt.tensor_files import tensor_file
-from calprompt.text import os_problem, slug
+from calprompt.text import os_problem, shorten, slug
 
 
 def evaluate_on(
@@ -177,3 +178,43 @@ def _evaluate(
     }
     write_bytes(folder / LOGITS, tensor_file(named_tensors(tensors), metadata))
     record["ended"] = now()
+
+
+def matched_parts(target: Dataset, of_run: Mapping[str, Sequence[str]]) -> dict[str, list[int]] | None:
+    """Labels of the target's classes by the run's part (base and novel, or all) that has them.
+
+    None if they are other classes. If most of them are the run's, the rest is taken for a mistake.
+    """
+    places: dict[str, set[str]] = {}
+    for part, names in of_run.items():
+        for name in names:
+            places.setdefault(normalized_name(name), set()).add(part)
+    others = [name for name in target.class_names if normalized_name(name) not in places]
+    known = len(target.class_names) - len(others)
+    if others and known > len(others):
+        raise DataError(
+            f"{known} of the {len(target.class_names)} classes of {target.name} are classes of the run, and these are "
+            f"not: {shorten(others)}. Name them as in the run with ",
+            Parameter("classes", "FILE"),
+            ", or take all of them for other classes with ",
+            Parameter("all_classes", True),
+        )
+    if others:
+        return None
+    found: dict[str, list[int]] = {part: [] for part in of_run}
+    for label, name in enumerate(target.class_names):
+        found[_part(target, label, places[normalized_name(name)])].append(label)
+    return found
+
+
+def _part(target: Dataset, label: int, parts: set[str]) -> str:
+    """The one part that has the class; of a name that two classes of the run share, as the target itself is cut."""
+    if len(parts) == 1:
+        return next(iter(parts))
+    if target.base is None:
+        raise DataError(
+            f"the run has a base and a novel class of the name {target.class_names[label]!r}, and {target.name} does "
+            "not say which is meant; take all of its classes for other ones with ",
+            Parameter("all_classes", True),
+        )
+    return "base" if label in target.base else "novel"

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 from PIL import Image
 
 from calprompt.data.decoding import decode, identify
-from calprompt.data.resizing import resize_and_crop
 from calprompt.errors import ImageError
+from calprompt.kernel import resize_and_crop
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DecoderSettings:
     Attributes:
         size: Pixels along a side of the result.
         interpolation: "bicubic" or "bilinear".
-        mode: "shortest" or "squash", see `calprompt.data.resizing`.
+        mode: "shortest" or "squash", see `calprompt.kernel`.
         upright: Turn images as their EXIF data say.
         formats: That are read.
         pixels: Of the largest image.

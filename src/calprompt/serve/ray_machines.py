@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from calprompt.errors import CalpromptError
+from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray_cluster import capacity, describe_cluster
-from calprompt.executors.worker_resources import WorkerResources
 from calprompt.serve.ray_replica import check_machine
 from calprompt.serve.settings import ServeSettings
 

@@ -22,7 +22,6 @@ from calprompt.sweep.executors import BUSY, Executor, Outcome, Task
 from calprompt.sweep.folders import FAILED
 from calprompt.sweep.journal import Journal
 from calprompt.sweep.ordering import arrange
-from calprompt.sweep.passes import put_side_by_side
 from calprompt.sweep.sending import receive, work_anywhere
 from calprompt.sweep.sweep_plan import SweepPlan
 from calprompt.text import os_problem
@@ -148,8 +147,7 @@ def run_sweep(
 def _work(tasks: Sequence[Task], plan: SweepPlan, state: SweepState, executor: Executor, watch: Watch) -> None:
     pending, waiting = list(tasks), dict[str, Outcome]()
     while pending or waiting:
-        groups = put_side_by_side(arrange(pending, plan.workers), plan.sweep.side_by_side)
-        outcomes = executor.map(groups, work_anywhere)
+        outcomes = executor.map(arrange(pending, plan.workers), work_anywhere)
         try:
             for outcome in map(receive, outcomes):
                 with suppress(ValueError):

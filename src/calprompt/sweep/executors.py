@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calprompt.executors import BUSY, Executor, Outcome, Work
-from calprompt.runs.target import Target
+from calprompt.runs.config import Target
 from calprompt.sweep.expansion import Cell
 
 __all__ = ["BUSY", "Executor", "Outcome", "Task", "Work"]
@@ -24,9 +24,6 @@ class Task:
         verify: Whether evaluations on other data that are there are looked at again.
         marker: A file in `out` by which a worker elsewhere tells whether it sees that folder; see `sending`.
         send_back: Send the folder of the run back, whether a worker sees `out` or not.
-        beside: Runs that are trained in one pass with it, and evaluated when they have their turn.
-        follows: Whether it is one of those that the task before it has beside it.
-        exact: Whether that is done only where it gives the same bits as training alone.
     """
 
     cell: Cell
@@ -37,9 +34,6 @@ class Task:
     verify: bool = False
     marker: str = ""
     send_back: bool = False
-    beside: tuple[Cell, ...] = ()
-    follows: bool = False
-    exact: bool = True
 
     @property
     def key(self) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 from calprompt.clip.identity import identify_backbone
 from calprompt.errors import CalpromptError
 from calprompt.extensions import extension_digest
+from calprompt.runs.config import Target
 from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, read_record, result_files
 from calprompt.runs.planning import is_current
-from calprompt.runs.target import Target
 from calprompt.sweep.expansion import Cell, record_key
 from calprompt.text import slug
 

@@ -1,6 +1,6 @@
 """The order of runs: those that share a backbone and a dataset go together, so that each is loaded once.
 
-cells ── same backbone, dataset ──▶ groups ── what can be trained in one pass together ──▶ one worker each
+cells ── same backbone, dataset ──▶ groups ── by the features they train on ──▶ one worker each
                                       └── fewer groups than workers? the largest is halved
 """
 
@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from calprompt.files import canonical_json
 from calprompt.sweep.expansion import Cell
 
 SHARED = ("backbone", "backbone_config", "dtype", "device", "data", "root", "classes", "base", "exif", "skip_bad")
 FEATURES = ("protocol", "shots", "seed", "crop", "views")  # of runs that train on the same features
-OWN = ("seed", "lr", "momentum", "weight_decay")  # settings of training that runs of one pass may differ in
 
 
 class HasCell(Protocol):
@@ -39,9 +37,7 @@ def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(_values(item.cell, SHARED), []).append(item)
-    ordered = [
-        sorted(group, key=lambda item: (pass_key(item.cell), _values(item.cell, FEATURES))) for group in groups.values()
-    ]
+    ordered = [sorted(group, key=lambda item: _values(item.cell, FEATURES)) for group in groups.values()]
     while len(ordered) < workers:
         largest = max(ordered, key=len, default=[])
         if len(largest) < 2:
@@ -54,17 +50,6 @@ def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
 def group_key(cell: Cell) -> str:
     """What runs of a group have in common."""
     return _values(cell, SHARED)
-
-
-def pass_key(cell: Cell) -> bytes:
-    """What runs of a pass have in common.
-
-    Args:
-        cell: One of them.
-    """
-    record = {name: value for name, value in cell.record.items() if name not in ("loss", "training")}
-    training = {name: value for name, value in cell.record["training"].items() if name not in OWN}
-    return canonical_json([record, training])
 
 
 def _values(cell: Cell, names: Sequence[str]) -> str:

@@ -15,7 +15,6 @@
     device: cpu
     threads: 1                                  # of a run
     workers: 2                                  # runs at a time
-    side_by_side: 5                             # runs that a worker trains in one pass; 1 for one after another
     resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
     send_back: true                             # runs come back from there, instead of going to a shared folder
 
@@ -34,11 +33,11 @@ from typing import Any
 import yaml
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
-from calprompt.executors.worker_resources import WorkerResources, parse_resources
+from calprompt.executors.protocol import WorkerResources, parse_resources
 from calprompt.options import check_types
 from calprompt.registry import unknown
-from calprompt.runs.target import Target
-from calprompt.runs.yaml_reader import Reader
+from calprompt.runs.config import Target
+from calprompt.runs.recipes import Reader
 from calprompt.sweep.expansion import Cell, Grid, expand
 from calprompt.sweep.extending import extend
 from calprompt.sweep.names import check_calibrator
@@ -58,7 +57,6 @@ KEYS = {
     "device": str,
     "threads": int,
     "workers": int,
-    "side_by_side": int,
     "resources": dict,
     "send_back": bool,
 }
@@ -83,8 +81,6 @@ class Sweep:
         transfer: What finished runs are evaluated on besides their own test images.
         threads: That a run computes with.
         workers: Runs at a time; as many as there are cores for, if None.
-        side_by_side: Runs that a worker trains in one pass; if None, a few of a small backbone, and only where they end
-            with the same bits as alone.
         resources: What a worker needs of a machine, where machines are chosen by that.
         send_back: Whether workers elsewhere send runs back, instead of writing them to a shared folder.
     """
@@ -95,7 +91,6 @@ class Sweep:
     transfer: tuple[Target, ...] = ()
     threads: int = 1
     workers: int | None = None
-    side_by_side: int | None = None
     resources: WorkerResources = field(default_factory=WorkerResources)
     send_back: bool = False
 
@@ -220,7 +215,6 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
         transfer,
         threads,
         workers=content.get("workers"),
-        side_by_side=content.get("side_by_side"),
         resources=resources,
         send_back=content.get("send_back", False),
     )

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.runs.resources import Resources
@@ -21,12 +19,7 @@ from calprompt.sweep.measuring import measure_run
 from calprompt.sweep.ordering import group_key
 from calprompt.text import os_problem
 
-if TYPE_CHECKING:
-    from calprompt.runs.folder import Run
-    from calprompt.runs.planning import RunPlan
-
 _loaded: dict[str, Resources] = {}  # of the group that this process is at
-_trained: dict[tuple[str, str], Run | Exception] = {}  # by folder and key: trained beside others, until their turn
 
 
 def work(task: Task) -> Outcome:
@@ -45,14 +38,14 @@ def work(task: Task) -> Outcome:
 
 
 def _outcome(task: Task) -> Outcome:
-    from calprompt.runs import build_config, evaluate_on, plan, restore
+    from calprompt.runs import build_config, evaluate_on, plan, restore, run
 
     folder: Path | None = None
     try:
         resources = _resources(task)
         planned = plan(build_config(**dict(task.cell.settings)), resources=resources)
         folder = planned.locate(task.out)
-        done = _run(task, planned, resources)
+        done = run(planned, task.out, resources=resources)
         targets = list(task.transfer) if task.verify else missing_transfers(folder, task.transfer)
         if targets:
             restored = restore(folder, resources=resources)
@@ -70,50 +63,11 @@ def _outcome(task: Task) -> Outcome:
     return Outcome(task, FINISHED, folder, reused=done.reused and not targets)
 
 
-def _run(task: Task, planned: RunPlan, resources: Resources) -> Run:
-    """The finished run of a task, which may have been trained with others already, or trains them too."""
-    from calprompt.runs import run
-
-    place = task.out, task.key
-    if task.beside and place not in _trained and _shares_steps(task, planned, resources):
-        _train_together(task, planned, resources)
-    known = _trained.pop(place, None)
-    if isinstance(known, Exception):
-        raise known
-    done = run(planned, task.out, resources=resources)
-    return done if known is None else replace(done, reused=known.reused)
-
-
-def _shares_steps(task: Task, planned: RunPlan, resources: Resources) -> bool:
-    """Whether the runs of a task can be trained in one pass, and are worth it."""
-    from calprompt import tuners
-    from calprompt.runs.preparation import run_backbone
-
-    if not vars(tuners.get(planned.config.tuner)).get("stackable"):
-        return False
-    return not task.exact or run_backbone(planned.config, resources).is_small
-
-
-def _train_together(task: Task, planned: RunPlan, resources: Resources) -> None:
-    from calprompt.runs import build_config, plan
-    from calprompt.runs.together import run_together
-
-    plans = {task.key: planned}
-    for cell in task.beside:
-        with suppress(CalpromptError):  # which it will say when it has its turn
-            plans[cell.key] = plan(build_config(**dict(cell.settings)), resources=resources)
-    done = run_together(list(plans.values()), task.out, resources=resources, exact=task.exact)
-    for key, result in zip(plans, done, strict=True):
-        if key == task.key or not isinstance(result, BusyError):  # another process is at it: see when it has its turn
-            _trained[task.out, key] = result
-
-
 def _resources(task: Task) -> Resources:
     from calprompt.features import FeatureStore
 
     key = f"{group_key(task.cell)} {task.store}"
     if key not in _loaded:
         _loaded.clear()
-        _trained.clear()
         _loaded[key] = Resources(store=FeatureStore() if task.store else None)
     return _loaded[key]

@@ -46,8 +46,6 @@ class Tuner(nn.Module, ABC):
         needs_pixels: Whether it learns visual prompts, so that the image tower runs at every step.
         uses_frozen_images: Whether its terms compare with frozen features of the pixels it sees.
         text_depends_on_image: Whether every image has text features of its own.
-        stackable: Whether several of them can be trained in one pass, see `stacked_text_features`. A class says it for
-            itself: what is derived from it may depend on its parameters in other ways.
         template_table: Which of the published templates it takes where a dataset has several.
         fixed_options: Options of its base class that it sets itself.
         layout: Where the learned vectors stand in the prompts of the current classes.
@@ -58,7 +56,6 @@ class Tuner(nn.Module, ABC):
     needs_pixels: ClassVar[bool] = False
     uses_frozen_images: ClassVar[bool] = False
     text_depends_on_image: ClassVar[bool] = False
-    stackable: ClassVar[bool] = False
     template_table: ClassVar[str] = "coop"
     fixed_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -136,18 +133,6 @@ class Tuner(nn.Module, ABC):
         Returns:
             [C, D]; [B, C, D] if the text depends on the image and images are given.
         """
-
-    @classmethod
-    def stacked_text_features(cls, tuners: Sequence[Tuner]) -> Tensor:
-        """Text features [K, C, D] of K tuners of this class that differ in nothing but their prompts.
-
-        A tuner that is `stackable` computes them in one pass; its loss depends on its parameters through
-        `text_features` alone.
-
-        Args:
-            tuners: Of equal options and classes, over the same backbone.
-        """
-        return torch.stack([tuner.text_features() for tuner in tuners])
 
     def common_text_features(self, images: Tensor) -> Tensor:
         """One set of text features [C, D] for many images; an average where each image has its own."""

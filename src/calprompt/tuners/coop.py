@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from calprompt.clip import Backbone, unit
@@ -29,8 +28,6 @@ class CoOp(Tuner):
         class_specific: Every class has its own vectors, which cannot be used for other classes.
         **base: Options of `Tuner`.
     """
-
-    stackable = True
 
     def __init__(
         self,
@@ -69,10 +66,4 @@ class CoOp(Tuner):
         return super().with_classes(class_names, template)
 
     def text_features(self, image: Tensor | None = None) -> Tensor:
-        return self.stacked_text_features([self])[0]
-
-    @classmethod
-    def stacked_text_features(cls, tuners: Sequence[Tuner]) -> Tensor:
-        contexts = torch.stack([cast(CoOp, tuner).context for tuner in tuners])
-        first = tuners[0]
-        return unit(first.backbone.encode_text(first.layout.fill(contexts)))
+        return unit(self.backbone.encode_text(self.layout.fill(self.context[None])))[0]

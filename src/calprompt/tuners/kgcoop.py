@@ -36,7 +36,6 @@ class KgCoOp(CoOp):
     """
 
     template_table = "kgcoop"
-    stackable = True
 
     def __init__(
         self,

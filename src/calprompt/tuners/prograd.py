@@ -49,7 +49,6 @@ class ProGrad(CoOp):
     """
 
     template_table = "prograd"
-    stackable = True
     fixed_options = frozenset({"words"})
 
     def __init__(

@@ -12,7 +12,7 @@ from calprompt.data.catalogue.embedded import EMBEDDED
 from calprompt.data.catalogue.entries import FIELD
 from calprompt.data.catalogue.entry import Counts, Entry, plain
 from calprompt.data.catalogue.layouts import NamedFolders, SplitFile
-from calprompt.data.templates import Templates
+from calprompt.data.listing import Templates
 from calprompt.registry import unknown
 from calprompt.text import nearest as nearest_name
 

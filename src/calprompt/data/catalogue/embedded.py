@@ -7,8 +7,7 @@ from pathlib import Path
 
 from calprompt import pocket
 from calprompt.data.catalogue.entry import Counts, Entry
-from calprompt.data.listing import SPLITS, Listing
-from calprompt.data.templates import Templates
+from calprompt.data.listing import SPLITS, Listing, Templates
 
 SOURCE = "the package itself: nothing has to be fetched"
 LICENCE = "see NOTICE in the package: several, by drawing"

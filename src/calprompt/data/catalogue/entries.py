@@ -16,7 +16,7 @@ from calprompt.data.catalogue.pannuke import pannuke_patches
 from calprompt.data.catalogue.prepare import imagenet_names, own_split, variants_list
 from calprompt.data.catalogue.raw import ActionLists, CarLists, ClassFolders, FlowerLabels, PetLists, SceneLists
 from calprompt.data.catalogue.ucf101 import ucf101_frames
-from calprompt.data.templates import Templates
+from calprompt.data.listing import Templates
 
 OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
 PHOTO = Templates.of("a photo of a {}.")

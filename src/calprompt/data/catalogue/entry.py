@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calprompt.data.catalogue.layouts import Layout
-from calprompt.data.listing import Listing
-from calprompt.data.templates import Templates
+from calprompt.data.listing import Listing, Templates
 from calprompt.errors import DataError
 from calprompt.text import bullets
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calprompt.data.folders import class_rows, subfolders
-from calprompt.data.listing import SPLITS, Listing, Row
-from calprompt.data.text_files import read_lines
+from calprompt.data.listing import SPLITS, Listing, Row, read_lines
 from calprompt.errors import DataError
 
 CLASSNAMES = "classnames.txt"

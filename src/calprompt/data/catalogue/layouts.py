@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from calprompt.data.catalogue.imagenet import CLASSNAMES, read_classnames
 from calprompt.data.catalogue.raw import Raw
 from calprompt.data.folders import class_rows, has_class_folders, subfolders
-from calprompt.data.listing import SPLITS, Listing, Row
+from calprompt.data.listing import SPLITS, Listing, Row, read_lines
 from calprompt.data.split_files import listing, read_split_file
-from calprompt.data.text_files import read_lines
 from calprompt.errors import DataError
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from calprompt.data.catalogue.imagenet import CLASSNAMES, ImageNetFolders
 from calprompt.data.catalogue.layouts import SplitFile
 from calprompt.data.folders import subfolders
-from calprompt.data.listing import SPLITS
+from calprompt.data.listing import SPLITS, read_lines
 from calprompt.data.split_files import write_split_file
-from calprompt.data.text_files import read_lines
 from calprompt.errors import DataError
 from calprompt.files import write_bytes
 

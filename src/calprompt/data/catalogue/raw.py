@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from calprompt.data.folders import class_rows, subfolders
+from calprompt.data.listing import read_lines
 from calprompt.data.split_files import NamedRow
-from calprompt.data.text_files import read_lines
 from calprompt.errors import DataError
 from calprompt.files import read_json
 

@@ -1,11 +1,25 @@
-"""Checks and conversions that losses share: float32 or better, matching shapes, no gradient to the frozen side."""
+"""What losses share: their registry, and checks of what they are given.
+
+A loss is a frozen dataclass of settings that is called with `Outputs` and returns a scalar. It may have a method
+`parts()` that returns parts of it as losses by name, for diagnostics, and a class attribute `uses_zero_shot` if it
+needs zero-shot logits. A setting that is added to a loss of an earlier release is a field with the metadata `added`, so
+that earlier runs keep their identity. Losses are computed in float32 or better; no gradient reaches the frozen side.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from calprompt.errors import SettingError
+from calprompt.outputs import Outputs
+from calprompt.registry import Registry
+
+Loss = Callable[[Outputs], Tensor]
+
+losses: Registry[Callable[..., Loss]] = Registry("loss")
 
 
 def precise(tensor: Tensor) -> Tensor:
