@@ -18,11 +18,12 @@ from typing import Any
 
 from calprompt.report import paired_figures as figures
 from calprompt.report import paired_tables as tables
-from calprompt.report.paired import SPLITS, PairedResults
 from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED, Method
 from calprompt.report.reliability import save_figure
-from calprompt.sweep import read_sweep, read_table
-from calprompt.sweep.selecting import rows_by_run
+from calprompt.results import read_table
+from calprompt.results.paired import SPLITS, PairedResults
+from calprompt.results.selecting import rows_by_run
+from calprompt.sweep import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
 TABLE, ANCHORED, SWEEPS = HERE / "pocket.csv.xz", HERE / "anchor.csv.xz", HERE / "sweeps"

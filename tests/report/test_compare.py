@@ -16,10 +16,10 @@ import samples
 from calprompt.classifier.comparing import measured_contenders, stored_contenders
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
-from calprompt.report.compare import Answers, Comparison, Contender, align, compare_contenders
 from calprompt.report.compare_figure import compare_figure
 from calprompt.report.run_contenders import method_names, run_contenders
-from calprompt.report.sources import read_source
+from calprompt.results.compare import Answers, Comparison, Contender, align, compare_contenders
+from calprompt.results.sources import read_source
 from classifier import fits
 from report import reports
 

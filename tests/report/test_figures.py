@@ -28,10 +28,10 @@ from calprompt.report.figures import draw, figure_info, figure_names
 from calprompt.report.figures.selection import filtered, stored_runs
 from calprompt.report.figures.series import read_series
 from calprompt.report.figures.weights import tcpt_weights
-from calprompt.report.paired import Method, PairedResults
 from calprompt.report.reliability import save_figure
-from calprompt.report.sources import ReportSource, read_source
-from calprompt.sweep.result_table import Table
+from calprompt.results.paired import Method, PairedResults
+from calprompt.results.sources import ReportSource, read_source
+from calprompt.results.table import Table
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibex", "jay")
 LOGIT_FIGURES = [name for name in figure_names() if figure_info(name).needs != "rows"]

@@ -29,10 +29,10 @@ from calprompt.report.page.commands import train_command
 from calprompt.report.page.document import COUNT, DASH, PERCENT, POINTS, Column, Number
 from calprompt.report.page.reading import read_page
 from calprompt.report.page.svg import clean_svg, figure_texts
-from calprompt.report.sources import read_source
+from calprompt.results import read_table
+from calprompt.results.sources import read_source
 from calprompt.runs import load_run
 from calprompt.runs.recipes import build_config
-from calprompt.sweep import read_table
 from report import reports
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")

@@ -9,8 +9,8 @@ from scipy.stats import ttest_rel
 
 from calprompt.errors import DataError, UnknownNameError
 from calprompt.report import paired_figures, paired_tables
-from calprompt.report.paired import Interval, Method, PairedResults
 from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED
+from calprompt.results.paired import Interval, Method, PairedResults
 
 TUNERS = ("coop", "kgcoop")
 

@@ -20,7 +20,6 @@ from scipy import stats
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DataError, NotFoundError, SettingError, UnknownNameError
-from calprompt.report.sources import ReportSource, read_source
 from calprompt.report.tables import (
     TABLES,
     Column,
@@ -38,7 +37,9 @@ from calprompt.report.tables import (
 from calprompt.report.tables.names import metric_measure
 from calprompt.report.tables.paper_table import rank_values
 from calprompt.report.tables.values import collect
-from calprompt.sweep import Table, read_sweep
+from calprompt.results import Table
+from calprompt.results.sources import ReportSource, read_source
+from calprompt.sweep import read_sweep
 from report import rows as sample_rows
 
 LATEX_ROW = re.compile(r"(?<!\\)&")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from calprompt.progress import Progress
-    from calprompt.report.compare import Comparison, Contender
+    from calprompt.results.compare import Comparison, Contender
     from calprompt.runs.folder import Run
 
 EXAMPLES = """\
@@ -54,7 +54,7 @@ def add_command(commands: Any) -> None:
 def compare(args: argparse.Namespace) -> None:
     """Compare, print, and write what was asked for."""
     from calprompt.classifier.model_folder import is_model
-    from calprompt.report.compare import compare_contenders
+    from calprompt.results.compare import compare_contenders
 
     models = [place for place in args.source if is_model(place)]
     if models and len(models) < len(args.source):
@@ -92,7 +92,7 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
 
 def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     from calprompt.report.run_contenders import run_contenders
-    from calprompt.report.sources import read_source
+    from calprompt.results.sources import read_source
 
     if args.data is not None:
         raise SettingError(
@@ -150,7 +150,7 @@ def _summary_table(comparison: Comparison) -> Any:
 
     from calprompt.cli.tables import create_table
     from calprompt.metrics import metric_info
-    from calprompt.report.comparison import MINUS
+    from calprompt.results.comparison import MINUS
 
     count = len(comparison.results.sizes)
     table = create_table(

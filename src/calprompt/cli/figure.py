@@ -48,7 +48,7 @@ def figure(args: argparse.Namespace) -> None:
     from calprompt.report.figures import draw, figure_info
     from calprompt.report.figures.selection import filtered
     from calprompt.report.reliability import check_suffix, save_figure
-    from calprompt.report.sources import read_source
+    from calprompt.results.sources import read_source
 
     info = figure_info(args.name)
     check_suffix(args.out)

@@ -15,7 +15,7 @@ from calprompt.data.validation import OWN
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.sweep import Table
+    from calprompt.results import Table
 
 BY = ("tuner", "loss", "model", "calibrator", "split")
 METRICS = ("accuracy", "ece", "ace", "nll")

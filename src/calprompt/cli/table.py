@@ -58,8 +58,8 @@ def add_command(commands: Any) -> None:
 
 def table(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
-    from calprompt.report.sources import read_source
     from calprompt.report.tables import TableOptions, make_tables, table_definition
+    from calprompt.results.sources import read_source
 
     options = TableOptions(
         tuple(args.split), tuple(args.metric), tuple(args.method), args.spread, args.difference, args.published

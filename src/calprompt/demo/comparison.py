@@ -26,11 +26,11 @@ from calprompt.evaluation.models import TUNED, ZERO_SHOT, stored_models
 from calprompt.features import FeatureStore
 from calprompt.metrics import Predictions, predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.comparison import Row, compare
-from calprompt.report.comparison_file import Results
 from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
-from calprompt.report.sources import read_source
+from calprompt.results.comparison import Row, compare
+from calprompt.results.comparison_file import Results
+from calprompt.results.sources import read_source
 from calprompt.runs import Resources, Run, run
 from calprompt.text import slug
 

@@ -23,7 +23,7 @@ from calprompt.report.page.reading import Page, read_page
 from calprompt.report.page.render import BLANK, mistake_text
 from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.svg import figure_texts
-from calprompt.report.sources import read_source
+from calprompt.results.sources import read_source
 from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible
 

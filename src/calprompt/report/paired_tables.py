@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
 from calprompt.registry import unknown
-from calprompt.report.paired import SPLITS, ZERO, Interval, Key, Method, PairedResults, by_dataset
+from calprompt.results.paired import SPLITS, ZERO, Interval, Key, Method, PairedResults, by_dataset
 
 PLACE = re.compile(r"<!-- (?P<group>\w+): (?P<title>[^>]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 UNTUNED, PLAIN, TCPT = Method(ZERO), Method("ce"), Method("tcpt")

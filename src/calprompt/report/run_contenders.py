@@ -7,11 +7,11 @@ from typing import Any
 
 from calprompt.evaluation.models import TUNED, ZERO_SHOT, stored_models
 from calprompt.metrics import predictions
-from calprompt.report.compare import Answers, Contender
 from calprompt.report.tables.names import VANILLA, method_label, method_of, tuner_label
+from calprompt.results.collecting import setting_columns
+from calprompt.results.compare import Answers, Contender
+from calprompt.results.table import cell
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
-from calprompt.sweep.collecting import setting_columns
-from calprompt.sweep.result_table import cell
 
 SHARED = {"data", "seed", "root", "device", "imports"}  # settings that runs of one method may differ in
 UNTUNED = "zero-shot"

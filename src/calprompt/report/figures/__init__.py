@@ -21,7 +21,7 @@ from calprompt.registry import unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calprompt.report.sources import ReportSource
+    from calprompt.results.sources import ReportSource
 
 
 @dataclass(frozen=True)

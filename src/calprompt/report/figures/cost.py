@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from calprompt.errors import NotFoundError
 from calprompt.report.figures.style import COLUMN, HATCHES, INK, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.names import in_known_order, loss_name, method_order, tuner_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import in_known_order, loss_name, method_order, tuner_name
+from calprompt.results.sources import ReportSource
 
 MEASURES = {
     "cpu_seconds_train": ("training, processor seconds", 1.0),

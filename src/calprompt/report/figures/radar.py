@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, FAINT, LARGE, SMALL, Look, looks, sample_text
-from calprompt.report.names import dataset_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import dataset_name
+from calprompt.results.sources import ReportSource
 
 LEAST = 3  # spokes
 SIDE, AROUND = 1.9, 0.55  # inches: a radar, and the room for names above and below it

@@ -15,10 +15,10 @@ from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT, stored_models
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.report.names import CALIBRATORS, NONE, dataset_name, method_name, method_order, tuner_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import CALIBRATORS, NONE, dataset_name, method_name, method_order, tuner_name
+from calprompt.results.sources import ReportSource
+from calprompt.results.table import SETTINGS, cell
 from calprompt.runs.folder import Run
-from calprompt.sweep.result_table import SETTINGS, cell
 
 NOT_COMPARED = {"data", "root", "seed", "template", "classes", "base", "device", "chunk", "loss", "tuner"}
 Rows = Sequence[Mapping[str, Any]]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from calprompt.errors import NotFoundError
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import sample_text
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 Group = TypeVar("Group", bound=Hashable)
 

@@ -23,11 +23,11 @@ from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.subjects import MOST, subjects
 from calprompt.report.page.sure import sure_shares, sure_table
 from calprompt.report.page.thresholds import threshold_table
-from calprompt.report.sources import ReportSource
+from calprompt.results.selecting import row_record
+from calprompt.results.sources import ReportSource
+from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.folder import Run
 from calprompt.runs.resources import Resources
-from calprompt.sweep.result_table import CLASSES_FILE
-from calprompt.sweep.selecting import row_record
 from calprompt.text import plural, shorten, visible
 
 
@@ -42,7 +42,7 @@ def build_report(
     """A report on results.
 
     Args:
-        source: As `calprompt.report.sources.read_source` reads it.
+        source: As `calprompt.results.sources.read_source` reads it.
         settings: What the report contains; the defaults, unless given.
         near: Folder that the report goes to; places of runs are remembered as seen from there.
         unfinished: Title, status and reason of what has no result; those of the source, unless given.

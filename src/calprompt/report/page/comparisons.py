@@ -9,12 +9,12 @@ from statistics import mean
 from calprompt.evaluation.models import PARTS
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.comparison import HARMONIC, MINUS, compare
 from calprompt.report.page.document import COUNT, POINTS, Cell, Column, Number, Row, Table
 from calprompt.report.page.measured import Measurements, Result, metric_columns
-from calprompt.report.page.methods import Method, ordered, plain_of
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.paired import Interval
+from calprompt.results.comparison import HARMONIC, MINUS, compare
+from calprompt.results.methods import Method, ordered, plain_of
+from calprompt.results.paired import Interval
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
 DIFFERENCES = ("accuracy", "ece")

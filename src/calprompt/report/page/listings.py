@@ -8,7 +8,7 @@ from typing import Any
 from calprompt.report.page.document import COUNT, PLAIN, Cell, Column, Number, Row, Table
 from calprompt.report.page.measured import METRICS, Measurements, Result, metric_columns
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.sources import Unfinished
+from calprompt.results.sources import Unfinished
 
 MOST_ROWS = 5000  # of results on a page; more are left to `calprompt results`
 OPTIONAL = {"shots": "shots", "epochs": "epochs", "anchor": "anchor", "backbone": "backbone"}

@@ -20,9 +20,9 @@ from calprompt.metrics import Predictions, evaluate, metric_info, predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
-from calprompt.report.page.methods import Method, methods_of, ordered
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.sources import ReportSource
+from calprompt.results.methods import Method, methods_of, ordered
+from calprompt.results.sources import ReportSource
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")

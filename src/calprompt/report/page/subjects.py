@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
 from calprompt.report.page.measured import Measurements, Result, StoredRun
-from calprompt.report.page.methods import Method, headline_pairs
+from calprompt.results.methods import Method, headline_pairs
 
 MOST = 4  # datasets that are looked at closely
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from calprompt.loss_sums import NAMED
-from calprompt.report.names import TUNERS
 from calprompt.report.tables.paper_table import Measure
+from calprompt.results.names import TUNERS
 
 ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
 METHODS = {

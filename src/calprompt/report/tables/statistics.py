@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev, variance
 
-from calprompt.report.paired import Interval
 from calprompt.report.published import NOT_RUN, verdict
 from calprompt.report.tables.paper_table import Number
+from calprompt.results.paired import Interval
 
 BySeed = Mapping[int, float]
 Judge = Callable[[float, Sequence[float]], str]

@@ -8,12 +8,12 @@ from typing import Any
 
 from calprompt.errors import NotFoundError
 from calprompt.report.published import OTHER_BACKBONE, OTHER_MACHINE, published_table, same_backbone
-from calprompt.report.sources import ReportSource
 from calprompt.report.tables.definitions import TableDefinition
 from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of, tuner_label
 from calprompt.report.tables.options import TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
 from calprompt.report.tables.statistics import mean_number, only_context, with_published
+from calprompt.results.sources import ReportSource
 
 COSTS = (
     Measure("seconds_step", "ms per step", "none", 1, 1e3),

@@ -8,7 +8,7 @@ from typing import Any
 
 from calprompt.errors import DataError
 from calprompt.report.tables.names import ZERO_SHOT, method_of
-from calprompt.sweep.result_table import SETTINGS, cell
+from calprompt.results.table import SETTINGS, cell
 
 SAME = 1e-4  # zero-shot is the same for all tuners up to this, as a fraction
 FREE = {"seed", "root", "device", "data", "imports"}  # settings that runs of one place may differ in

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from calprompt.results.table import CLASSES_FILE, Table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.recipes import RUN, TRAINING
 from calprompt.sweep.expansion import Cell, record_key
-from calprompt.sweep.result_table import CLASSES_FILE, Table
 
 DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
 FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))

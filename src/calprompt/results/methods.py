@@ -14,8 +14,8 @@ from typing import Any
 
 from calprompt.evaluation.models import ZERO_SHOT
 from calprompt.evaluation.settings import NONE
-from calprompt.report.names import loss_name, tuner_name
-from calprompt.sweep.result_table import CLASSES_FILE, SETTINGS, cell
+from calprompt.results.names import loss_name, tuner_name
+from calprompt.results.table import CLASSES_FILE, SETTINGS, cell
 
 CE, TCPT = "ce", "tcpt"
 ELSEWHERE = {"data", "root", "classes", "base", "template", "seed", "device", "chunk", "exif", "skip_bad"}

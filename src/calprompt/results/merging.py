@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calprompt.errors import CalpromptError
+from calprompt.results.table import COUNTS, SETTINGS, Table, cell
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
-from calprompt.sweep.result_table import COUNTS, SETTINGS, Table, cell
 from calprompt.text import bullets
 
 PLACES = {"root", "classes", "base", "backbone_config", "imports", "exif", "skip_bad"}  # other on every machine

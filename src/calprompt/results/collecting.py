@@ -10,13 +10,13 @@ from calprompt.errors import CalpromptError, NotFoundError
 from calprompt.evaluation.settings import NONE, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
+from calprompt.results.table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.runs.folder import load_run
 from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, read_folder, run_folders
 from calprompt.sweep.journal import Journal, read_journals
 from calprompt.sweep.measuring import measure_run
-from calprompt.sweep.result_table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
 

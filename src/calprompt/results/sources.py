@@ -20,14 +20,14 @@ from typing import Any
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
+from calprompt.results.collecting import results, run_results, setting_columns
+from calprompt.results.merging import merge_tables
+from calprompt.results.selecting import rows_by_run
+from calprompt.results.table import Table, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
-from calprompt.sweep.collecting import results, run_results, setting_columns
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
 from calprompt.sweep.journal import read_journals
-from calprompt.sweep.merging import merge_tables
-from calprompt.sweep.result_table import Table, read_table
-from calprompt.sweep.selecting import rows_by_run
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
 from calprompt.text import plural
 

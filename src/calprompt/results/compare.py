@@ -17,9 +17,9 @@ import numpy as np
 from calprompt.errors import DataError, SettingError
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
-from calprompt.report.comparison import MINUS, Row, compare
-from calprompt.report.comparison_file import Results
-from calprompt.report.paired import Interval
+from calprompt.results.comparison import MINUS, Row, compare
+from calprompt.results.comparison_file import Results
+from calprompt.results.paired import Interval
 from calprompt.text import shorten
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, SettingError
 from calprompt.evaluation.tables import csv_bytes
 from calprompt.files import read_json, write_bytes, write_json
-from calprompt.report.comparison import Row
+from calprompt.results.comparison import Row
 from calprompt.text import bullets
 
 COLUMNS = ("dataset", "split", "method", "metric", "value", "low", "high")
