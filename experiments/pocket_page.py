@@ -72,7 +72,7 @@ def results(name: str) -> PairedResults:
     near = SHIFTS if group == "shifted" else NEAR
     datasets = {"": near, "far": FAR, "all": (*near, *FAR), "five": FIVE}[which]
     tuners = [each for each in TUNERS if (group, each) != ("published", "proda") or which == "five"]  # run there alone
-    found = PairedResults((row for row in rows(group) if row["dataset"] in datasets), tuners, str(TABLE))
+    found = PairedResults((row for row in rows(group) if row["dataset"] in datasets), tuners)
     found.tuners = TUNERS
     return found
 
@@ -121,7 +121,7 @@ def anchored() -> PairedResults:
     new = [
         {**row, "loss": f"{row['loss']}, anchored", "dataset": row["dataset"].removeprefix("pocket_")} for row in tuned
     ]
-    found = PairedResults(new, TUNERS, str(ANCHORED))
+    found = PairedResults(new, TUNERS)
     both = results("tuned_all").subset(found.shared([Method("ce, anchored"), Method("tcpt, anchored")]))
     both.values |= found.values
     return both

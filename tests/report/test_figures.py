@@ -166,10 +166,14 @@ def test_runs_that_differ_in_something_else_are_not_mixed(folder: Path, tmp_path
     data = folder.parent / "toys.safetensors"
     for shots in (2, 4):
         run(samples.config(data, epochs=1, shots=shots), tmp_path / "runs")
-    with pytest.raises(DataError, match=r"two runs of TCPT on toys with seed 1, which differ in shots=2 or 4"):
-        draw("errors", read_source(tmp_path / "runs"))
-    with pytest.raises(DataError, match="which differ in shots=4 or 16"):
-        draw("radar", table(rows(shots=4), rows(shots=16)))
+    found = stored_runs(read_source(tmp_path / "runs"), "novel")
+    assert {name: len(runs) for name, runs in found.items()} == {"TCPT (shots 2)": 1, "TCPT (shots 4)": 1}
+    both = draw("radar", table(rows(shots=4), rows(shots=16, template="a {}.")))
+    names = {text.get_text() for legend in both.legends for text in legend.get_texts()}
+    assert "cross-entropy (shots 4, template default)" in names
+    assert "TCPT (shots 16, template 'a {}.')" in names
+    with pytest.raises(DataError, match=r"differ in their settings \(template default or 'a \{\}\.'\)"):
+        draw("shots", table(rows(shots=4), rows(shots=16), rows(shots=16, seeds=(3,), template="a {}.")))
 
 
 def test_methods_are_compared_on_what_all_of_them_have(source: ReportSource) -> None:

@@ -87,8 +87,8 @@ def test_what_was_not_run_has_no_difference() -> None:
 
 
 def test_two_rows_of_one_run_are_told() -> None:
-    with pytest.raises(DataError, match="coop, flags, 1, ce is there twice"):
-        PairedResults([row("ce", "flags", 1, 0.5), row("ce", "flags", 1, 0.6)], TUNERS, "results.csv")
+    with pytest.raises(DataError, match="two runs of CoOp on flags, base, seed 1 have other numbers"):
+        PairedResults([row("ce", "flags", 1, 0.5), row("ce", "flags", 1, 0.6)], TUNERS)
 
 
 def test_rows_without_numbers_and_of_other_tuners_are_left_out() -> None:

@@ -17,7 +17,7 @@ from functools import cache
 from statistics import mean, stdev
 from typing import Any
 
-from calprompt.errors import DataError
+from calprompt.results.methods import Cells, methods_of
 
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
@@ -93,26 +93,21 @@ class PairedResults:
     Args:
         rows: Of a table of results: tuner, loss, model, calibrator, dataset, seed, split and metrics.
         tuners: Which of them, in the order of tables.
-        source: What errors call the rows.
 
     Raises:
-        DataError: if a method has two rows of one tuner, dataset and seed.
+        DataError: if a method has runs of one tuner and dataset that differ in other settings than the seed.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], tuners: Sequence[str], source: str = "the table") -> None:
+    def __init__(self, rows: Iterable[Mapping[str, Any]], tuners: Sequence[str]) -> None:
         self.tuners = tuple(tuners)
         self.values: dict[tuple[Method, str, str], dict[Key, float]] = defaultdict(dict)
-        for row in rows:
-            if row["tuner"] not in self.tuners or row.get("accuracy") is None:
-                continue
+        chosen = [row for row in rows if row["tuner"] in self.tuners and row.get("accuracy") is not None]
+        cells: Cells[tuple[Method, str, str, str]] = Cells()
+        for row, settings in zip(chosen, methods_of(chosen), strict=True):
             method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
-            key = row["tuner"], row["dataset"], int(row["seed"])
-            if method.loss != ZERO and key in self.values[method, row["split"], "accuracy"]:
-                raise DataError(
-                    f"{source}: {', '.join(map(str, key))}, {method} is there twice; leave out one of the two settings"
-                )
+            cells.add((method, row["tuner"], row["dataset"], row["split"]), row, settings)
             for metric, value in _metrics(row).items():
-                self.values[method, row["split"], metric][key] = value
+                self.values[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
 
     def subset(self, keys: Iterable[Key]) -> PairedResults:
         """The results of some tuners, datasets and seeds."""

@@ -22,6 +22,7 @@ from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
 from calprompt.results.collecting import results, run_results, setting_columns
 from calprompt.results.merging import merge_tables
+from calprompt.results.methods import Method, methods_of
 from calprompt.results.selecting import rows_by_run
 from calprompt.results.table import Table, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
@@ -80,6 +81,15 @@ class ReportSource:
         """The rows with results: one per run, model, calibrator and split."""
         rows = tuple(row for row in self.table.rows if row.get("model") is not None)
         return Table(rows, self.table.source, self.table.decimals)
+
+    @cached_property
+    def _methods(self) -> dict[int, Method]:
+        rows = [row for row in self.table.rows if row.get("tuner") is not None]
+        return dict(zip(map(id, rows), methods_of(rows), strict=True))
+
+    def method(self, row: Mapping[str, Any]) -> Method:
+        """The method of a row of the table; its name tells it from all others of the source."""
+        return self._methods[id(row)]
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:

@@ -39,7 +39,7 @@ def from_source(
     seeds: set[int] = set()
     for part in selection.check_split(source, split):
         rows = [row for row in source.measured.rows if row["split"] == part]
-        values = selection.by_method(rows, metric, methods)
+        values = selection.by_method(source, rows, metric, methods)
         panels[part] = {}
         for method in selection.chosen(methods, list(values)):
             of_dataset: dict[str, list[float]] = {}

@@ -1,26 +1,25 @@
 """What a figure shows of a source: runs with their stored logits by method, or rows of the table by method.
 
-A method is a loss or a calibrator; if there is more than one tuner, its tuner belongs to the name. Two runs of one
-method, dataset and seed that differ in something else are never mixed: the error says in what.
+A method is called by its loss or calibrator; if there is more than one tuner, its tuner belongs to the name, and so do
+settings in which methods of one name differ. What differs in settings is never mixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calprompt.errors import DataError, NotFoundError, SettingError
+from calprompt.errors import NotFoundError, SettingError
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT, stored_models
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.results.names import CALIBRATORS, NONE, dataset_name, method_name, method_order, tuner_name
+from calprompt.results.methods import Cells
+from calprompt.results.names import CALIBRATORS, NONE, method_order
 from calprompt.results.sources import ReportSource
-from calprompt.results.table import SETTINGS, cell
 from calprompt.runs.folder import Run
 
-NOT_COMPARED = {"data", "root", "seed", "template", "classes", "base", "device", "chunk", "loss", "tuner"}
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -97,22 +96,28 @@ def stored_runs(
         NotFoundError: if there are no run folders, none has that split, or methods share no dataset and seed.
     """
     runs = tuned_runs(source)
-    names = method_names([_row(run) for run in runs])
+    rows = {
+        (row["run"], row["model"]): row
+        for row in source.measured.rows
+        if row["split"] == split and (row["calibrator"] or NONE) == NONE
+    }
+    kept_rows = [row for run in runs for kind in (TUNED, ZERO_SHOT) if (row := rows.get((run.folder.name, kind)))]
+    names = method_names(source, kept_rows)
     found: dict[str, list[StoredRun]] = {}
-    seen: dict[tuple[str, str, int], Run] = {}
-    untuned: dict[str, StoredRun] = {}
-    for run, name in zip(runs, names, strict=True):
+    untuned: dict[tuple[str, str], StoredRun] = {}
+    cells: Cells[tuple[str, str]] = Cells()
+    for run in runs:
         models = stored_models(run)
-        if split not in models[TUNED].tests:
+        row = rows.get((run.folder.name, TUNED))
+        if row is None or split not in models[TUNED].tests:
             continue
-        row = _row(run)
-        key = name, row["dataset"], row["seed"]
-        if key in seen:
-            raise _twice(key, _row(seen[key]), row)
-        seen[key] = run
+        name = names[id(row)]
+        cells.add((name, str(row["dataset"])), row, source.method(row))
         found.setdefault(name, []).append(_stored(name, row, models[TUNED].tests[split]))
-        if zero_shot:
-            untuned.setdefault(row["dataset"], _stored(ZERO_SHOT, row, models[ZERO_SHOT].tests[split]))
+        other = rows.get((run.folder.name, ZERO_SHOT))
+        if zero_shot and other is not None:
+            name = names[id(other)]
+            untuned.setdefault((name, row["dataset"]), _stored(name, row, models[ZERO_SHOT].tests[split]))
     if not found:
         raise NotFoundError(f"no run of {source.title} was evaluated on {split} classes")
     kept = {name: found[name] for name in chosen(methods, list(found))}
@@ -121,8 +126,11 @@ def stored_runs(
         raise NotFoundError(f"no dataset and seed of {source.title} has runs of all of {', '.join(kept)}")
     shared = {name: [run for run in runs if (run.dataset, run.seed) in places] for name, runs in kept.items()}
     datasets = {dataset for dataset, _ in places}
-    beside = [run for dataset, run in untuned.items() if dataset in datasets]
-    return {ZERO_SHOT: beside, **shared} if beside else shared
+    beside: dict[str, list[StoredRun]] = {}
+    for (name, dataset), stored in untuned.items():
+        if dataset in datasets:
+            beside.setdefault(name, []).append(stored)
+    return {**beside, **shared}
 
 
 def splits_of(source: ReportSource) -> list[str]:
@@ -141,15 +149,14 @@ def check_split(source: ReportSource, split: str | None) -> list[str]:
     return there
 
 
-def method_names(rows: Rows) -> list[str]:
-    """The name of each row's method; with its tuner if there are several."""
-    tuners = {row["tuner"] for row in rows if row.get("model") != ZERO_SHOT}
-    if len(tuners) < 2:
-        return [method_name(row) for row in rows]
-    return [
-        method_name(row) if row.get("model") == ZERO_SHOT else f"{tuner_name(row['tuner'])}, {method_name(row)}"
-        for row in rows
-    ]
+def method_names(source: ReportSource, rows: Rows) -> dict[int, str]:
+    """The name of each row's method, by the identity of the row; with its tuner if there are several."""
+    several = len({row["tuner"] for row in rows if row.get("model") != ZERO_SHOT}) > 1
+    found = {}
+    for row in rows:
+        method = source.method(row)
+        found[id(row)] = f"{method.tuner_name}, {method.label}" if several and not method.is_zero_shot else method.label
+    return found
 
 
 def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
@@ -167,37 +174,41 @@ def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
 
 
 def grouped(
-    rows: Rows, value: Callable[[Mapping[str, Any]], Any], by: Callable[[Mapping[str, Any]], Any]
+    source: ReportSource,
+    rows: Rows,
+    value: Callable[[Mapping[str, Any]], Any],
+    by: Callable[[Mapping[str, Any]], Any],
 ) -> dict[Any, dict[tuple[str, int], Any]]:
     """Values of rows by group, and in it by dataset and seed.
 
     Args:
+        source: That the rows are of.
         rows: Of one split.
         value: Of a row; rows for which it is None are left out.
         by: The group of a row.
 
     Raises:
-        DataError: if a group has two values of one dataset and seed that differ.
+        DataError: if a group has runs with different settings, or two of one dataset and seed.
     """
     found: dict[Any, dict[tuple[str, int], Any]] = {}
-    first: dict[Any, Mapping[str, Any]] = {}
+    cells: Cells[Any] = Cells()
     for row in rows:
         what = value(row)
         if what is None:
             continue
-        group, place = by(row), (str(row["dataset"]), int(row["seed"]))
-        inside = found.setdefault(group, {})
-        other = first.setdefault((group, place), row)
-        if place in inside and row.get("model") != ZERO_SHOT and other.get("fingerprint") != row.get("fingerprint"):
-            raise _twice((str(group), *place), other, row)
-        inside[place] = what
+        group, dataset = by(row), str(row["dataset"])
+        cells.add((group, dataset), row, source.method(row), group=(group,))
+        found.setdefault(group, {}).setdefault((dataset, int(row["seed"])), what)
     return found
 
 
-def by_method(rows: Rows, metric: str, methods: Sequence[str] | None = None) -> dict[str, dict[tuple[str, int], float]]:
+def by_method(
+    source: ReportSource, rows: Rows, metric: str, methods: Sequence[str] | None = None
+) -> dict[str, dict[tuple[str, int], float]]:
     """A metric of rows of one split, by method, dataset and seed.
 
     Args:
+        source: That the rows are of.
         rows: Of one split.
         metric: Which.
         methods: Those that will be shown; without them, the usual ones: losses as they are, and the calibrators of
@@ -205,8 +216,8 @@ def by_method(rows: Rows, metric: str, methods: Sequence[str] | None = None) -> 
     """
     if methods is None:
         rows = [row for row in rows if _is_usual(row)]
-    names = dict(zip(map(id, rows), method_names(rows), strict=True))
-    return grouped(rows, metric_value(metric), lambda row: names[id(row)])
+    names = method_names(source, rows)
+    return grouped(source, rows, metric_value(metric), lambda row: names[id(row)])
 
 
 def uncalibrated(rows: Rows, split: str) -> Rows:
@@ -246,22 +257,9 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(row.get("options") or "{}"))
 
 
-def short_datasets(datasets: Iterable[str]) -> dict[str, str]:
-    """Names of datasets as figures show them."""
-    return {dataset: dataset_name(dataset) for dataset in datasets}
-
-
 def _is_usual(row: Mapping[str, Any]) -> bool:
     calibrator = row.get("calibrator") or NONE
     return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
-
-
-def _row(run: Run) -> dict[str, Any]:
-    """A run's settings as a row of a table has them."""
-    config = run.record["config"]
-    settings = {**config, **config["training"]}
-    flat = {name: settings.get(name) for name in SETTINGS}
-    return {**flat, "dataset": run.record["data"]["name"], "model": TUNED, "calibrator": NONE}
 
 
 def _stored(method: str, row: Mapping[str, Any], record: Any) -> StoredRun:
@@ -272,20 +270,6 @@ def _stored(method: str, row: Mapping[str, Any], record: Any) -> StoredRun:
     sample = predictions(logits, record.given("labels"), from_logits=True)
     text, frozen = array(record.text), array(record.frozen_text)
     return StoredRun(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
-
-
-def _twice(key: tuple[str, str, int], first: Mapping[str, Any], second: Mapping[str, Any]) -> DataError:
-    method, dataset, seed = key
-    differing = [
-        f"{name}={cell(first.get(name)) or 'none'} or {cell(second.get(name)) or 'none'}"
-        for name in SETTINGS
-        if name not in NOT_COMPARED and cell(first.get(name)) != cell(second.get(name))
-    ]
-    how = f"which differ in {'; '.join(differing)}" if differing else "with the same settings"
-    return DataError(
-        f"there are two runs of {method} on {dataset} with seed {seed}, {how}; choose one with a sweep beside the "
-        "source, or with --filter KEY=VALUE"
-    )
 
 
 def need(condition: bool, what: str) -> None:

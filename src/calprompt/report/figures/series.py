@@ -74,7 +74,7 @@ def read_series(
     for split in selection.splits_of(source):
         rows = [row for row in selection.uncalibrated(source.measured.rows, split) if by(row) is not None]
         for metric in metrics:
-            values[split, metric] = selection.grouped(rows, selection.metric_value(metric), by)
+            values[split, metric] = selection.grouped(source, rows, selection.metric_value(metric), by)
     groups = {group for each in values.values() for group in each}
     if len(groups) < 2:
         raise NotFoundError(f"{source.title} has results of {len(groups)} {what}, and the figure compares several")

@@ -73,9 +73,11 @@ def average_table(measured: Measurements) -> Table | None:
     rows = []
     results = _own(measured.results)
     for split in _splits(result.split for result in results):
-        of_split = [result for result in results if result.split == split]
-        for method in ordered(result.method for result in of_split):
-            rows.append(_average_row(split, method, of_split))
+        by_method: dict[Method, dict[tuple[str, int | None], Result]] = {}
+        for result in results:
+            if result.split == split:
+                by_method.setdefault(result.method, {})[result.dataset, result.seed] = result
+        rows += [_average_row(split, method, by_method) for method in ordered(by_method)]
     caption = (
         "Percent; the mean over datasets of the means over seeds, below it Student's 95 % interval with datasets as "
         "the unit: what would happen on other datasets like these. A difference is to the plain tuner on the datasets "
@@ -229,12 +231,15 @@ def _rows(
     differences: Mapping[Method, Levels],
 ) -> list[Row]:
     rows = []
+    by_method: dict[Method, list[Result]] = {}
+    for result in results:
+        by_method.setdefault(result.method, []).append(result)
     for split in [*_splits(result.split for result in results), HARMONIC]:
         for method in ordered(levels):
             of_method = levels[method]
             if (split, "accuracy") not in of_method:
                 continue
-            own = [each for each in results if each.method == method and each.split in (split, "base")]
+            own = [each for each in by_method[method] if each.split in (split, "base")]
             cells: list[Cell] = [dataset, split, method.name, Number(len({each.seed for each in own}))]
             cells += [of_method.get((split, metric), Number(None)) for metric in METRICS]
             pair = differences.get(method, {})
@@ -243,21 +248,23 @@ def _rows(
     return rows
 
 
-def _average_row(split: str, method: Method, results: Sequence[Result]) -> Row:
-    own = [result for result in results if result.method == method]
-    plain = plain_of(method, dict.fromkeys(result.method for result in results))
-    partners = {(each.dataset, each.seed): each for each in results if plain is not None and each.method == plain}
-    cells: list[Cell] = [split, method.name, Number(len({each.dataset for each in own})), Number(len(own))]
+def _average_row(
+    split: str, method: Method, by_method: Mapping[Method, Mapping[tuple[str, int | None], Result]]
+) -> Row:
+    own = by_method[method]
+    plain = plain_of(method, by_method)
+    partners = by_method[plain] if plain is not None else {}
+    cells: list[Cell] = [split, method.name, Number(len({dataset for dataset, _ in own})), Number(len(own))]
     for metric in METRICS:
-        cells.append(_over_datasets({(each.dataset, each.seed): each.numbers[metric].value for each in own}))
+        cells.append(_over_datasets({key: each.numbers[metric].value for key, each in own.items()}))
     for metric in DIFFERENCES:
         pairs = {
             key: _minus(each.numbers[metric], partners[key].numbers[metric]).value
-            for each in own
-            if (key := (each.dataset, each.seed)) in partners
+            for key, each in own.items()
+            if key in partners
         }
         cells.append(_over_datasets(pairs))
-    return Row(tuple(cells), tuple(sorted({run for each in own for run in each.runs})))
+    return Row(tuple(cells), tuple(sorted({run for each in own.values() for run in each.runs})))
 
 
 def _over_datasets(values: Mapping[tuple[str, int | None], float | None]) -> Number:

@@ -7,21 +7,22 @@ row of a table ─────────────────────�
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.evaluation.models import StoredModel, stored_models
-from calprompt.evaluation.settings import create_calibrator
+from calprompt.evaluation.settings import NONE, create_calibrator
 from calprompt.metrics import Predictions, evaluate, metric_info, predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
 from calprompt.report.page.settings import ReportSettings
-from calprompt.results.methods import Method, methods_of, ordered
+from calprompt.results.methods import Cells, Method, ordered
 from calprompt.results.sources import ReportSource
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
 
@@ -47,6 +48,7 @@ class Result:
         runs: Places of its runs in `Report.runs`; several, if they have the same untuned model and images.
         numbers: By metric.
         sample: What was predicted; None if the logits are not here.
+        repeat: Counts further measurements of one untuned model that gave other numbers, such as on a GPU.
     """
 
     row: Mapping[str, Any]
@@ -54,6 +56,7 @@ class Result:
     runs: tuple[int, ...]
     numbers: Mapping[str, Number]
     sample: Predictions | None = None
+    repeat: int = 0
 
     @property
     def dataset(self) -> str:
@@ -65,7 +68,10 @@ class Result:
 
     @property
     def seed(self) -> int | None:
-        return None if self.method.is_zero_shot else self.row.get("seed")
+        """Of the run; the untuned model has none, and calibrated it has that of its validation images."""
+        if self.method.is_zero_shot and self.method.calibrator == NONE:
+            return self.repeat or None
+        return self.row.get("seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +177,13 @@ def measure(
     found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0)
     intervals = _Intervals(settings, found.resamples)
     alike: dict[tuple[Any, ...], int] = {}
-    for number, (row, method) in enumerate(zip(rows, methods_of(rows), strict=True)):
+    repeats: Counter[tuple[Any, ...]] = Counter()
+    cells: Cells[tuple[Any, ...]] = Cells()
+    for number, row in enumerate(rows):
         progress("measuring", number, len(rows), str(row.get("run") or ""))
+        method = source.method(row)
+        where = (method, row.get("dataset"), row.get("split"))
+        cells.add(where, row, method)
         place = known[str(row.get("run")), str(row.get("fingerprint"))]
         sample, numbers = None, _table_numbers(row)
         run = source.run_of.get(str(row.get("run")))
@@ -182,14 +193,14 @@ def measure(
             full = found.stored[place].sample(str(row["model"]), method.calibrator, str(row["split"]))
             numbers = intervals(full, str(row["split"]))
             sample = full if found.resamples else _slim(full)
-        result = Result(row, method, (place,), numbers, sample)
-        key = (method, result.dataset, result.split, row.get("template"), tuple(numbers.values()))
-        if method.is_zero_shot and key in alike:  # the same model on the same images, in another run
+        key = (*where, tuple(numbers.values()) if method.is_zero_shot else row.get("seed"))
+        if key in alike:  # the same model on the same images, in another run; or a run that was repeated
             first = found.results[alike[key]]
-            found.results[alike[key]] = Result(first.row, method, (*first.runs, place), numbers, first.sample)
+            found.results[alike[key]] = replace(first, runs=(*first.runs, place))
         else:
             alike[key] = len(found.results)
-            found.results.append(result)
+            found.results.append(Result(row, method, (place,), numbers, sample, repeats[where]))
+            repeats[where] += 1
     progress("measuring", len(rows), len(rows), "")
     return found
 

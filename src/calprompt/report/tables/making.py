@@ -37,7 +37,7 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     if definition.layout == "gradients":
         return [gradient_table(definition, source, options)]
     values = collect(
-        source.table.rows,
+        source,
         transfers=definition.transfers,
         by_backbone=definition.by_backbone,
         method=definition.method,
