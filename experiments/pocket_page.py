@@ -16,13 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calprompt.report import paired_figures as figures
-from calprompt.report import paired_tables as tables
-from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED, Method
+import paired_figures as figures
+import paired_tables as tables
+from paired import SPLITS, PairedResults
+from paired_tables import PLAIN, TCPT, UNTUNED, Method
+
 from calprompt.report.reliability import save_figure
 from calprompt.results import read_table
-from calprompt.results.paired import SPLITS, PairedResults
-from calprompt.results.selecting import rows_by_run
+from calprompt.results.collecting import rows_by_run
 from calprompt.sweep import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"

@@ -17,9 +17,8 @@ from calprompt.classifier.comparing import measured_contenders, stored_contender
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
 from calprompt.report.compare_figure import compare_figure
-from calprompt.results.compare import Answers, Comparison, Contender, align, compare_contenders
+from calprompt.results.compare import Answers, Comparison, Contender, align, compare_contenders, run_contenders
 from calprompt.results.methods import methods_of
-from calprompt.results.run_contenders import run_contenders
 from calprompt.results.sources import read_source
 from classifier import fits
 from report import reports

@@ -25,11 +25,10 @@ from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
 from calprompt.report import figures
 from calprompt.report.figures import draw, figure_info, figure_names
-from calprompt.report.figures.selection import filtered, stored_runs
+from calprompt.report.figures.selection import stored_runs
 from calprompt.report.figures.series import read_series
 from calprompt.report.figures.weights import tcpt_weights
 from calprompt.report.reliability import save_figure
-from calprompt.results.paired import Method, PairedResults
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table
 
@@ -156,10 +155,10 @@ def test_stored_runs_are_those_of_the_folders_and_none_twice(source: ReportSourc
         name = {"ce": "cross-entropy", "tcpt": "TCPT"}[each.record["config"]["loss"]]
         (found,) = [r for r in stored[name] if r.seed == each.record["config"]["training"]["seed"]]
         assert np.array_equal(found.logits, record.logits.double().numpy())
-    one = filtered(source, {"seed": "1"})
+    one = source.filter(seed="1")
     assert {run.seed for runs in stored_runs(one, "base").values() for run in runs} == {1}
-    with pytest.raises(NotFoundError, match="has no results with seed=9"):
-        filtered(source, {"seed": "9"})
+    with pytest.raises(NotFoundError, match="has no row with seed=9"):
+        source.filter(seed="9")
 
 
 def test_runs_that_differ_in_something_else_are_not_mixed(folder: Path, tmp_path: Path) -> None:
@@ -279,13 +278,13 @@ def test_a_radar_has_the_means_over_seeds() -> None:
 def test_effects_are_the_paired_differences() -> None:
     given = list(rows())
     drawn = draw("effects", table(iter(given)))
-    results = PairedResults(given, ["coop"])
-    plain, tcpt = Method("ce"), Method("tcpt")
     for axes, split in zip(drawn.axes, ("base", "novel"), strict=True):
-        expected = results.difference(tcpt, plain, split, "ece", results.shared([plain, tcpt]))
-        assert expected is not None
+        levels = [
+            [100 * row["ece"] for row in given if (row["loss"], row["split"]) == (loss, split)]
+            for loss in ("tcpt", "ce")
+        ]
         (bar,) = axes.containers
-        assert bar.lines[0].get_xdata()[0] == pytest.approx(expected.mean)
+        assert bar.lines[0].get_xdata()[0] == pytest.approx(np.mean(levels[0]) - np.mean(levels[1]))
     with pytest.raises(NotFoundError, match="nothing to compare with cross-entropy"):
         draw("effects", table(rows(("tcpt",))))
 

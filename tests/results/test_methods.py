@@ -20,7 +20,6 @@ from calprompt.report.page.reading import read_page
 from calprompt.report.tables import make_tables
 from calprompt.results import ReportSource, Table, methods_of, read_source
 from calprompt.results.methods import Cells
-from calprompt.results.paired import PairedResults
 from calprompt.runs import run
 
 RECIPE = "tuner: coop\noptions: {context: 2}\nshots: 4\nviews: 2\nbatch_size: 8\nlr: 0.01\nepochs: 2\n"
@@ -134,8 +133,6 @@ def test_settings_are_told_apart_wherever_results_are_shown(demo: Path, tmp_path
     ]
     with pytest.raises(DataError, match=r"template default or 'a drawing of a \{\}\.'"):
         draw("shots", both)
-    with pytest.raises(DataError, match=r"template default or 'a drawing of a \{\}\.'"):
-        PairedResults(both.measured.rows, ["coop"])
     (tmp_path / "both.csv").write_bytes(both.table.to_csv())
     assert main(["results", str(tmp_path / "both.csv")]) == 0
     assert OTHER.split()[1] in capsys.readouterr().out

@@ -91,7 +91,7 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
 
 
 def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
-    from calprompt.results.run_contenders import run_contenders
+    from calprompt.results.compare import run_contenders
     from calprompt.results.sources import read_source
 
     if args.data is not None:

@@ -40,7 +40,7 @@ def demo(args: argparse.Namespace) -> None:
     from calprompt.cli.comparison_table import print_results
     from calprompt.demo import run_demo
     from calprompt.features import FeatureStore
-    from calprompt.results.comparison_file import Results, check_results, check_settings
+    from calprompt.results.comparison import Results, check_results, check_settings
 
     settings = DemoSettings(**settings_of(args, DemoSettings))
     expected = Results.read(args.check) if args.check else None

@@ -46,7 +46,6 @@ def add_command(commands: Any) -> None:
 def figure(args: argparse.Namespace) -> None:
     """Draw the figure, write it, and say where it is."""
     from calprompt.report.figures import draw, figure_info
-    from calprompt.report.figures.selection import filtered
     from calprompt.report.reliability import check_suffix, save_figure
     from calprompt.results.sources import read_source
 
@@ -54,7 +53,8 @@ def figure(args: argparse.Namespace) -> None:
     check_suffix(args.out)
     wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
-        source = filtered(read_source(*args.sources, usual=info.sweeps, progress=progress), wanted)
+        source = read_source(*args.sources, usual=info.sweeps, progress=progress)
+    source = source.filter(**wanted) if wanted else source
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     path = save_figure(draw(args.name, source, **options), args.out)
     output().print(str(path), markup=False, soft_wrap=True)

@@ -28,8 +28,7 @@ from calprompt.metrics import Predictions, predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
-from calprompt.results.comparison import Row, compare
-from calprompt.results.comparison_file import Results
+from calprompt.results.comparison import Results, Row, compare
 from calprompt.results.sources import read_source
 from calprompt.runs import Resources, Run, run
 from calprompt.text import slug

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from calprompt.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from calprompt.results.collecting import results
-    from calprompt.results.merging import merge_tables
+    from calprompt.results.collecting import results, rows_of
     from calprompt.results.methods import Method, methods_of
-    from calprompt.results.selecting import rows_of
     from calprompt.results.sources import ReportSource, read_source
-    from calprompt.results.table import Table, read_table
+    from calprompt.results.table import Table, merge_tables, read_table
 
 __all__ = [
     "Method",
@@ -29,11 +27,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "collecting": ("results",),
-        "merging": ("merge_tables",),
+        "collecting": ("results", "rows_of"),
         "methods": ("Method", "methods_of"),
-        "selecting": ("rows_of",),
         "sources": ("ReportSource", "read_source"),
-        "table": ("Table", "read_table"),
+        "table": ("Table", "merge_tables", "read_table"),
     },
 )

@@ -21,11 +21,9 @@ from typing import Any, Generic, TypeVar
 from calprompt.errors import DataError
 from calprompt.loss_sums import NAMED
 from calprompt.results.names import CALIBRATORS, NONE, ZERO_SHOT, loss_name, tuner_name
-from calprompt.results.table import CLASSES_FILE, SETTINGS, cell
+from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, cell
 
 CE, TCPT = "ce", "tcpt"
-PER_RUN = ("seed", "root", "device", "chunk", "diagnose_every")  # runs of one cell may differ in these
-PER_DATASET = ("data", "classes", "base", "template", "exif", "skip_bad")
 UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on
 UNTUNED_FITTED = ("shots", "val_shots", "validation")  # and a calibrator that was fitted on validation images
 SAME = 1e-4  # two measurements of one untuned model differ by less, as fractions

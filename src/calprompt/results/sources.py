@@ -20,11 +20,9 @@ from typing import Any
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
-from calprompt.results.collecting import results, run_results, setting_columns
-from calprompt.results.merging import merge_tables
+from calprompt.results.collecting import results, rows_by_run, run_results, setting_columns
 from calprompt.results.methods import Method, methods_of
-from calprompt.results.selecting import rows_by_run
-from calprompt.results.table import Table, read_table
+from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
@@ -32,7 +30,6 @@ from calprompt.sweep.journal import read_journals
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
 from calprompt.text import plural
 
-ELSEWHERE = {"root": None, "device": "cpu"}  # settings that are other on every machine
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
 KINDS = (
@@ -259,7 +256,7 @@ def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Tabl
 
 def _key(record: Mapping[str, Any]) -> str:
     """What a run is found by: all settings but where its images lie and where it was computed."""
-    return record_key({**record, **ELSEWHERE})
+    return record_key({**record, **MACHINE})
 
 
 def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]:

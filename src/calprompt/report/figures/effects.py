@@ -11,9 +11,9 @@ from calprompt.errors import NotFoundError
 from calprompt.metrics import metric_info
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, INK, SPLIT_COLOURS, add_legend, add_note, looks, new_figure
+from calprompt.results.intervals import Interval, by_dataset
 from calprompt.results.methods import plain_of
 from calprompt.results.names import method_order, tuner_name
-from calprompt.results.paired import Interval, by_dataset
 from calprompt.results.sources import ReportSource
 
 PLAIN = "cross-entropy"

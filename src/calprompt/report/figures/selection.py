@@ -7,7 +7,7 @@ settings in which methods of one name differ. What differs in settings is never 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from calprompt.errors import NotFoundError, SettingError
@@ -44,26 +44,6 @@ class StoredRun:
     sample: Predictions
     text: Floats | None = None
     frozen_text: Floats | None = None
-
-
-def filtered(source: ReportSource, wanted: Mapping[str, str]) -> ReportSource:
-    """The part of a source whose rows have some values, as `calprompt results --filter` has them.
-
-    Args:
-        source: All of it.
-        wanted: Column -> value as text.
-
-    Raises:
-        NotFoundError: if nothing is left.
-    """
-    if not wanted:
-        return source
-    table = source.table.filter(**wanted)
-    shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
-    if not table.rows:
-        raise NotFoundError(f"{source.title} has no results with {shown}")
-    names = {row.get("run") for row in table.rows}
-    return replace(source, table=table, folders=tuple(each for each in source.folders if each.name in names))
 
 
 def tuned_runs(source: ReportSource) -> tuple[Run, ...]:

@@ -23,7 +23,7 @@ from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.subjects import MOST, subjects
 from calprompt.report.page.sure import sure_shares, sure_table
 from calprompt.report.page.thresholds import threshold_table
-from calprompt.results.selecting import row_record
+from calprompt.results.collecting import row_record
 from calprompt.results.sources import ReportSource
 from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.folder import Run

@@ -13,8 +13,8 @@ from calprompt.report.page.document import COUNT, POINTS, Cell, Column, Number, 
 from calprompt.report.page.measured import Measurements, Result, metric_columns
 from calprompt.report.page.settings import ReportSettings
 from calprompt.results.comparison import HARMONIC, MINUS, compare
+from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, ordered, plain_of
-from calprompt.results.paired import Interval
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
 DIFFERENCES = ("accuracy", "ece")

@@ -12,8 +12,8 @@ from statistics import mean
 from calprompt.report.page.document import Number
 from calprompt.report.page.measured import Measurements, Result
 from calprompt.report.page.sure import SPLITS, SureShare
+from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, headline_pairs
-from calprompt.results.paired import Interval
 
 FEW = 3  # datasets that have a sentence each
 

@@ -12,7 +12,7 @@ from statistics import mean, stdev, variance
 
 from calprompt.report.published import NOT_RUN, verdict
 from calprompt.report.tables.paper_table import Number
-from calprompt.results.paired import Interval
+from calprompt.results.intervals import Interval
 
 BySeed = Mapping[int, float]
 Judge = Callable[[float, Sequence[float]], str]

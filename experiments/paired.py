@@ -9,22 +9,18 @@ these. `calprompt.results.comparison` has intervals over images and seeds instea
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+from calprompt.results.intervals import Interval, Key, Values, by_dataset
 from calprompt.results.methods import Cells, methods_of
 
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
 PERCENT = ("accuracy", "ece", "mean_confidence")
-
-Key = tuple[str, str, int]  # tuner, dataset, seed
-Values = Mapping[Key, float]
 
 
 @dataclass(frozen=True)
@@ -41,48 +37,6 @@ class Method:
 
     def __str__(self) -> str:
         return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over datasets with its 95 % interval.
-
-    Attributes:
-        mean: The mean.
-        half: Half the width of the interval, which a single dataset does not have.
-    """
-
-    mean: float
-    half: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """That of one value per dataset.
-
-        >>> str(Interval.of([3.0, 1.0]))
-        '+2.00 [-10.71, +14.71]'
-        """
-        n = len(values)
-        return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
-
-    @property
-    def clear(self) -> bool:
-        """Whether it excludes 0."""
-        return self.half is not None and abs(self.mean) > self.half
-
-    def __str__(self) -> str:
-        if self.half is None:
-            return f"{self.mean:+.2f}"
-        star = "*" if self.clear else ""
-        return f"{self.mean:+.2f}{star} [{self.mean - self.half:+.2f}, {self.mean + self.half:+.2f}]"
-
-
-@cache
-def student_quantile(degrees: int) -> float:
-    """Half of a 95 % interval in standard errors, to four decimals."""
-    from scipy.stats import t
-
-    return round(float(t.ppf(0.975, degrees)), 4)
 
 
 class PairedResults:
@@ -153,14 +107,6 @@ class PairedResults:
             case: {method: (seeds(method, case, "gap"), seeds(method, case, "ece")) for method in methods}
             for case in by_case
         }
-
-
-def by_dataset(values: Values, keys: Iterable[Key]) -> list[float]:
-    """Means over tuners and seeds, one per dataset in the order of their names."""
-    grouped: dict[str, list[float]] = defaultdict(list)
-    for key in keys:
-        grouped[key[1]].append(values[key])
-    return [mean(group) for _, group in sorted(grouped.items())]
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
