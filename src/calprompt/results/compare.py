@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calprompt.errors import DataError, SettingError
-from calprompt.evaluation.models import TUNED, ZERO_SHOT, stored_models
+from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.results.collecting import setting_columns
 from calprompt.results.comparison import MINUS, Results, Row, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import methods_of
-from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+from calprompt.results.stored import StoredRun
+from calprompt.runs.folder import Run
 from calprompt.text import shorten
 
 
@@ -267,24 +268,17 @@ def run_contenders(runs: Sequence[Run], *, zero_shot: bool = False) -> list[Cont
     methods = methods_of(rows)
     found, untuned = [], dict[tuple[str, str, int], Contender]()
     for run, row, tuned, plain in zip(runs, rows[::2], methods[::2], methods[1::2], strict=True):
-        seed, dataset = int(row["seed"]), row["dataset"]
-        found.append(Contender(tuned.name, dataset, seed, dict(_answers(run, TUNED))))
+        seed, dataset, stored = int(row["seed"]), row["dataset"], StoredRun(run)
+        found.append(Contender(tuned.name, dataset, seed, dict(_answers(stored, TUNED))))
         if zero_shot and (plain.name, dataset, seed) not in untuned:
-            untuned[plain.name, dataset, seed] = Contender(plain.name, dataset, seed, dict(_answers(run, ZERO_SHOT)))
+            untuned[plain.name, dataset, seed] = Contender(plain.name, dataset, seed, dict(_answers(stored, ZERO_SHOT)))
     return [*found, *untuned.values()]
 
 
-def _answers(run: Run, model: str) -> Iterator[tuple[str, Answers]]:
-    """The answers of a run's model to the test images of every split, from its stored logits."""
-    stored = stored_models(run)[model]
-    files = {"": (run.folder, run.record)}
-    files |= {f"{each.name}/": (each.folder, each.record) for each in run.transfers}
-    for prefix, (folder, record) in files.items():
-        _, metadata = read_run_tensors(folder, LOGITS, record)
-        for split, logits in stored.tests.items():
-            part = split.removeprefix(prefix)
-            if not split.startswith(prefix) or "/" in part:
-                continue
-            sample = predictions(logits.logits, logits.labels, from_logits=True)
-            images = metadata.get("image_names", {}).get(part) or [f"image {row}" for row in range(len(sample.labels))]
-            yield split, Answers(sample.probs, sample.labels, images, metadata["class_names"][part])
+def _answers(stored: StoredRun, model: str) -> Iterator[tuple[str, Answers]]:
+    """The answers of a run's model to the test images of every split."""
+    class_names, image_names = stored.names
+    for split in stored.models[model].tests:
+        sample = stored.sample(model, split)
+        images = image_names.get(split) or [f"image {row}" for row in range(len(sample.labels))]
+        yield split, Answers(sample.probs, sample.labels, images, class_names[split])

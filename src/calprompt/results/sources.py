@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.progress import Progress, silent
@@ -29,6 +29,9 @@ from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_fold
 from calprompt.sweep.journal import read_journals
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
 from calprompt.text import plural
+
+if TYPE_CHECKING:
+    from calprompt.results.stored import StoredRun
 
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
@@ -101,6 +104,16 @@ class ReportSource:
     def run_of(self) -> dict[str, Run]:
         """The runs by the name that they have in the column `run` of the table."""
         return {run.folder.name: run for run in self.runs}
+
+    @cached_property
+    def _stored(self) -> dict[Path, StoredRun]:
+        return {}
+
+    def stored(self, run: Run) -> StoredRun:
+        """The stored logits of one of the runs, which are read once."""
+        from calprompt.results.stored import StoredRun
+
+        return self._stored.setdefault(run.folder, StoredRun(run))
 
     @cached_property
     def unfinished(self) -> tuple[Unfinished, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calprompt.errors import NotFoundError, SettingError
-from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT, stored_models
+from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class StoredRun:
+class RunSample:
     """A run's model on one test split, from its stored logits.
 
     Attributes:
@@ -62,7 +62,7 @@ def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
 
 def stored_runs(
     source: ReportSource, split: str, *, methods: Sequence[str] | None = None, zero_shot: bool = False
-) -> dict[str, list[StoredRun]]:
+) -> dict[str, list[RunSample]]:
     """The runs of every method on one test split, on the datasets and seeds that all of these methods have.
 
     Args:
@@ -83,16 +83,18 @@ def stored_runs(
     }
     kept_rows = [row for run in runs for kind in (TUNED, ZERO_SHOT) if (row := rows.get((run.folder.name, kind)))]
     names = method_names(source, kept_rows)
-    found: dict[str, list[StoredRun]] = {}
-    untuned: dict[tuple[str, str], StoredRun] = {}
+    found: dict[str, list[RunSample]] = {}
+    untuned: dict[tuple[str, str], RunSample] = {}
     cells: Cells[tuple[str, str]] = Cells()
     for run in runs:
-        models = stored_models(run)
+        models = source.stored(run).models
         row = rows.get((run.folder.name, TUNED))
         if row is None or split not in models[TUNED].tests:
             continue
         name = names[id(row)]
         cells.add((name, str(row["dataset"])), row, source.method(row))
+        if cells.rows[name, str(row["dataset"])][int(row["seed"])] is not row:  # a run that was repeated
+            continue
         found.setdefault(name, []).append(_stored(name, row, models[TUNED].tests[split]))
         other = rows.get((run.folder.name, ZERO_SHOT))
         if zero_shot and other is not None:
@@ -106,7 +108,7 @@ def stored_runs(
         raise NotFoundError(f"no dataset and seed of {source.title} has runs of all of {', '.join(kept)}")
     shared = {name: [run for run in runs if (run.dataset, run.seed) in places] for name, runs in kept.items()}
     datasets = {dataset for dataset, _ in places}
-    beside: dict[str, list[StoredRun]] = {}
+    beside: dict[str, list[RunSample]] = {}
     for (name, dataset), stored in untuned.items():
         if dataset in datasets:
             beside.setdefault(name, []).append(stored)
@@ -242,14 +244,14 @@ def _is_usual(row: Mapping[str, Any]) -> bool:
     return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
 
 
-def _stored(method: str, row: Mapping[str, Any], record: Any) -> StoredRun:
+def _stored(method: str, row: Mapping[str, Any], record: Any) -> RunSample:
     def array(tensor: Any) -> Floats | None:
         return None if tensor is None else tensor.double().numpy()
 
     logits = record.logits.double().numpy()
     sample = predictions(logits, record.given("labels"), from_logits=True)
     text, frozen = array(record.text), array(record.frozen_text)
-    return StoredRun(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
+    return RunSample(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
 
 
 def need(condition: bool, what: str) -> None:

@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
-from calprompt.evaluation.models import StoredModel, stored_models
-from calprompt.evaluation.settings import NONE, create_calibrator
-from calprompt.metrics import Predictions, evaluate, metric_info, predictions
+from calprompt.evaluation.settings import NONE
+from calprompt.metrics import Predictions, evaluate, metric_info
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
 from calprompt.report.page.settings import ReportSettings
 from calprompt.results.methods import Cells, Method, ordered
 from calprompt.results.sources import ReportSource
-from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+from calprompt.results.stored import StoredRun
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
@@ -72,39 +70,6 @@ class Result:
         if self.method.is_zero_shot and self.method.calibrator == NONE:
             return self.repeat or None
         return self.row.get("seed")
-
-
-@dataclass(frozen=True, eq=False)
-class StoredRun:
-    """A run whose logits are here.
-
-    Attributes:
-        run: Its folder as it was read.
-        models: The tuned and the zero-shot one.
-    """
-
-    run: Run
-    models: Mapping[str, StoredModel]
-
-    @cached_property
-    def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Class names and image names by split."""
-        _, metadata = read_run_tensors(self.run.folder, LOGITS, self.run.record)
-        return metadata["class_names"], metadata.get("image_names", {})
-
-    def sample(self, model: str, calibrator: str, split: str) -> Predictions:
-        """What was predicted, under a calibrator fitted on the run's validation images.
-
-        Raises:
-            CalpromptError: if the calibrator cannot be fitted or applied.
-        """
-        stored, fitted = self.models[model], create_calibrator(calibrator)
-        if fitted.learns:
-            if stored.val is None:
-                raise CalpromptError(f"{self.run.folder} has no validation images to fit {calibrator} on")
-            fitted.fit(stored.val)
-        record = stored.tests[split]
-        return predictions(fitted(record), record.given("labels"), from_logits=True)
 
 
 @dataclass
@@ -188,9 +153,8 @@ def measure(
         sample, numbers = None, _table_numbers(row)
         run = source.run_of.get(str(row.get("run")))
         if run is not None and numbers["accuracy"].value is not None:
-            if place not in found.stored:
-                found.stored[place] = StoredRun(run, stored_models(run))
-            full = found.stored[place].sample(str(row["model"]), method.calibrator, str(row["split"]))
+            stored = found.stored.setdefault(place, source.stored(run))
+            full = stored.sample(str(row["model"]), str(row["split"]), method.calibrator)
             numbers = intervals(full, str(row["split"]))
             sample = full if found.resamples else _slim(full)
         key = (*where, tuple(numbers.values()) if method.is_zero_shot else row.get("seed"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
-from calprompt.report.page.measured import Measurements, Result, StoredRun
+from calprompt.report.page.measured import Measurements, Result
 from calprompt.results.methods import Method, headline_pairs
+from calprompt.results.stored import StoredRun
 
 MOST = 4  # datasets that are looked at closely
 
