@@ -25,8 +25,7 @@ from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
 from calprompt.report import figures
 from calprompt.report.figures import draw, figure_info, figure_names
-from calprompt.report.figures.selection import stored_runs
-from calprompt.report.figures.series import read_series
+from calprompt.report.figures.selection import read_series, stored_runs
 from calprompt.report.figures.weights import tcpt_weights
 from calprompt.report.reliability import save_figure
 from calprompt.results.sources import ReportSource, read_source

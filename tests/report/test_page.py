@@ -25,8 +25,8 @@ from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.metrics import evaluate, predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page import ReportSettings, build_report, render_report, write_report
-from calprompt.report.page.commands import train_command
 from calprompt.report.page.document import COUNT, DASH, PERCENT, POINTS, Column, Number
+from calprompt.report.page.listings import train_command
 from calprompt.report.page.reading import read_page
 from calprompt.report.page.svg import clean_svg, figure_texts
 from calprompt.results import read_table

@@ -27,8 +27,7 @@ EXAMPLES = """\
 
 def add_command(commands: Any) -> None:
     """Add `table` to the commands of a parser."""
-    from calprompt.report.tables.definitions import TABLES
-    from calprompt.report.tables.options import SPLITS
+    from calprompt.report.tables.definitions import SPLITS, TABLES
 
     parser = create_command(
         commands,

@@ -24,6 +24,11 @@ from calprompt.sweep.measuring import measure_run
 from calprompt.sweep.sweep_plan import total_seconds
 from calprompt.text import slug
 
+_THRESHOLDS = ("threshold", "coverage_at_threshold", "error_at_threshold")  # which depend on what was asked for
+DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
+FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))
+COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN, *TRAINING))
+
 
 def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progress: Progress = silent) -> Table:
     """The table of all runs in a folder.
@@ -162,9 +167,6 @@ def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterato
             }
 
 
-_THRESHOLDS = ("threshold", "coverage_at_threshold", "error_at_threshold")  # which depend on what was asked for
-
-
 def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict[str, Any]]:
     """One row for every cell of the folder's sweeps that has no run folder."""
     seen = set(there)
@@ -184,11 +186,6 @@ def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value
         for name, value in flat.items()
     }
-
-
-DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
-FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))
-COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN, *TRAINING))
 
 
 def rows_of(table: Table, cells: Iterable[Cell]) -> Table:

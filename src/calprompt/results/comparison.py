@@ -34,6 +34,8 @@ HARMONIC = "harmonic mean"  # of the accuracies on base and on novel classes, in
 MINUS = " minus "
 
 Methods = Mapping[str, Mapping[str, Sequence[Predictions]]]  # method -> split -> one entry per run
+COLUMNS = ("dataset", "split", "method", "metric", "value", "low", "high")
+TOLERANCE = 0.05  # percentage points
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,6 @@ def seed_weights(seeds: int, resamples: int, rng: np.random.Generator) -> Floats
 def _harmonic(base: Floats, novel: Floats) -> Floats:
     total = base + novel
     return np.divide(2 * base * novel, total, out=np.zeros_like(total), where=total > 0)
-
-
-COLUMNS = ("dataset", "split", "method", "metric", "value", "low", "high")
-TOLERANCE = 0.05  # percentage points
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ MODELS = ("tuned", "zero-shot")
 PARTS = ("base", "novel", "all")
 XZ = ".xz"  # of compressed files
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
+PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
+EXACT = 1e-12  # two numbers with all of their digits
 
 
 @dataclass(frozen=True)
@@ -310,10 +312,6 @@ def _kind(arrow: Any, name: str) -> Any:
     if name in TEXTS:
         return arrow.string()
     return arrow.int64() if name in WHOLE else arrow.float64()
-
-
-PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
-EXACT = 1e-12  # two numbers with all of their digits
 
 
 def merge_tables(tables: Sequence[Table]) -> Table:

@@ -72,7 +72,7 @@ FUNCTIONS = {
     "phrases": ("phrase_figure",),
     "radar": ("radar_figure",),
     "risk_coverage": ("risk_at", "risk_coverage_figure"),
-    "series": ("Point",),
+    "selection": ("Point",),
     "shots": ("curve_figure",),
     "text_features": ("geometry", "text_feature_figure"),
     "weights": ("map_figure",),

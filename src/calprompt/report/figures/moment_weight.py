@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from calprompt.report.figures.series import read_series
+from calprompt.report.figures.selection import read_series
 from calprompt.report.figures.shots import curve_figure
 from calprompt.report.figures.weights import tcpt_weights
 from calprompt.results.sources import ReportSource

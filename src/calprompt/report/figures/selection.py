@@ -2,25 +2,31 @@
 
 A method is called by its loss or calibrator; if there is more than one tuner, its tuner belongs to the name, and so do
 settings in which methods of one name differ. What differs in settings is never mixed.
+
+A series has means over datasets and seeds for groups of runs, on the datasets and seeds that all groups have, so that a
+run that is missing does not look like an effect. The spread is the standard deviation over seeds of these means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import mean, stdev
+from typing import Any, TypeVar
 
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
+from calprompt.report.figures.style import sample_text
 from calprompt.results.methods import Cells
 from calprompt.results.names import CALIBRATORS, NONE, method_order
 from calprompt.results.sources import ReportSource
 from calprompt.runs.folder import Run
 
 Rows = Sequence[Mapping[str, Any]]
+Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,3 +264,82 @@ def need(condition: bool, what: str) -> None:
     """Raise `SettingError` with `what` unless a figure has what it needs."""
     if not condition:
         raise SettingError(what)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean and its spread.
+
+    Attributes:
+        mean: Over datasets and seeds.
+        spread: Standard deviation over seeds; None if there is only one.
+    """
+
+    mean: float
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of all splits, metrics and groups, and of how much they are made.
+
+    Attributes:
+        points: Split, metric -> group -> point.
+        datasets: How many.
+        seeds: How many.
+        left_out: Datasets and seeds that some groups have and others lack.
+    """
+
+    points: Mapping[tuple[str, str], Mapping[Any, Point]]
+    datasets: int
+    seeds: int
+    left_out: int = 0
+
+    @property
+    def note(self) -> str:
+        """What the points are made of, in words."""
+        spread = "; bars: s.d. over seeds" if self.seeds > 1 else "; one seed: no spread known"
+        lacking = f"; {self.left_out} datasets and seeds left out, which some lack" if self.left_out else ""
+        return f"means over {sample_text(datasets=self.datasets, seeds=self.seeds)}{spread}{lacking}"
+
+
+def read_series(
+    source: ReportSource, by: Callable[[Mapping[str, Any]], Group | None], metrics: tuple[str, ...], what: str
+) -> Series:
+    """The series of a source's tuned models as they are.
+
+    Args:
+        source: Results.
+        by: The group of a row; rows without one are left out.
+        metrics: Which.
+        what: What errors call the groups.
+
+    Raises:
+        NotFoundError: if there are not two groups that share a dataset and a seed.
+    """
+    values: dict[tuple[str, str], dict[Group, dict[tuple[str, int], float]]] = {}
+    for split in splits_of(source):
+        rows = [row for row in uncalibrated(source.measured.rows, split) if by(row) is not None]
+        for metric in metrics:
+            values[split, metric] = grouped(source, rows, metric_value(metric), by)
+    groups = {group for each in values.values() for group in each}
+    if len(groups) < 2:
+        raise NotFoundError(f"{source.title} has results of {len(groups)} {what}, and the figure compares several")
+    every = [set(places) for each in values.values() for places in each.values()]
+    shared, whole = set.intersection(*every), set.union(*every)
+    if not shared:
+        raise NotFoundError(f"no dataset and seed of {source.title} has results of all {len(groups)} {what}")
+    points = {
+        key: {group: _point({place: places[place] for place in shared}) for group, places in each.items()}
+        for key, each in values.items()
+    }
+    datasets, seeds = ({place[which] for place in shared} for which in (0, 1))
+    return Series(points, len(datasets), len(seeds), len(whole - shared))
+
+
+def _point(values: Mapping[tuple[str, int], float]) -> Point:
+    by_seed: dict[int, list[float]] = {}
+    for (_, seed), value in values.items():
+        by_seed.setdefault(seed, []).append(value)
+    means = [mean(each) for each in by_seed.values()]
+    return Point(mean(values.values()), stdev(means) if len(means) > 1 else None)

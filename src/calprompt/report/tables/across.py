@@ -12,18 +12,28 @@ from calprompt.report.published import (
     same_backbone,
     verdict,
 )
-from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.definitions import TableDefinition, TableOptions
 from calprompt.report.tables.names import (
     backbone_label,
     dataset_label,
     method_label,
     metric_measure,
-    tuner_label,
 )
-from calprompt.report.tables.options import TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import BySeed, average, mean_number, only_context, with_published
-from calprompt.report.tables.values import PARTS, SHARED, Group, Place, Values, combined
+from calprompt.report.tables.values import (
+    PARTS,
+    SHARED,
+    BySeed,
+    Group,
+    Place,
+    Values,
+    average,
+    combined,
+    mean_number,
+    only_context,
+    with_published,
+)
+from calprompt.results.names import tuner_name
 
 PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, which does not say it
 
@@ -77,7 +87,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
         name = values.names.get(method, method)
         label = "cross-entropy" if name == definition.methods[0] else method_label(name)
         label += method.removeprefix(name)
-        return Line(tuner_label(tuner) if len(tuners) > 1 else "", label, tuple(numbers))
+        return Line(tuner_name(tuner) if len(tuners) > 1 else "", label, tuple(numbers))
 
     lines = [
         line(tuner, method)
@@ -85,7 +95,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
         for method in _methods(definition, options, values, [(tuner, each) for each in backbones])
     ]
     notes = (
-        f"{' and '.join(map(tuner_label, tuners))}; per cent; mean of {_seeds(lines)}; - has no result",
+        f"{' and '.join(map(tuner_name, tuners))}; per cent; mean of {_seeds(lines)}; - has no result",
         *(["± standard deviation over seeds"] if options.spread else []),
     )
     return PaperTable(
@@ -140,8 +150,8 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
             numbers = [beside(number(method, each, s), method, each, s) for each in measures for s in splits]
             name = values.names.get(method, method)
             label = f"{_setting(name)}{method.removeprefix(name)}"
-            lines.append(Line(tuner_label(group[0]) if len(values.groups) > 1 else "", label, tuple(numbers)))
-    tuners = " and ".join(tuner_label(group[0]) for group in values.groups)
+            lines.append(Line(tuner_name(group[0]) if len(values.groups) > 1 else "", label, tuple(numbers)))
+    tuners = " and ".join(tuner_name(group[0]) for group in values.groups)
     notes = (
         f"{tuners}; per cent; means over {', '.join(map(dataset_label, values.datasets))} and {_seeds(lines)}; "
         "- has no result on one of them",

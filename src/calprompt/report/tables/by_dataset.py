@@ -17,7 +17,7 @@ from calprompt.report.published import (
     variance_verdict,
     verdict,
 )
-from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.definitions import HARMONIC, TableDefinition, TableOptions
 from calprompt.report.tables.names import (
     VANILLA,
     ZERO_SHOT,
@@ -25,13 +25,15 @@ from calprompt.report.tables.names import (
     dataset_label,
     method_label,
     metric_measure,
-    tuner_label,
 )
-from calprompt.report.tables.options import HARMONIC, TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import (
+from calprompt.report.tables.values import (
+    SHARED,
     BySeed,
+    Group,
     Judge,
+    Place,
+    Values,
     average,
     mean_number,
     only_context,
@@ -39,7 +41,7 @@ from calprompt.report.tables.statistics import (
     variance_number,
     with_published,
 )
-from calprompt.report.tables.values import SHARED, Group, Place, Values
+from calprompt.results.names import tuner_name
 
 
 def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
@@ -154,7 +156,7 @@ class _DatasetTable:
 
     def _group_lines(self, group: Group) -> list[Line]:
         tuner, backbone = group
-        name = tuner_label(tuner) if tuner else ""
+        name = tuner_name(tuner) if tuner else ""
         if backbone:
             name = f"{name}, {backbone_label(backbone)}"
         return [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from calprompt.report.tables.across import backbone_table, setting_table
 from calprompt.report.tables.by_dataset import dataset_table
-from calprompt.report.tables.definitions import table_definition
-from calprompt.report.tables.options import TableOptions
+from calprompt.report.tables.definitions import TableOptions, table_definition
 from calprompt.report.tables.paper_table import PaperTable
 from calprompt.report.tables.training import cost_table, gradient_table
 from calprompt.report.tables.values import collect

@@ -8,12 +8,12 @@ from typing import Any
 
 from calprompt.errors import NotFoundError
 from calprompt.report.published import OTHER_BACKBONE, OTHER_MACHINE, published_table, same_backbone
-from calprompt.report.tables.definitions import TableDefinition
-from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of, tuner_label
-from calprompt.report.tables.options import TableOptions
+from calprompt.report.tables.definitions import TableDefinition, TableOptions
+from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import mean_number, only_context, with_published
+from calprompt.report.tables.values import mean_number, only_context, with_published
 from calprompt.results.methods import Cells, tell_apart
+from calprompt.results.names import tuner_name
 from calprompt.results.sources import ReportSource
 
 COSTS = (
@@ -79,9 +79,9 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
                 value = published.get(("base", "ViT-B/16", tuner, method, metric, "oxford_flowers"))
                 numbers.append(with_published(number, value, only_context(OTHER_MACHINE)))
             label = (
-                method_label(method, tuner) if method == VANILLA else f"{tuner_label(tuner)} + {method_label(method)}"
+                method_label(method, tuner) if method == VANILLA else f"{tuner_name(tuner)} + {method_label(method)}"
             )
-            lines.append(Line(tuner_label(tuner), f"{label}{detail}", tuple(numbers)))
+            lines.append(Line(tuner_name(tuner), f"{label}{detail}", tuple(numbers)))
     datasets = ", ".join(dict.fromkeys(dataset_label(str(row["dataset"])) for row in every))
     processors = ", ".join(dict.fromkeys(str(row["processor"]) for row in every if row.get("processor")))
     most = max(len({seed for _, seed in places}) for places in runs.values())
@@ -135,6 +135,6 @@ def _steps_note(source: ReportSource, diagnosed: Mapping[str, Sequence[Mapping[s
     """How many steps of what."""
     steps = sum(map(len, diagnosed.values()))
     configs = [source.run_of[name].record for name in diagnosed]
-    tuners = ", ".join(dict.fromkeys(tuner_label(str(each["config"]["tuner"])) for each in configs))
+    tuners = ", ".join(dict.fromkeys(tuner_name(str(each["config"]["tuner"])) for each in configs))
     datasets = ", ".join(dict.fromkeys(dataset_label(str(each["data"]["name"])) for each in configs))
     return f"{tuners} with TCPT, {steps} steps of {len(diagnosed)} runs on {datasets}"
