@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
@@ -50,6 +51,13 @@ class Method:
     calibrator: str
     settings: tuple[tuple[str, str], ...] = ()
     detail: str = ""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.tuner, self.loss, self.calibrator, self.settings))
+
+    def __hash__(self) -> int:  # of many settings, and methods are keys everywhere
+        return self._hash
 
     @property
     def is_zero_shot(self) -> bool:
@@ -234,7 +242,8 @@ def headline_pairs(methods: Iterable[Method]) -> list[tuple[Method, Method]]:
     """
     every = list(dict.fromkeys(methods))
     tuned = [each for each in every if not each.is_zero_shot]
-    pairs = [(plain, each) for each in tuned if (plain := plain_of(each, every)) is not None]
+    plains = [each for each in every if each.is_plain]
+    pairs = [(plain, each) for each in tuned if (plain := plain_of(each, plains)) is not None]
     for wanted in (lambda each: each.loss == TCPT and each.calibrator == NONE, lambda each: each.calibrator == NONE):
         chosen = [pair for pair in pairs if wanted(pair[1])]
         if chosen:

@@ -77,7 +77,8 @@ def average_table(measured: Measurements) -> Table | None:
         for result in results:
             if result.split == split:
                 by_method.setdefault(result.method, {})[result.dataset, result.seed] = result
-        rows += [_average_row(split, method, by_method) for method in ordered(by_method)]
+        plains = [method for method in by_method if method.is_plain]
+        rows += [_average_row(split, method, by_method, plain_of(method, plains)) for method in ordered(by_method)]
     caption = (
         "Percent; the mean over datasets of the means over seeds, below it Student's 95 % interval with datasets as "
         "the unit: what would happen on other datasets like these. A difference is to the plain tuner on the datasets "
@@ -124,9 +125,10 @@ def _resampled(
 ) -> tuple[dict[Method, Levels], dict[Method, Levels]]:
     """Levels and differences of methods on one dataset, from resamples of its images and seeds."""
     by_method = _by_method(results)
+    plains = [method for method in by_method if method.is_plain]
     jobs: dict[tuple[Seeds, tuple[str, ...], Method | None], list[Method]] = {}
     for method, seeds in by_method.items():
-        plain = plain_of(method, by_method)
+        plain = plain_of(method, plains)
         if plain is not None:
             shared = tuple(seed for seed in seeds if seed in by_method[plain])
             splits = tuple(set(_complete(by_method[method], shared)) & set(_complete(by_method[plain], shared)))
@@ -189,11 +191,13 @@ def _sample(result: Result) -> Predictions:
 def _from_numbers(results: Sequence[Result]) -> tuple[dict[Method, Levels], dict[Method, Levels]]:
     """Levels and differences of methods on one dataset, from the numbers of its seeds."""
     by_method = _by_method(results)
+    plains = [method for method in by_method if method.is_plain]
+    splits = _splits(result.split for result in results)
     levels: dict[Method, Levels] = {}
     differences: dict[Method, Levels] = {}
     for method, seeds in by_method.items():
-        plain = plain_of(method, by_method)
-        for split in _splits(result.split for result in results):
+        plain = plain_of(method, plains)
+        for split in splits:
             there = [parts[split] for parts in seeds.values() if split in parts]
             pairs = [
                 (parts[split], by_method[plain][seed][split])
@@ -249,10 +253,12 @@ def _rows(
 
 
 def _average_row(
-    split: str, method: Method, by_method: Mapping[Method, Mapping[tuple[str, int | None], Result]]
+    split: str,
+    method: Method,
+    by_method: Mapping[Method, Mapping[tuple[str, int | None], Result]],
+    plain: Method | None,
 ) -> Row:
     own = by_method[method]
-    plain = plain_of(method, by_method)
     partners = by_method[plain] if plain is not None else {}
     cells: list[Cell] = [split, method.name, Number(len({dataset for dataset, _ in own})), Number(len(own))]
     for metric in METRICS:

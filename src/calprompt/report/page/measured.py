@@ -98,20 +98,19 @@ class Measurements:
         return list(dict.fromkeys(result.dataset for result in self.results))
 
     @cached_property
-    def by_dataset(self) -> dict[str, list[Result]]:
-        """All results, which are complete by now."""
-        found: dict[str, list[Result]] = {}
+    def by_place(self) -> dict[tuple[str | None, Method | None], list[Result]]:
+        """All results, which are complete by now: by dataset, by method, and by both."""
+        found: dict[tuple[str | None, Method | None], list[Result]] = {}
         for result in self.results:
-            found.setdefault(result.dataset, []).append(result)
+            for key in ((result.dataset, None), (None, result.method), (result.dataset, result.method)):
+                found.setdefault(key, []).append(result)
         return found
 
     def where(
         self, *, dataset: str | None = None, method: Method | None = None, split: str | None = None
     ) -> list[Result]:
         """Results of a dataset, a method and a split, as far as they are given."""
-        results = self.results if dataset is None else self.by_dataset.get(dataset, [])
-        if method is not None:
-            results = [result for result in results if result.method == method]
+        results = self.by_place.get((dataset, method), []) if dataset or method else self.results
         return [result for result in results if split is None or result.split == split]
 
 
