@@ -36,8 +36,8 @@ def means_table(table: Table) -> Picture:
         loss = "" if method.is_zero_shot else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
         validation = [f"validation {row['validation']}"] if row.get("validation") not in (None, OWN) else []
         settings = method.detail.removeprefix(" (").removesuffix(")") or ", ".join(validation)
-        key = (row["tuner"], loss, row["model"], method.calibrator, row["split"], settings)
-        groups.setdefault(key, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
+        place = (row["tuner"], loss, row["model"], method.calibrator, row["split"], settings)
+        groups.setdefault(place, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
     apart = any(key[-1] for key in groups)
     by = ("tuner", "loss", "model", "calibrator", "split", *(("settings",) if apart else ()))
     columns = [*((name, "left") for name in by), ("rows", "right")]

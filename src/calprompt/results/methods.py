@@ -282,7 +282,7 @@ def _telling(rows: Sequence[Row]) -> set[str]:
             if name not in telling and seen.setdefault((name, dataset), value := row.get(_column(name))) != value:
                 telling.add(name)
         if _is_untuned(row) and (row.get("calibrator") or NONE) == NONE and row.get("ece") is not None:
-            place = (dataset, row.get("split"), *(row.get(_column(name)) for name in UNTUNED))
+            place = (dataset, row.get("split"), row.get("seed"), *(row.get(_column(name)) for name in UNTUNED))
             ece, tuner = errors.setdefault(place, (row["ece"], row.get("tuner")))
             if tuner != row.get("tuner") and abs(ece - row["ece"]) > SAME:
                 telling.add("tuner")

@@ -69,10 +69,10 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
     for tuner in dict.fromkeys(key[0] for key in runs):
         variants = {name: [each[2] for each in runs if each[:2] == (tuner, name)] for name in definition.methods}
         for method, detail in ((name, detail) for name, found in variants.items() for detail in found or [""]):
-            seeds = runs.get((tuner, method, detail), {})
+            there = runs.get((tuner, method, detail), {})
             numbers = []
             for measure in measures:
-                found = {place: row.get(measure.name) for place, row in sorted(seeds.items())}
+                found = {place: row.get(measure.name) for place, row in sorted(there.items())}
                 known = {place: measure.scale * value for place, value in found.items() if value is not None}
                 number = mean_number(dict(enumerate(known.values())))
                 metric = PUBLISHED.get(measure.name, "")
