@@ -53,7 +53,8 @@ def lose_node(cluster: Any) -> None:
 def sweep(cluster: Any, file: Path, out: Path, *, lose_after: int, send_back: bool = False) -> tuple[bytes, int, float]:
     """The table of a sweep on the cluster, how many runs were begun again, and seconds."""
     from calprompt.executors import RayExecutor
-    from calprompt.sweep import plan_sweep, read_sweep, results, run_sweep
+    from calprompt.results import results
+    from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 
     def watch(state: Any, outcome: Any) -> None:
         if len(state.done) >= lose_after and len(state.running) == 2 and cluster.worker_nodes:  # both are at work
@@ -125,7 +126,8 @@ def main() -> None:
 
 def compare(cluster: Any, content: dict[str, Any], place: Path, args: argparse.Namespace) -> bool:
     """Print all comparisons; returns whether everything is the same."""
-    from calprompt.sweep import plan_sweep, read_sweep, results, run_sweep
+    from calprompt.results import results
+    from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 
     file = place / "grid.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -21,7 +21,8 @@ from pathlib import Path
 import yaml
 
 from calprompt import pocket
-from calprompt.sweep import plan_sweep, read_sweep, results, run_sweep
+from calprompt.results import results
+from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 
 
 def part_of_photos(target: Path, each: int) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from calprompt.sweep import results
+from calprompt.results import results
 
 
 def children(process: int) -> list[int]:

@@ -16,13 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calprompt.report import paired_figures as figures
-from calprompt.report import paired_tables as tables
-from calprompt.report.paired import SPLITS, PairedResults
-from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED, Method
+import paired_figures as figures
+import paired_tables as tables
+from paired import SPLITS, PairedResults
+from paired_tables import PLAIN, TCPT, UNTUNED, Method
+
 from calprompt.report.reliability import save_figure
-from calprompt.sweep import read_sweep, read_table
-from calprompt.sweep.selecting import rows_by_run
+from calprompt.results import read_table
+from calprompt.results.collecting import rows_by_run
+from calprompt.sweep import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
 TABLE, ANCHORED, SWEEPS = HERE / "pocket.csv.xz", HERE / "anchor.csv.xz", HERE / "sweeps"
@@ -71,7 +73,7 @@ def results(name: str) -> PairedResults:
     near = SHIFTS if group == "shifted" else NEAR
     datasets = {"": near, "far": FAR, "all": (*near, *FAR), "five": FIVE}[which]
     tuners = [each for each in TUNERS if (group, each) != ("published", "proda") or which == "five"]  # run there alone
-    found = PairedResults((row for row in rows(group) if row["dataset"] in datasets), tuners, str(TABLE))
+    found = PairedResults((row for row in rows(group) if row["dataset"] in datasets), tuners)
     found.tuners = TUNERS
     return found
 
@@ -122,7 +124,7 @@ def anchored() -> PairedResults:
     new = [
         {**row, "loss": f"{row['loss']}, anchored", "dataset": row["dataset"].removeprefix("pocket_")} for row in tuned
     ]
-    found = PairedResults(new, TUNERS, str(ANCHORED))
+    found = PairedResults(new, TUNERS)
     both = results("tuned_all").subset(found.shared([Method("ce, anchored"), Method("tcpt, anchored")]))
     both.values |= found.values
     return both

@@ -28,6 +28,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"runs"},
     {"evaluation"},
     {"doctor", "export", "extraction", "sweep"},
+    {"results"},
     {"report"},
     {"classifier", "demo"},
     {"serve"},
@@ -37,7 +38,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called
 LAZY_ROOMS = (
     *("classifier", "clip", "data", "executors", "features", "runs", "evaluation", "demo", "doctor", "export"),
-    *("extraction", "serve", "sweep"),
+    *("extraction", "results", "serve", "sweep"),
 )
 LAZY = ("calprompt", *(f"calprompt.{room}" for room in LAZY_ROOMS))
 

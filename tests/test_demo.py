@@ -21,8 +21,7 @@ from calprompt.cli.flags import settings_of
 from calprompt.demo import DemoSettings, run_demo
 from calprompt.errors import CalpromptError
 from calprompt.report.check import check_report
-from calprompt.report.comparison import Row
-from calprompt.report.comparison_file import Results, check_results
+from calprompt.results.comparison import Results, Row, check_results
 from calprompt.runs.folder import load_run
 
 RECIPE = "tuner: coop\noptions: {context: 2}\nshots: 4\nviews: 2\nbatch_size: 8\nlr: 0.01\nepochs: 2\n"

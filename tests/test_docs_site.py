@@ -41,6 +41,7 @@ ROOMS = [
     "losses",
     "calibrators",
     "metrics",
+    "results",
     "runs",
     "sweep",
     "executors",

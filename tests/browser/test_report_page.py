@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page
 
 import samples
 from calprompt.report.page import build_report, write_report
-from calprompt.report.sources import read_source
+from calprompt.results.sources import read_source
 from report import reports
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from paired import Method
+from paired_tables import PLACE, PLAIN, TCPT, fill_page
 
-from calprompt.report.paired import Method
-from calprompt.report.paired_tables import PLACE, PLAIN, TCPT, fill_page
-from calprompt.sweep import read_sweep, read_table
-from calprompt.sweep.selecting import rows_by_run
+from calprompt.results import read_table
+from calprompt.results.collecting import rows_by_run
+from calprompt.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import samples
 from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.page.document import Report
-from calprompt.report.sources import read_source
+from calprompt.results.sources import read_source
 from calprompt.runs import run
 
 HOSTILE = (

@@ -16,10 +16,10 @@ import samples
 from calprompt.classifier.comparing import measured_contenders, stored_contenders
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
-from calprompt.report.compare import Answers, Comparison, Contender, align, compare_contenders
 from calprompt.report.compare_figure import compare_figure
-from calprompt.report.run_contenders import method_names, run_contenders
-from calprompt.report.sources import read_source
+from calprompt.results.compare import Answers, Comparison, Contender, align, compare_contenders, run_contenders
+from calprompt.results.methods import methods_of
+from calprompt.results.sources import read_source
 from classifier import fits
 from report import reports
 
@@ -125,13 +125,9 @@ def test_means_over_datasets_have_intervals_over_datasets() -> None:
 
 
 def test_names_tell_settings_apart() -> None:
-    configs = [
-        {"tuner": "coop", "loss": "ce", "shots": shots, "training": {"seed": seed}}
-        for shots in (4, 16)
-        for seed in (1, 2)
-    ]
-    assert method_names(configs) == ["CoOp (shots 4)"] * 2 + ["CoOp (shots 16)"] * 2
-    assert method_names([{**configs[0], "loss": "tcpt"}, configs[1]]) == ["CoOp + TCPT", "CoOp"]
+    rows = [{"tuner": "coop", "loss": "ce", "shots": shots, "seed": seed} for shots in (4, 16) for seed in (1, 2)]
+    assert [each.name for each in methods_of(rows)] == ["CoOp (shots 4)"] * 2 + ["CoOp (shots 16)"] * 2
+    assert [each.name for each in methods_of([{**rows[0], "loss": "tcpt"}, rows[1]])] == ["CoOp + TCPT", "CoOp"]
 
 
 def test_runs_compare_as_they_were_measured() -> None:

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
 from calprompt.metrics import Predictions, evaluate, predictions
-from calprompt.report.comparison import HARMONIC, METRICS, Row, compare
+from calprompt.results.comparison import HARMONIC, METRICS, Row, compare
 
 PAIR = (("B", "A"),)
 

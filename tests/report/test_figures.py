@@ -25,13 +25,11 @@ from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
 from calprompt.report import figures
 from calprompt.report.figures import draw, figure_info, figure_names
-from calprompt.report.figures.selection import filtered, stored_runs
-from calprompt.report.figures.series import read_series
+from calprompt.report.figures.selection import read_series, stored_runs
 from calprompt.report.figures.weights import tcpt_weights
-from calprompt.report.paired import Method, PairedResults
 from calprompt.report.reliability import save_figure
-from calprompt.report.sources import ReportSource, read_source
-from calprompt.sweep.result_table import Table
+from calprompt.results.sources import ReportSource, read_source
+from calprompt.results.table import Table
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibex", "jay")
 LOGIT_FIGURES = [name for name in figure_names() if figure_info(name).needs != "rows"]
@@ -156,20 +154,24 @@ def test_stored_runs_are_those_of_the_folders_and_none_twice(source: ReportSourc
         name = {"ce": "cross-entropy", "tcpt": "TCPT"}[each.record["config"]["loss"]]
         (found,) = [r for r in stored[name] if r.seed == each.record["config"]["training"]["seed"]]
         assert np.array_equal(found.logits, record.logits.double().numpy())
-    one = filtered(source, {"seed": "1"})
+    one = source.filter(seed="1")
     assert {run.seed for runs in stored_runs(one, "base").values() for run in runs} == {1}
-    with pytest.raises(NotFoundError, match="has no results with seed=9"):
-        filtered(source, {"seed": "9"})
+    with pytest.raises(NotFoundError, match="has no row with seed=9"):
+        source.filter(seed="9")
 
 
 def test_runs_that_differ_in_something_else_are_not_mixed(folder: Path, tmp_path: Path) -> None:
     data = folder.parent / "toys.safetensors"
     for shots in (2, 4):
         run(samples.config(data, epochs=1, shots=shots), tmp_path / "runs")
-    with pytest.raises(DataError, match=r"two runs of TCPT on toys with seed 1, which differ in shots=2 or 4"):
-        draw("errors", read_source(tmp_path / "runs"))
-    with pytest.raises(DataError, match="which differ in shots=4 or 16"):
-        draw("radar", table(rows(shots=4), rows(shots=16)))
+    found = stored_runs(read_source(tmp_path / "runs"), "novel")
+    assert {name: len(runs) for name, runs in found.items()} == {"TCPT (shots 2)": 1, "TCPT (shots 4)": 1}
+    both = draw("radar", table(rows(shots=4), rows(shots=16, template="a {}.")))
+    names = {text.get_text() for legend in both.legends for text in legend.get_texts()}
+    assert "cross-entropy (shots 4, template default)" in names
+    assert "TCPT (shots 16, template 'a {}.')" in names
+    with pytest.raises(DataError, match=r"differ in their settings \(template default or 'a \{\}\.'\)"):
+        draw("shots", table(rows(shots=4), rows(shots=16), rows(shots=16, seeds=(3,), template="a {}.")))
 
 
 def test_methods_are_compared_on_what_all_of_them_have(source: ReportSource) -> None:
@@ -275,13 +277,13 @@ def test_a_radar_has_the_means_over_seeds() -> None:
 def test_effects_are_the_paired_differences() -> None:
     given = list(rows())
     drawn = draw("effects", table(iter(given)))
-    results = PairedResults(given, ["coop"])
-    plain, tcpt = Method("ce"), Method("tcpt")
     for axes, split in zip(drawn.axes, ("base", "novel"), strict=True):
-        expected = results.difference(tcpt, plain, split, "ece", results.shared([plain, tcpt]))
-        assert expected is not None
+        levels = [
+            [100 * row["ece"] for row in given if (row["loss"], row["split"]) == (loss, split)]
+            for loss in ("tcpt", "ce")
+        ]
         (bar,) = axes.containers
-        assert bar.lines[0].get_xdata()[0] == pytest.approx(expected.mean)
+        assert bar.lines[0].get_xdata()[0] == pytest.approx(np.mean(levels[0]) - np.mean(levels[1]))
     with pytest.raises(NotFoundError, match="nothing to compare with cross-entropy"):
         draw("effects", table(rows(("tcpt",))))
 

@@ -25,14 +25,14 @@ from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.metrics import debiased_errors, evaluate, predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page import ReportSettings, build_report, render_report, write_report
-from calprompt.report.page.commands import train_command
 from calprompt.report.page.document import COUNT, DASH, PERCENT, POINTS, Column, Number
+from calprompt.report.page.listings import train_command
 from calprompt.report.page.reading import read_page
 from calprompt.report.page.svg import clean_svg
-from calprompt.report.sources import read_source
+from calprompt.results import read_table
+from calprompt.results.sources import read_source
 from calprompt.runs import load_run
 from calprompt.runs.recipes import build_config
-from calprompt.sweep import read_table
 from report import reports
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")

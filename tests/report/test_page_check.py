@@ -17,7 +17,7 @@ from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError,
 from calprompt.report.check import UNTOLD, check_report, compare_with, require_true
 from calprompt.report.page import build_report, write_report
 from calprompt.report.page.reading import Page, read_page
-from calprompt.report.sources import read_source
+from calprompt.results.sources import read_source
 from report import reports
 
 TABLES = ("datasets", "thresholds", "classes", "confusions", "results")

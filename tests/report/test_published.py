@@ -24,8 +24,8 @@ from calprompt.report.published import (
     variance_verdict,
     verdict,
 )
-from calprompt.report.sources import ReportSource
 from calprompt.report.tables import TABLES, PaperTable, TableOptions, make_tables, to_csv, to_latex, to_markdown
+from calprompt.results.sources import ReportSource
 from calprompt.sweep import read_sweep
 from report import rows as sample_rows
 

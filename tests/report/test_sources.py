@@ -10,8 +10,9 @@ import yaml
 
 import samples
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError, UnknownNameError
-from calprompt.report.sources import read_source
-from calprompt.sweep import Table, read_sweep
+from calprompt.results import Table
+from calprompt.results.sources import read_source
+from calprompt.sweep import read_sweep
 from report import reports
 from report import rows as sample_rows
 

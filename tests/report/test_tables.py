@@ -20,7 +20,6 @@ from scipy import stats
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DataError, NotFoundError, SettingError, UnknownNameError
-from calprompt.report.sources import ReportSource, read_source
 from calprompt.report.tables import (
     TABLES,
     Column,
@@ -35,11 +34,13 @@ from calprompt.report.tables import (
     to_latex,
     to_markdown,
 )
-from calprompt.report.tables.cell_text import cell_text
 from calprompt.report.tables.names import metric_measure
 from calprompt.report.tables.paper_table import rank_values
+from calprompt.report.tables.renderings import cell_text
 from calprompt.report.tables.values import collect
-from calprompt.sweep import Table, read_sweep
+from calprompt.results import Table
+from calprompt.results.sources import ReportSource, read_source
+from calprompt.sweep import read_sweep
 from report import rows as sample_rows
 
 LATEX_ROW = re.compile(r"(?<!\\)&")
@@ -206,17 +207,28 @@ def test_zero_shot_stands_once_or_with_each_tuner_if_they_differ() -> None:
 
 
 def test_runs_of_different_settings_are_not_mixed() -> None:
-    """Two numbers of shots in one cell would be a number of nothing; the error says how to choose."""
+    """Two numbers of shots in one cell would be a number of nothing: they are lines of their own."""
     table = source("paper/pocket-main").table
     more = tuple({**row, "shots": 4, "fingerprint": f"4{row['fingerprint']}"} for row in table.rows)
     mixed = ReportSource("both", Table((*table.rows, *more)))
-    with pytest.raises(DataError, match=r"their shots is 16 and 4\..*--filter shots=VALUE"):
-        make_tables("main", mixed)
+    base = make_tables("main", mixed, TableOptions(splits=("base",), difference=True))[0]
+    alone = make_tables("main", source("paper/pocket-main"), TableOptions(splits=("base",), difference=True))[0]
+    for label in ("CoOp", "TCPT", "DAC"):
+        expected = cell(alone, "CoOp", label, "ece", "food")
+        assert cell(base, "CoOp", f"{label} (shots 16)", "ece", "food") == expected
+        assert cell(base, "CoOp", f"{label} (shots 4)", "ece", "food") == expected
+        assert cell(base, "CoOp", f"{label} (shots 4)", "ece", "Avg - plain") == cell(
+            alone, "CoOp", label, "ece", "Avg - plain"
+        )
+    again = tuple({**row, "fingerprint": f"4{row['fingerprint']}", "ece": 0.05} for row in table.rows)
+    with pytest.raises(DataError, match="the same settings but for images or weights"):
+        make_tables("main", ReportSource("both", Table((*table.rows, *again))))
     chosen = make_tables("main", mixed.filter(shots="4"))[0]
     assert all(number.value is not None for line in chosen.lines for number in line.numbers)
     with pytest.raises(NotFoundError, match="no row with shots=5"):
         mixed.filter(shots="5")
-    assert len(collect([*table.rows, *table.rows]).rows) == len(collect(table.rows).rows)  # twice the same is once
+    twice, once = (ReportSource("it", Table(table.rows * times)) for times in (2, 1))
+    assert collect(twice).rows.keys() == collect(once).rows.keys()
 
 
 def test_results_without_a_split_or_times_say_so() -> None:

@@ -24,11 +24,12 @@ from calprompt.evaluation.models import stored_models
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.export import OnnxPredictor
 from calprompt.predictor import Predictor
+from calprompt.results import results
 from calprompt.runs import Resources, RunConfig, Target, build_config, evaluate_on, load_run, plan, restore, run
 from calprompt.runs.anchor import RANGE, fit_anchor
 from calprompt.runs.finished import find_finished
 from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
-from calprompt.sweep import plan_sweep, read_sweep, results, run_sweep
+from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 from calprompt.tensor_files import read_tensor_file, tensor_file
 from export.exported import export
 from sweep import sweeps

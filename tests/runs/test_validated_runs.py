@@ -15,11 +15,12 @@ import samples
 from calprompt.cli import main
 from calprompt.errors import SettingError
 from calprompt.evaluation import EvaluationSettings, evaluate_run
+from calprompt.results import merge_tables, read_table, results
 from calprompt.runs import RunConfig, load_run, plan, run
 from calprompt.runs.finished import find_finished, settings_record
 from calprompt.runs.folder import LOGITS, read_run_tensors
 from calprompt.runs.restoring import config_of_record
-from calprompt.sweep import merge_tables, plan_sweep, read_sweep, read_table, results, run_sweep
+from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 from calprompt.sweep.expansion import Cell
 from sweep import sweeps
 

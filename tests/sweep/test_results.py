@@ -20,11 +20,12 @@ from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluations
 from calprompt.metrics import metrics
+from calprompt.results import Table, merge_tables, read_table, results, rows_of
+from calprompt.results.table import TIMES
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
-from calprompt.sweep import Table, merge_tables, plan_sweep, read_sweep, read_table, results, rows_of, run_sweep
 from calprompt.sweep import measuring as measuring_module
-from calprompt.sweep.result_table import TIMES
+from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 from calprompt.training_config import TrainingConfig
 from sweep import sweeps
 

@@ -14,7 +14,7 @@ from calprompt.classifier.model_folder import read_model
 from calprompt.data import labelled_images
 from calprompt.errors import SettingError
 from calprompt.progress import Progress, silent
-from calprompt.report.compare import Answers, Contender
+from calprompt.results.compare import Answers, Contender
 from calprompt.runs.resources import Resources
 
 SPLIT = "all"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from calprompt.progress import Progress
-    from calprompt.report.compare import Comparison, Contender
+    from calprompt.results.compare import Comparison, Contender
     from calprompt.runs.folder import Run
 
 EXAMPLES = """\
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(args: argparse.Namespace) -> None:
     """Compare, print, and write what was asked for."""
     from calprompt.metrics.binning import check_n_bins
-    from calprompt.report.compare import compare_contenders
+    from calprompt.results.compare import compare_contenders
 
     models = [place for place in args.source if folder_kind(place) == MODEL]
     if models and len(models) < len(args.source):
@@ -109,8 +109,8 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
 
 
 def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
-    from calprompt.report.run_contenders import run_contenders
-    from calprompt.report.sources import read_source
+    from calprompt.results.compare import run_contenders
+    from calprompt.results.sources import read_source
 
     if args.device is not None:
         raise SettingError("is for models; runs are compared from their stored logits", parameter="device")
@@ -170,7 +170,7 @@ def _summary_table(comparison: Comparison) -> Any:
 
     from calprompt.cli.tables import create_table
     from calprompt.metrics import metric_info
-    from calprompt.report.comparison import MINUS
+    from calprompt.results.comparison import MINUS
 
     count = len(comparison.results.sizes)
     table = create_table(

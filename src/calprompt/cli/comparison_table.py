@@ -10,8 +10,7 @@ from rich.table import Table
 
 from calprompt.cli.tables import WIDTH, create_table, format_metric
 from calprompt.metrics import metric_info
-from calprompt.report.comparison import HARMONIC, MINUS, Row
-from calprompt.report.comparison_file import Results
+from calprompt.results.comparison import HARMONIC, MINUS, Results, Row
 
 COLUMNS = ("accuracy", "ece", "ace", "mce")
 DIFFERENCE = "difference"

@@ -38,7 +38,7 @@ def demo(args: argparse.Namespace) -> None:
     from calprompt.cli.comparison_table import print_results
     from calprompt.demo import run_demo
     from calprompt.features import FeatureStore
-    from calprompt.report.comparison_file import Results, check_results, check_settings
+    from calprompt.results.comparison import Results, check_results, check_settings
 
     settings = DemoSettings(**settings_of(args, DemoSettings))
     tolerance = checked_tolerance(args, 0.05)

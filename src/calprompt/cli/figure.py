@@ -45,9 +45,8 @@ def figure(args: argparse.Namespace) -> None:
     """Draw the figure, write it, and say where it is."""
     from calprompt.metrics.binning import check_n_bins
     from calprompt.report.figures import draw, figure_info
-    from calprompt.report.figures.selection import filtered
     from calprompt.report.reliability import SUFFIXES, save_figure
-    from calprompt.report.sources import read_source
+    from calprompt.results.sources import read_source
 
     info = figure_info(args.name)
     check_output(args.out, SUFFIXES, parameter="out")
@@ -55,7 +54,8 @@ def figure(args: argparse.Namespace) -> None:
         check_n_bins(args.bins, "bins")
     wanted = dict(filter_pair(text) for text in args.filter)
     with show_progress() as progress:
-        source = filtered(read_source(*args.sources, usual=info.sweeps, progress=progress), wanted)
+        source = read_source(*args.sources, usual=info.sweeps, progress=progress)
+    source = source.filter(**wanted) if wanted else source
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     path = save_figure(draw(args.name, source, **options), args.out)
     output().print(str(path), markup=False, soft_wrap=True)

@@ -55,7 +55,7 @@ def report(args: argparse.Namespace) -> None:
         return
     settings = ReportSettings(**settings_of(args, ReportSettings))
     from calprompt.report.page import build_report, write_report
-    from calprompt.report.sources import read_source
+    from calprompt.results.sources import read_source
     from calprompt.sweep.names import check_calibrator
 
     for spec in args.calibrators or ():

@@ -15,38 +15,40 @@ from calprompt.data.validation import OWN
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.sweep import Table
+    from calprompt.results import Table
 
-BY = ("tuner", "loss", "model", "calibrator", "split")
 METRICS = ("accuracy", "ece", "ace", "nll")
 
 
 def means_table(table: Table) -> Picture:
-    """Mean metrics over everything that is not a column; zero-shot, which tuning does not change, once per tuner.
+    """Means over the datasets and seeds of every method; zero-shot, which tuning does not change, once per tuner.
 
-    Runs that take their validation images from elsewhere have rows of their own.
+    Methods of one tuner, loss and calibrator that differ in other settings have rows of their own, which say in what.
     """
     from calprompt.metrics import metric_info
+    from calprompt.results.methods import methods_of
 
-    by = (*BY, "validation") if any(row.get("validation") not in (None, OWN) for row in table.rows) else BY
+    rows = [row for row in table.rows if row.get("model") is not None]
     groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
-    for row in table.rows:
-        if row.get("model") is None or row.get("accuracy") is None:
+    for row, method in zip(rows, methods_of(rows), strict=True):
+        if row.get("accuracy") is None or (method.is_zero_shot and method.calibrator != "none"):
             continue
-        if row["model"] != "tuned" and row.get("calibrator") != "none":
-            continue
-        loss = "" if row["model"] != "tuned" else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
-        key = tuple(loss if name == "loss" else str(row.get(name) or "") for name in by)
-        groups.setdefault(key, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
+        loss = "" if method.is_zero_shot else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
+        validation = [f"validation {row['validation']}"] if row.get("validation") not in (None, OWN) else []
+        settings = method.detail.removeprefix(" (").removesuffix(")") or ", ".join(validation)
+        place = (row["tuner"], loss, row["model"], method.calibrator, row["split"], settings)
+        groups.setdefault(place, []).append({name: row[name] for name in METRICS if row.get(name) is not None})
+    apart = any(key[-1] for key in groups)
+    by = ("tuner", "loss", "model", "calibrator", "split", *(("settings",) if apart else ()))
     columns = [*((name, "left") for name in by), ("rows", "right")]
     columns += [(metric_info(name).label, "right") for name in METRICS]
     notes = sorted({f"; {row['validation']}: {row['note']}" for row in table.rows if row.get("note")})
     caption = "".join(("means in percent, but for NLL", *notes))
     picture = create_table(columns, caption=caption, caption_justify="left")
-    for key, rows in groups.items():
-        values = [mean(found) if (found := [row[name] for row in rows if name in row]) else None for name in METRICS]
+    for key, found in groups.items():
+        values = [mean(there) if (there := [row[name] for row in found if name in row]) else None for name in METRICS]
         shown = [format_metric(name, value) for name, value in zip(METRICS, values, strict=True)]
-        picture.add_row(*map(escape, key), str(len(rows)), *shown)
+        picture.add_row(*map(escape, key[: len(by)]), str(len(found)), *shown)
     return picture
 
 

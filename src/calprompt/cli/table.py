@@ -27,8 +27,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `table` to its parser."""
-    from calprompt.report.tables.definitions import TABLES
-    from calprompt.report.tables.options import SPLITS
+    from calprompt.report.tables.definitions import SPLITS, TABLES
 
     describe(
         parser,
@@ -57,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def table(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
     from calprompt.metrics import metric_info
-    from calprompt.report.sources import read_source
     from calprompt.report.tables import TableOptions, make_tables, table_definition
+    from calprompt.results.sources import read_source
 
     options = TableOptions(
         tuple(args.split), tuple(args.metric), tuple(args.method), args.spread, args.difference, args.published

@@ -22,15 +22,15 @@ import torch
 import calprompt
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import SettingError
-from calprompt.evaluation.models import TUNED, ZERO_SHOT, stored_models
+from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.features import FeatureStore
-from calprompt.metrics import Predictions, predictions
+from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.comparison import Row, compare
-from calprompt.report.comparison_file import Results
 from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
-from calprompt.report.sources import read_source
+from calprompt.results.comparison import Results, Row, compare
+from calprompt.results.sources import read_source
+from calprompt.results.stored import StoredRun
 from calprompt.runs import Resources, Run, run
 from calprompt.text import slug
 
@@ -107,17 +107,12 @@ def _report(settings: DemoSettings, runs: list[Run], out: Path, progress: Progre
 
 def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Predictions]]]:
     """Predictions on base and novel test images from stored logits: method -> split -> one entry per run."""
-    stored = {method: [stored_models(result) for result in results] for method, results in runs.items()}
-    untuned = next(iter(stored.values()))[0][ZERO_SHOT]
-    models = {UNTUNED: [untuned]} | {method: [kinds[TUNED] for kinds in seeds] for method, seeds in stored.items()}
+    stored = {method: [StoredRun(result) for result in results] for method, results in runs.items()}
+    models = {UNTUNED: [(next(iter(stored.values()))[0], ZERO_SHOT)]}
+    models |= {method: [(each, TUNED) for each in seeds] for method, seeds in stored.items()}
     return {
-        method: {
-            split: [
-                predictions(model.tests[split].logits, model.tests[split].labels, from_logits=True) for model in seeds
-            ]
-            for split in SPLITS
-        }
-        for method, seeds in models.items()
+        method: {split: [each.sample(kind, split) for each, kind in found] for split in SPLITS}
+        for method, found in models.items()
     }
 
 

@@ -102,10 +102,9 @@ def size_limits(sizes: Sequence[Sequence[int]], spare: float) -> list[int]:
             if smaller is not None:
                 cost = sum(min(size, limits[label]) - min(size, smaller) for size in own)
                 cuts.append((cost, label, smaller))
-        cost, label, smaller = min(cuts, default=(math.inf, 0, 0))
-        if cost > left:
+        if not cuts or min(cuts)[0] > left:
             return limits
-        limits[label] = smaller
+        cost, label, limits[label] = min(cuts)
         left -= cost
 
 
@@ -244,9 +243,9 @@ def _refusal(
     """Why a promise cannot be made, and what it takes."""
     total, unseen = sum(each.images + each.crowded for each in strata), limit.unseen
     if kind == SETS_PER_CLASS:
-        fewest = requests.fewest(kind) or 0
-        reason = f"it takes {fewest} held-out images of a class, and no class has so many"
-        advice = "" if not share else f"{math.floor((fewest - 1) / share) + 1} images of each class would do"
+        each_class = requests.fewest(kind) or 0
+        reason = f"it takes {each_class} held-out images of a class, and no class has so many"
+        advice = "" if not share else f"{math.floor((each_class - 1) / share) + 1} images of each class would do"
         return Refusal(kind, requests.words(kind), reason, advice)
     fewest = requests.fewest(kind, unseen.missing())
     if fewest is None or not limit.size:

@@ -1,8 +1,7 @@
-"""Reports on runs, as tables, figures and pages.
+"""Reports on results, as tables, figures and pages.
 
 reliability   reliability diagrams
-comparison    methods side by side, with intervals over images and seeds
-paired        methods on many datasets, with intervals over datasets; paired_tables and paired_figures show them
+tables        the paper's tables; published: what the paper printed
+figures       figures by name
 page          everything on one HTML page; check: whether such a page is true
-demo          zero-shot, CoOp and CoOp + TCPT on the package's own model and pictures
 """

@@ -27,7 +27,7 @@ from calprompt.report.page.document import Figure, Report, Table, picture_digest
 from calprompt.report.page.reading import Page, read_page
 from calprompt.report.page.render import BLANK, figure_html, mistake_text, render_report
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.sources import read_source
+from calprompt.results.sources import read_source
 from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from calprompt.metrics import metric_info
-from calprompt.report.compare import Comparison
-from calprompt.report.comparison import MINUS, Row
 from calprompt.report.figures.style import FAINT, INK, PAGE, Look, add_note, looks, new_figure, style
 from calprompt.report.tables.names import dataset_label
+from calprompt.results.compare import Comparison
+from calprompt.results.comparison import MINUS, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 from calprompt.errors import DataError
-from calprompt.report.paired import student_quantile
+from calprompt.results.intervals import student_quantile
 
 SEEDS = 3  # behind every published mean
 ROUNDING = 0.05  # percentage points that rounding and another processor may account for

@@ -21,7 +21,7 @@ from calprompt.registry import unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calprompt.report.sources import ReportSource
+    from calprompt.results.sources import ReportSource
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ FUNCTIONS = {
     "phrases": ("phrase_figure",),
     "radar": ("radar_figure",),
     "risk_coverage": ("risk_at", "risk_coverage_figure"),
-    "series": ("Point",),
+    "selection": ("Point",),
     "shots": ("curve_figure",),
     "text_features": ("geometry", "text_feature_figure"),
     "weights": ("map_figure",),

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from calprompt.errors import NotFoundError
 from calprompt.report.figures.style import COLUMN, HATCHES, INK, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.names import in_known_order, loss_name, method_order, tuner_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import NONE, in_known_order, method_order, tuner_name
+from calprompt.results.sources import ReportSource
 
 MEASURES = {
     "cpu_seconds_train": ("training, CPU seconds", 1.0),
@@ -30,8 +30,17 @@ def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -
         source: Results with times.
         methods: Which losses, by the names in the figure.
     """
-    once = {row["run"]: row for row in source.measured.rows if row["model"] == "tuned"}
-    rows = [row for row in once.values() if not methods or loss_name(row["loss"]) in methods]
+    names: dict[int, str] = {}
+    rows = []
+    seen = set()
+    for row in sorted(source.measured.rows, key=lambda row: row.get("diagnose_every") or 0):  # which takes time
+        if row["model"] == "tuned" and (row["calibrator"] or NONE) == NONE:
+            method = source.method(row)
+            run = (method, row["dataset"], row["seed"])
+            if run not in seen and (not methods or method.label in methods):
+                names[id(row)] = method.label
+                rows.append(row)
+            seen.add(run)
     there = [name for name in MEASURES if any(row.get(name) is not None for row in rows)]
     if not there:
         raise NotFoundError(f"{source.title} has no times: its table was written without them")
@@ -41,7 +50,7 @@ def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -
     for name in shown:
         label, scale = MEASURES[name]
         panels[label] = {}
-        for loss in method_order(loss_name(row["loss"]) for row in rows):
+        for loss in method_order(names.values()):
             panels[label][loss] = {
                 tuner_name(tuner): values
                 for tuner in tuners
@@ -49,7 +58,7 @@ def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -
                     values := [
                         scale * row[name]
                         for row in rows
-                        if row["tuner"] == tuner and loss_name(row["loss"]) == loss and row.get(name) is not None
+                        if row["tuner"] == tuner and names[id(row)] == loss and row.get(name) is not None
                     ]
                 )
             }

@@ -11,9 +11,10 @@ from calprompt.errors import NotFoundError
 from calprompt.metrics import metric_info
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, INK, SPLIT_COLOURS, add_legend, add_note, looks, new_figure
-from calprompt.report.names import method_order, tuner_name
-from calprompt.report.paired import Interval, by_dataset
-from calprompt.report.sources import ReportSource
+from calprompt.results.intervals import Interval, by_dataset
+from calprompt.results.methods import plain_of
+from calprompt.results.names import method_order, tuner_name
+from calprompt.results.sources import ReportSource
 
 PLAIN = "cross-entropy"
 
@@ -39,12 +40,15 @@ def from_source(
         panels[part] = {}
         for tuner in tuners:
             rows = [row for row in source.measured.rows if row["split"] == part and row["tuner"] == tuner]
-            values = selection.by_method(rows, metric, methods)
-            there = [name for name in values if name != PLAIN and _set(values, name) & _set(values, PLAIN)]
+            values = selection.by_method(source, rows, metric, methods)
+            known = {selection.method_names(source, [row])[id(row)]: source.method(row) for row in rows}
+            named = {known[name]: name for name in values}
+            plain = {name: named[each] for name in values if (each := plain_of(known[name], named)) is not None}
+            there = [name for name in plain if set(values[name]) & set(values[plain[name]])]
             for name in method_order(there):
                 if methods is None or name in methods:
-                    keys = [(tuner, *place) for place in sorted(_set(values, name) & _set(values, PLAIN))]
-                    apart = {key: values[name][key[1:]] - values[PLAIN][key[1:]] for key in keys}
+                    keys = [(tuner, *place) for place in sorted(set(values[name]) & set(values[plain[name]]))]
+                    apart = {key: values[name][key[1:]] - values[plain[name]][key[1:]] for key in keys}
                     found = by_dataset(apart, keys)
                     counts.add(len(found))
                     panels[part].setdefault(name, {})[tuner_name(tuner)] = Interval.of(found)
@@ -99,7 +103,3 @@ def effect_figure(
     if note:
         add_note(figure, f"{label}; {note}")
     return figure
-
-
-def _set(values: Mapping[str, Mapping[tuple[str, int], float]], name: str) -> set[tuple[str, int]]:
-    return set(values.get(name, {}))

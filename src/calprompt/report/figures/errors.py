@@ -17,7 +17,7 @@ from calprompt.metrics.binning import EqualWidth, check_n_bins, width_edges, wid
 from calprompt.metrics.inputs import Floats
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 BINS, SURE = 10, 0.8
 

@@ -12,7 +12,7 @@ from calprompt.diagnostics import RATIOS
 from calprompt.errors import NotFoundError, Parameter
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLOURS, COLUMN, SMALL, add_note, new_figure, sample_text
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 TITLES = {
     "rho_margin": "margin: mean / variance part",

@@ -19,8 +19,8 @@ from calprompt.metrics import expected_calibration_error
 from calprompt.metrics.inputs import ArrayLike, Floats
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, INK, SMALL, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.names import dataset_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import dataset_name
+from calprompt.results.sources import ReportSource
 
 NORMAL_95 = 1.959964
 

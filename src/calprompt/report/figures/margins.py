@@ -15,7 +15,7 @@ from calprompt.errors import SettingError
 from calprompt.metrics.inputs import ArrayLike, Floats
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, INK, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 POINTS = 200  # of a cumulative distribution
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from calprompt.report.figures.series import read_series
+from calprompt.report.figures.selection import read_series
 from calprompt.report.figures.shots import curve_figure
 from calprompt.report.figures.weights import tcpt_weights
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, metric: str = "ece") -> Figure:

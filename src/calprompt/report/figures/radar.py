@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, FAINT, LARGE, SMALL, Look, looks, sample_text
-from calprompt.report.names import dataset_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import dataset_name
+from calprompt.results.sources import ReportSource
 
 LEAST = 3  # spokes
 SIDE, AROUND = 1.9, 0.55  # inches: a radar, and the room for names above and below it
@@ -39,7 +39,7 @@ def from_source(
     seeds: set[int] = set()
     for part in selection.check_split(source, split):
         rows = [row for row in source.measured.rows if row["split"] == part]
-        values = selection.by_method(rows, metric, methods)
+        values = selection.by_method(source, rows, metric, methods)
         panels[part] = {}
         for method in selection.chosen(methods, list(values)):
             of_dataset: dict[str, list[float]] = {}

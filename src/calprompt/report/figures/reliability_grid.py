@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import sample_text
 from calprompt.report.reliability import BINS, Panel, reliability_figure, runs_panel
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 
 def from_source(

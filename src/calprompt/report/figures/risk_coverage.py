@@ -13,7 +13,7 @@ from calprompt.metrics import risk_coverage as curve_of
 from calprompt.metrics.inputs import Floats
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, SMALL, add_legend, add_note, looks, new_figure, sample_text
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 POINTS = 100
 

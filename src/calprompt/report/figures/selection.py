@@ -1,31 +1,36 @@
 """What a figure shows of a source: runs with their stored logits by method, or rows of the table by method.
 
-A method is a loss or a calibrator; if there is more than one tuner, its tuner belongs to the name. Two runs of one
-method, dataset and seed that differ in something else are never mixed: the error says in what.
+A method is called by its loss or calibrator; if there is more than one tuner, its tuner belongs to the name, and so do
+settings in which methods of one name differ. What differs in settings is never mixed.
+
+A series has means over datasets and seeds for groups of runs, on the datasets and seeds that all groups have, so that a
+run that is missing does not look like an effect. The spread is the standard deviation over seeds of these means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any, TypeVar
 
-from calprompt.errors import DataError, NotFoundError, SettingError
-from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT, stored_models
+from calprompt.errors import NotFoundError, SettingError
+from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.report.names import CALIBRATORS, NONE, dataset_name, method_name, method_order, tuner_name
-from calprompt.report.sources import ReportSource
+from calprompt.report.figures.style import sample_text
+from calprompt.results.methods import Cells
+from calprompt.results.names import CALIBRATORS, NONE, method_order
+from calprompt.results.sources import ReportSource
 from calprompt.runs.folder import Run
-from calprompt.sweep.result_table import SETTINGS, cell
 
-NOT_COMPARED = {"data", "root", "seed", "template", "classes", "base", "device", "chunk", "loss", "tuner"}
 Rows = Sequence[Mapping[str, Any]]
+Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
-class StoredRun:
+class RunSample:
     """A run's model on one test split, from its stored logits.
 
     Attributes:
@@ -47,26 +52,6 @@ class StoredRun:
     frozen_text: Floats | None = None
 
 
-def filtered(source: ReportSource, wanted: Mapping[str, str]) -> ReportSource:
-    """The part of a source whose rows have some values, as `calprompt results --filter` has them.
-
-    Args:
-        source: All of it.
-        wanted: Column -> value as text.
-
-    Raises:
-        NotFoundError: if nothing is left.
-    """
-    if not wanted:
-        return source
-    table = source.table.filter(**wanted)
-    shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
-    if not table.rows:
-        raise NotFoundError(f"{source.title} has no results with {shown}")
-    names = {row.get("run") for row in table.rows}
-    return replace(source, table=table, folders=tuple(each for each in source.folders if each.name in names))
-
-
 def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
     """The runs of a source that have stored logits.
 
@@ -83,7 +68,7 @@ def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
 
 def stored_runs(
     source: ReportSource, split: str, *, methods: Sequence[str] | None = None, zero_shot: bool = False
-) -> dict[str, list[StoredRun]]:
+) -> dict[str, list[RunSample]]:
     """The runs of every method on one test split, on the datasets and seeds that all of these methods have.
 
     Args:
@@ -97,22 +82,30 @@ def stored_runs(
         NotFoundError: if there are no run folders, none has that split, or methods share no dataset and seed.
     """
     runs = tuned_runs(source)
-    names = method_names([_row(run) for run in runs])
-    found: dict[str, list[StoredRun]] = {}
-    seen: dict[tuple[str, str, int], Run] = {}
-    untuned: dict[str, StoredRun] = {}
-    for run, name in zip(runs, names, strict=True):
-        models = stored_models(run)
-        if split not in models[TUNED].tests:
+    rows = {
+        (row["run"], row["model"]): row
+        for row in source.measured.rows
+        if row["split"] == split and (row["calibrator"] or NONE) == NONE
+    }
+    kept_rows = [row for run in runs for kind in (TUNED, ZERO_SHOT) if (row := rows.get((run.folder.name, kind)))]
+    names = method_names(source, kept_rows)
+    found: dict[str, list[RunSample]] = {}
+    untuned: dict[tuple[str, str], RunSample] = {}
+    cells: Cells[tuple[str, str]] = Cells()
+    for run in runs:
+        models = source.stored(run).models
+        row = rows.get((run.folder.name, TUNED))
+        if row is None or split not in models[TUNED].tests:
             continue
-        row = _row(run)
-        key = name, row["dataset"], row["seed"]
-        if key in seen:
-            raise _twice(key, _row(seen[key]), row)
-        seen[key] = run
+        name = names[id(row)]
+        cells.add((name, str(row["dataset"])), row, source.method(row))
+        if cells.rows[name, str(row["dataset"])][int(row["seed"])] is not row:  # a run that was repeated
+            continue
         found.setdefault(name, []).append(_stored(name, row, models[TUNED].tests[split]))
-        if zero_shot:
-            untuned.setdefault(row["dataset"], _stored(ZERO_SHOT, row, models[ZERO_SHOT].tests[split]))
+        other = rows.get((run.folder.name, ZERO_SHOT))
+        if zero_shot and other is not None:
+            name = names[id(other)]
+            untuned.setdefault((name, row["dataset"]), _stored(name, row, models[ZERO_SHOT].tests[split]))
     if not found:
         raise NotFoundError(f"no run of {source.title} was evaluated on {split} classes")
     kept = {name: found[name] for name in chosen(methods, list(found))}
@@ -121,8 +114,11 @@ def stored_runs(
         raise NotFoundError(f"no dataset and seed of {source.title} has runs of all of {', '.join(kept)}")
     shared = {name: [run for run in runs if (run.dataset, run.seed) in places] for name, runs in kept.items()}
     datasets = {dataset for dataset, _ in places}
-    beside = [run for dataset, run in untuned.items() if dataset in datasets]
-    return {ZERO_SHOT: beside, **shared} if beside else shared
+    beside: dict[str, list[RunSample]] = {}
+    for (name, dataset), stored in untuned.items():
+        if dataset in datasets:
+            beside.setdefault(name, []).append(stored)
+    return {**beside, **shared}
 
 
 def splits_of(source: ReportSource) -> list[str]:
@@ -141,15 +137,14 @@ def check_split(source: ReportSource, split: str | None) -> list[str]:
     return there
 
 
-def method_names(rows: Rows) -> list[str]:
-    """The name of each row's method; with its tuner if there are several."""
-    tuners = {row["tuner"] for row in rows if row.get("model") != ZERO_SHOT}
-    if len(tuners) < 2:
-        return [method_name(row) for row in rows]
-    return [
-        method_name(row) if row.get("model") == ZERO_SHOT else f"{tuner_name(row['tuner'])}, {method_name(row)}"
-        for row in rows
-    ]
+def method_names(source: ReportSource, rows: Rows) -> dict[int, str]:
+    """The name of each row's method, by the identity of the row; with its tuner if there are several."""
+    several = len({row["tuner"] for row in rows if row.get("model") != ZERO_SHOT}) > 1
+    found = {}
+    for row in rows:
+        method = source.method(row)
+        found[id(row)] = f"{method.tuner_name}, {method.label}" if several and not method.is_zero_shot else method.label
+    return found
 
 
 def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
@@ -167,37 +162,41 @@ def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
 
 
 def grouped(
-    rows: Rows, value: Callable[[Mapping[str, Any]], Any], by: Callable[[Mapping[str, Any]], Any]
+    source: ReportSource,
+    rows: Rows,
+    value: Callable[[Mapping[str, Any]], Any],
+    by: Callable[[Mapping[str, Any]], Any],
 ) -> dict[Any, dict[tuple[str, int], Any]]:
     """Values of rows by group, and in it by dataset and seed.
 
     Args:
+        source: That the rows are of.
         rows: Of one split.
         value: Of a row; rows for which it is None are left out.
         by: The group of a row.
 
     Raises:
-        DataError: if a group has two values of one dataset and seed that differ.
+        DataError: if a group has runs with different settings, or two of one dataset and seed.
     """
     found: dict[Any, dict[tuple[str, int], Any]] = {}
-    first: dict[Any, Mapping[str, Any]] = {}
+    cells: Cells[Any] = Cells()
     for row in rows:
         what = value(row)
         if what is None:
             continue
-        group, place = by(row), (str(row["dataset"]), int(row["seed"]))
-        inside = found.setdefault(group, {})
-        other = first.setdefault((group, place), row)
-        if place in inside and row.get("model") != ZERO_SHOT and other.get("fingerprint") != row.get("fingerprint"):
-            raise _twice((str(group), *place), other, row)
-        inside[place] = what
+        group, dataset = by(row), str(row["dataset"])
+        cells.add((group, dataset), row, source.method(row), group=(group,))
+        found.setdefault(group, {}).setdefault((dataset, int(row["seed"])), what)
     return found
 
 
-def by_method(rows: Rows, metric: str, methods: Sequence[str] | None = None) -> dict[str, dict[tuple[str, int], float]]:
+def by_method(
+    source: ReportSource, rows: Rows, metric: str, methods: Sequence[str] | None = None
+) -> dict[str, dict[tuple[str, int], float]]:
     """A metric of rows of one split, by method, dataset and seed.
 
     Args:
+        source: That the rows are of.
         rows: Of one split.
         metric: Which.
         methods: Those that will be shown; without them, the usual ones: losses as they are, and the calibrators of
@@ -205,8 +204,8 @@ def by_method(rows: Rows, metric: str, methods: Sequence[str] | None = None) -> 
     """
     if methods is None:
         rows = [row for row in rows if _is_usual(row)]
-    names = dict(zip(map(id, rows), method_names(rows), strict=True))
-    return grouped(rows, metric_value(metric), lambda row: names[id(row)])
+    names = method_names(source, rows)
+    return grouped(source, rows, metric_value(metric), lambda row: names[id(row)])
 
 
 def uncalibrated(rows: Rows, split: str) -> Rows:
@@ -246,49 +245,101 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(row.get("options") or "{}"))
 
 
-def short_datasets(datasets: Iterable[str]) -> dict[str, str]:
-    """Names of datasets as figures show them."""
-    return {dataset: dataset_name(dataset) for dataset in datasets}
-
-
 def _is_usual(row: Mapping[str, Any]) -> bool:
     calibrator = row.get("calibrator") or NONE
     return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
 
 
-def _row(run: Run) -> dict[str, Any]:
-    """A run's settings as a row of a table has them."""
-    config = run.record["config"]
-    settings = {**config, **config["training"]}
-    flat = {name: settings.get(name) for name in SETTINGS}
-    return {**flat, "dataset": run.record["data"]["name"], "model": TUNED, "calibrator": NONE}
-
-
-def _stored(method: str, row: Mapping[str, Any], record: Any) -> StoredRun:
+def _stored(method: str, row: Mapping[str, Any], record: Any) -> RunSample:
     def array(tensor: Any) -> Floats | None:
         return None if tensor is None else tensor.double().numpy()
 
     logits = record.logits.double().numpy()
     sample = predictions(logits, record.given("labels"), from_logits=True)
     text, frozen = array(record.text), array(record.frozen_text)
-    return StoredRun(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
-
-
-def _twice(key: tuple[str, str, int], first: Mapping[str, Any], second: Mapping[str, Any]) -> DataError:
-    method, dataset, seed = key
-    differing = [
-        f"{name}={cell(first.get(name)) or 'none'} or {cell(second.get(name)) or 'none'}"
-        for name in SETTINGS
-        if name not in NOT_COMPARED and cell(first.get(name)) != cell(second.get(name))
-    ]
-    how = f"which differ in {'; '.join(differing)}" if differing else "with the same settings"
-    return DataError(
-        f"there are two runs of {method} on {dataset} with seed {seed}, {how}; choose one with a sweep beside the "
-        "source, or with --filter KEY=VALUE"
-    )
+    return RunSample(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
 
 
 def need(condition: bool, what: str) -> None:
     """Raise `SettingError` with `what` unless a figure has what it needs."""
     if not condition:
         raise SettingError(what)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean and its spread.
+
+    Attributes:
+        mean: Over datasets and seeds.
+        spread: Standard deviation over seeds; None if there is only one.
+    """
+
+    mean: float
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of all splits, metrics and groups, and of how much they are made.
+
+    Attributes:
+        points: Split, metric -> group -> point.
+        datasets: How many.
+        seeds: How many.
+        left_out: Datasets and seeds that some groups have and others lack.
+    """
+
+    points: Mapping[tuple[str, str], Mapping[Any, Point]]
+    datasets: int
+    seeds: int
+    left_out: int = 0
+
+    @property
+    def note(self) -> str:
+        """What the points are made of, in words."""
+        spread = "; bars: s.d. over seeds" if self.seeds > 1 else "; one seed: no spread known"
+        lacking = f"; {self.left_out} datasets and seeds left out, which some lack" if self.left_out else ""
+        return f"means over {sample_text(datasets=self.datasets, seeds=self.seeds)}{spread}{lacking}"
+
+
+def read_series(
+    source: ReportSource, by: Callable[[Mapping[str, Any]], Group | None], metrics: tuple[str, ...], what: str
+) -> Series:
+    """The series of a source's tuned models as they are.
+
+    Args:
+        source: Results.
+        by: The group of a row; rows without one are left out.
+        metrics: Which.
+        what: What errors call the groups.
+
+    Raises:
+        NotFoundError: if there are not two groups that share a dataset and a seed.
+    """
+    values: dict[tuple[str, str], dict[Group, dict[tuple[str, int], float]]] = {}
+    for split in splits_of(source):
+        rows = [row for row in uncalibrated(source.measured.rows, split) if by(row) is not None]
+        for metric in metrics:
+            values[split, metric] = grouped(source, rows, metric_value(metric), by)
+    groups = {group for each in values.values() for group in each}
+    if len(groups) < 2:
+        raise NotFoundError(f"{source.title} has results of {len(groups)} {what}, and the figure compares several")
+    every = [set(places) for each in values.values() for places in each.values()]
+    shared, whole = set.intersection(*every), set.union(*every)
+    if not shared:
+        raise NotFoundError(f"no dataset and seed of {source.title} has results of all {len(groups)} {what}")
+    points = {
+        key: {group: _point({place: places[place] for place in shared}) for group, places in each.items()}
+        for key, each in values.items()
+    }
+    datasets, seeds = ({place[which] for place in shared} for which in (0, 1))
+    return Series(points, len(datasets), len(seeds), len(whole - shared))
+
+
+def _point(values: Mapping[tuple[str, int], float]) -> Point:
+    by_seed: dict[int, list[float]] = {}
+    for (_, seed), value in values.items():
+        by_seed.setdefault(seed, []).append(value)
+    means = [mean(each) for each in by_seed.values()]
+    return Point(mean(values.values()), stdev(means) if len(means) > 1 else None)

@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from calprompt.report.figures import selection
-from calprompt.report.figures.series import Point, read_series
+from calprompt.report.figures.selection import Point, read_series
 from calprompt.report.figures.style import COLUMN, add_legend, add_note, looks, new_figure
-from calprompt.report.names import loss_name, method_order, tuner_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import loss_name, method_order, tuner_name
+from calprompt.results.sources import ReportSource
 
 METRICS = ("accuracy", "ece")
 

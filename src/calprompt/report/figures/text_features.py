@@ -17,8 +17,8 @@ from calprompt.errors import NotFoundError, SettingError
 from calprompt.metrics.inputs import ArrayLike, Floats
 from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, FAINT, SMALL, add_note, looks, new_figure
-from calprompt.report.names import dataset_name
-from calprompt.report.sources import ReportSource
+from calprompt.results.names import dataset_name
+from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None) -> Figure:

@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from calprompt.report.figures import selection
-from calprompt.report.figures.series import Point, read_series
+from calprompt.report.figures.selection import Point, read_series
 from calprompt.report.figures.style import COLUMN, SMALL, add_note, new_figure
-from calprompt.report.sources import ReportSource
+from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, metric: str = "ece") -> Figure:

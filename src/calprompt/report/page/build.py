@@ -11,24 +11,20 @@ from typing import Any
 import calprompt
 from calprompt.evaluation.settings import NONE
 from calprompt.progress import Progress, silent
-from calprompt.report.page.classes import class_table, confusion_table
-from calprompt.report.page.commands import train_command
+from calprompt.report.page.close_up import MOST, class_table, confusion_table, find_mistakes, subjects, threshold_table
 from calprompt.report.page.comparisons import average_table, dataset_table
 from calprompt.report.page.document import Report, RunIdentity, Table
 from calprompt.report.page.drawings import draw_figures
 from calprompt.report.page.headline import headline
-from calprompt.report.page.listings import MOST_ROWS, results_table, run_table, unfinished_rows
+from calprompt.report.page.listings import MOST_ROWS, results_table, run_table, train_command, unfinished_rows
 from calprompt.report.page.measured import Measurements, measure
-from calprompt.report.page.mistakes import find_mistakes
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.page.subjects import MOST, subjects
 from calprompt.report.page.sure import sure_shares, sure_table
-from calprompt.report.page.thresholds import threshold_table
-from calprompt.report.sources import ReportSource
+from calprompt.results.collecting import row_record
+from calprompt.results.sources import ReportSource
+from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.folder import Run
 from calprompt.runs.resources import Resources
-from calprompt.sweep.result_table import CLASSES_FILE
-from calprompt.sweep.selecting import row_record
 from calprompt.text import plural, shorten, visible
 
 UNNAMED = str(None)
@@ -45,7 +41,7 @@ def build_report(
     """A report on results.
 
     Args:
-        source: As `calprompt.report.sources.read_source` reads it.
+        source: As `calprompt.results.sources.read_source` reads it.
         settings: What the report contains; the defaults, unless given.
         near: Folder that the report goes to; places of runs are remembered as seen from there.
         unfinished: Title, status and reason of what has no result; those of the source, unless given.

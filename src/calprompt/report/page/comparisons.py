@@ -9,12 +9,12 @@ from statistics import mean
 from calprompt.evaluation.models import PARTS
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.comparison import HARMONIC, MINUS, compare
 from calprompt.report.page.document import COUNT, POINTS, Cell, Column, Number, Row, Table
 from calprompt.report.page.measured import Measurements, Result, metric_columns
-from calprompt.report.page.methods import Method, ordered, plain_of
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.paired import Interval
+from calprompt.results.comparison import HARMONIC, MINUS, compare
+from calprompt.results.intervals import Interval
+from calprompt.results.methods import Method, ordered, plain_of
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
 DIFFERENCES = ("accuracy", "ece")
@@ -75,9 +75,12 @@ def average_table(measured: Measurements) -> Table | None:
     rows = []
     results = _own(measured.results)
     for split in _splits(result.split for result in results):
-        of_split = [result for result in results if result.split == split]
-        for method in ordered(result.method for result in of_split):
-            rows.append(_average_row(split, method, of_split))
+        by_method: dict[Method, dict[tuple[str, int | None], Result]] = {}
+        for result in results:
+            if result.split == split:
+                by_method.setdefault(result.method, {})[result.dataset, result.seed] = result
+        plains = [method for method in by_method if method.is_plain]
+        rows += [_average_row(split, method, by_method, plain_of(method, plains)) for method in ordered(by_method)]
     caption = (
         "Percent; the mean over datasets of the means over seeds, below it Student's 95 % interval with datasets as "
         "the unit: what would happen on other datasets like these. A difference is to the plain tuner on the datasets "
@@ -124,9 +127,10 @@ def _resampled(
 ) -> tuple[dict[Method, Levels], dict[Method, Levels]]:
     """Levels and differences of methods on one dataset, from resamples of its images and seeds."""
     by_method = _by_method(results)
+    plains = [method for method in by_method if method.is_plain]
     jobs: dict[tuple[Seeds, tuple[str, ...], Method | None], list[Method]] = {}
     for method, seeds in by_method.items():
-        plain = plain_of(method, by_method)
+        plain = plain_of(method, plains)
         if plain is not None:
             shared = tuple(seed for seed in seeds if seed in by_method[plain])
             splits = tuple(set(_complete(by_method[method], shared)) & set(_complete(by_method[plain], shared)))
@@ -189,11 +193,13 @@ def _sample(result: Result) -> Predictions:
 def _from_numbers(results: Sequence[Result]) -> tuple[dict[Method, Levels], dict[Method, Levels]]:
     """Levels and differences of methods on one dataset, from the numbers of its seeds."""
     by_method = _by_method(results)
+    plains = [method for method in by_method if method.is_plain]
+    splits = _splits(result.split for result in results)
     levels: dict[Method, Levels] = {}
     differences: dict[Method, Levels] = {}
     for method, seeds in by_method.items():
-        plain = plain_of(method, by_method)
-        for split in _splits(result.split for result in results):
+        plain = plain_of(method, plains)
+        for split in splits:
             there = [parts[split] for parts in seeds.values() if split in parts]
             pairs = [
                 (parts[split], by_method[plain][seed][split])
@@ -231,12 +237,15 @@ def _rows(
     differences: Mapping[Method, Levels],
 ) -> list[Row]:
     rows = []
+    by_method: dict[Method, list[Result]] = {}
+    for result in results:
+        by_method.setdefault(result.method, []).append(result)
     for split in [*_splits(result.split for result in results), HARMONIC]:
         for method in ordered(levels):
             of_method = levels[method]
             if (split, "accuracy") not in of_method:
                 continue
-            own = [each for each in results if each.method == method and each.split in (split, "base")]
+            own = [each for each in by_method[method] if each.split in (split, "base")]
             cells: list[Cell] = [dataset, split, method.name, Number(len({each.seed for each in own}))]
             cells += [of_method.get((split, metric), Number(None)) for metric in METRICS]
             pair = differences.get(method, {})
@@ -245,21 +254,25 @@ def _rows(
     return rows
 
 
-def _average_row(split: str, method: Method, results: Sequence[Result]) -> Row:
-    own = [result for result in results if result.method == method]
-    plain = plain_of(method, dict.fromkeys(result.method for result in results))
-    partners = {(each.dataset, each.seed): each for each in results if plain is not None and each.method == plain}
-    cells: list[Cell] = [split, method.name, Number(len({each.dataset for each in own})), Number(len(own))]
+def _average_row(
+    split: str,
+    method: Method,
+    by_method: Mapping[Method, Mapping[tuple[str, int | None], Result]],
+    plain: Method | None,
+) -> Row:
+    own = by_method[method]
+    partners = by_method[plain] if plain is not None else {}
+    cells: list[Cell] = [split, method.name, Number(len({dataset for dataset, _ in own})), Number(len(own))]
     for metric in METRICS:
-        cells.append(_over_datasets({(each.dataset, each.seed): each.numbers[metric].value for each in own}))
+        cells.append(_over_datasets({key: each.numbers[metric].value for key, each in own.items()}))
     for metric in DIFFERENCES:
         pairs = {
             key: _minus(each.numbers[metric], partners[key].numbers[metric]).value
-            for each in own
-            if (key := (each.dataset, each.seed)) in partners
+            for key, each in own.items()
+            if key in partners
         }
         cells.append(_over_datasets(pairs))
-    return Row(tuple(cells), tuple(sorted({run for each in own for run in each.runs})))
+    return Row(tuple(cells), tuple(sorted({run for each in own.values() for run in each.runs})))
 
 
 def _over_datasets(values: Mapping[tuple[str, int | None], float | None]) -> Number:

@@ -17,11 +17,11 @@ from calprompt.report.figures import FIGURES, draw
 from calprompt.report.page.document import Figure
 from calprompt.report.page.headline import FEW
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.methods import headline_pairs
 from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.svg import figure_svg
 from calprompt.report.reliability import reliability_figure, runs_panel
-from calprompt.report.sources import ReportSource
+from calprompt.results.methods import headline_pairs
+from calprompt.results.sources import ReportSource
 from calprompt.text import slug
 
 MOST_COLUMNS = 4  # methods in a row of diagrams

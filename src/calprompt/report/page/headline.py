@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from calprompt.report.comparison import MINUS, compare
 from calprompt.report.page.document import Number, Table
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.methods import Method, headline_pairs
 from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.sure import SPLITS, SureShare
-from calprompt.report.paired import Interval
+from calprompt.results.comparison import MINUS, compare
+from calprompt.results.intervals import Interval
+from calprompt.results.methods import Method, headline_pairs
 
 FEW = 3  # datasets that are told one by one
 UNCLEAR = "does not clearly change"

@@ -7,23 +7,22 @@ row of a table ─────────────────────�
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
-from calprompt.evaluation.models import StoredModel, stored_models
-from calprompt.evaluation.settings import create_calibrator
-from calprompt.metrics import Predictions, debiased_errors, evaluate, metric_info, predictions
+from calprompt.evaluation.settings import NONE
+from calprompt.metrics import Predictions, debiased_errors, evaluate, metric_info
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
-from calprompt.report.page.methods import Method, methods_of, ordered
 from calprompt.report.page.settings import ReportSettings
-from calprompt.report.sources import ReportSource
-from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+from calprompt.results.methods import Cells, Method, ordered
+from calprompt.results.sources import ReportSource
+from calprompt.results.stored import StoredRun
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 DEBIASED = "ece_debiased"
@@ -50,6 +49,7 @@ class Result:
         runs: Places of its runs in `Report.runs`; several, if they have the same untuned model and images.
         numbers: By metric.
         sample: What was predicted; None if the logits are not here.
+        repeat: Counts further measurements of one untuned model that gave other numbers, such as on a GPU.
     """
 
     row: Mapping[str, Any]
@@ -57,6 +57,7 @@ class Result:
     runs: tuple[int, ...]
     numbers: Mapping[str, Number]
     sample: Predictions | None = None
+    repeat: int = 0
 
     @property
     def dataset(self) -> str:
@@ -68,40 +69,10 @@ class Result:
 
     @property
     def seed(self) -> int | None:
-        return None if self.method.is_zero_shot else self.row.get("seed")
-
-
-@dataclass(frozen=True, eq=False)
-class StoredRun:
-    """A run whose logits are here.
-
-    Attributes:
-        run: Its folder as it was read.
-        models: The tuned and the zero-shot one.
-    """
-
-    run: Run
-    models: Mapping[str, StoredModel]
-
-    @cached_property
-    def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Class names and image names by split."""
-        _, metadata = read_run_tensors(self.run.folder, LOGITS, self.run.record)
-        return metadata["class_names"], metadata.get("image_names", {})
-
-    def sample(self, model: str, calibrator: str, split: str) -> Predictions:
-        """What was predicted, under a calibrator fitted on the run's validation images.
-
-        Raises:
-            CalpromptError: if the calibrator cannot be fitted or applied.
-        """
-        stored, fitted = self.models[model], create_calibrator(calibrator)
-        if fitted.learns:
-            if stored.val is None:
-                raise CalpromptError(f"{self.run.folder} has no validation images to fit {calibrator} on")
-            fitted.fit(stored.val)
-        record = stored.tests[split]
-        return predictions(fitted(record), record.given("labels"), from_logits=True)
+        """Of the run; the untuned model has none, and calibrated it has that of its validation images."""
+        if self.method.is_zero_shot and self.method.calibrator == NONE:
+            return self.repeat or None
+        return self.row.get("seed")
 
 
 @dataclass
@@ -130,20 +101,19 @@ class Measurements:
         return list(dict.fromkeys(result.dataset for result in self.results))
 
     @cached_property
-    def by_dataset(self) -> dict[str, list[Result]]:
-        """All results, which are complete by now."""
-        found: dict[str, list[Result]] = {}
+    def by_place(self) -> dict[tuple[str | None, Method | None], list[Result]]:
+        """All results, which are complete by now: by dataset, by method, and by both."""
+        found: dict[tuple[str | None, Method | None], list[Result]] = {}
         for result in self.results:
-            found.setdefault(result.dataset, []).append(result)
+            for key in ((result.dataset, None), (None, result.method), (result.dataset, result.method)):
+                found.setdefault(key, []).append(result)
         return found
 
     def where(
         self, *, dataset: str | None = None, method: Method | None = None, split: str | None = None
     ) -> list[Result]:
         """Results of a dataset, a method and a split, as far as they are given."""
-        results = self.results if dataset is None else self.by_dataset.get(dataset, [])
-        if method is not None:
-            results = [result for result in results if result.method == method]
+        results = self.by_place.get((dataset, method), []) if dataset or method else self.results
         return [result for result in results if split is None or result.split == split]
 
 
@@ -174,25 +144,29 @@ def measure(
     found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0)
     intervals = _Intervals(settings, found.resamples)
     alike: dict[tuple[Any, ...], int] = {}
-    for number, (row, method) in enumerate(zip(rows, methods_of(rows), strict=True)):
+    repeats: Counter[tuple[Any, ...]] = Counter()
+    cells: Cells[tuple[Any, ...]] = Cells()
+    for number, row in enumerate(rows):
         progress("measuring", number, len(rows), str(row.get("run") or ""))
+        method = source.method(row)
+        where = (method, row.get("dataset"), row.get("split"))
+        cells.add(where, row, method)
         place = known[str(row.get("run")), str(row.get("fingerprint"))]
         sample, numbers = None, _table_numbers(row)
         run = source.run_of.get(str(row.get("run")))
         if run is not None and numbers["accuracy"].value is not None:
-            if place not in found.stored:
-                found.stored[place] = StoredRun(run, stored_models(run))
-            full = found.stored[place].sample(str(row["model"]), method.calibrator, str(row["split"]))
+            stored = found.stored.setdefault(place, source.stored(run))
+            full = stored.sample(str(row["model"]), str(row["split"]), method.calibrator)
             numbers = intervals(full, str(row["split"]))
             sample = full if found.resamples else _slim(full)
-        result = Result(row, method, (place,), numbers, sample)
-        key = (method, result.dataset, result.split, row.get("template"), tuple(numbers.values()))
-        if method.is_zero_shot and key in alike:  # the same model on the same images, in another run
+        key = (*where, tuple(numbers.values()) if method.is_zero_shot else row.get("seed"))
+        if key in alike:  # the same model on the same images, in another run; or a run that was repeated
             first = found.results[alike[key]]
-            found.results[alike[key]] = Result(first.row, method, (*first.runs, place), numbers, first.sample)
+            found.results[alike[key]] = replace(first, runs=(*first.runs, place))
         else:
             alike[key] = len(found.results)
-            found.results.append(result)
+            found.results.append(Result(row, method, (place,), numbers, sample, repeats[where]))
+            repeats[where] += 1
     progress("measuring", len(rows), len(rows), "")
     return found
 

@@ -4,7 +4,7 @@
     sure        predictions with at least that confidence
     right       how many of them are right, of 100
 
-The interval over images and seeds is that of `calprompt.report.comparison`: images are drawn again, the same for both
+The interval over images and seeds is that of `calprompt.results.comparison`: images are drawn again, the same for both
 methods, and so are seeds. With many datasets the interval is over datasets instead.
 """
 
@@ -19,11 +19,11 @@ from calprompt.errors import DataError
 from calprompt.evaluation.bootstrap import percentile_interval, resample_counts
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
-from calprompt.report.comparison import seed_weights
 from calprompt.report.page.document import COUNT, PERCENT, POINTS, Cell, Column, Number, Row, Table
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.methods import Method, headline_pairs
 from calprompt.report.page.settings import ReportSettings
+from calprompt.results.comparison import seed_weights
+from calprompt.results.methods import Method, headline_pairs
 
 LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
 ENOUGH = 30  # predictions of a run that are as sure as that

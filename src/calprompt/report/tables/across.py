@@ -13,18 +13,28 @@ from calprompt.report.published import (
     same_backbone,
     verdict,
 )
-from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.definitions import TableDefinition, TableOptions
 from calprompt.report.tables.names import (
     backbone_label,
     dataset_label,
     method_label,
     metric_measure,
-    tuner_label,
 )
-from calprompt.report.tables.options import TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import BySeed, average, mean_number, only_context, with_published
-from calprompt.report.tables.values import PARTS, SHARED, Group, Place, Values, combined
+from calprompt.report.tables.values import (
+    PARTS,
+    SHARED,
+    BySeed,
+    Group,
+    Place,
+    Values,
+    average,
+    combined,
+    mean_number,
+    only_context,
+    with_published,
+)
+from calprompt.results.names import tuner_name
 
 PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, which does not say it
 
@@ -62,7 +72,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
             return {seed: measure.scale * value for seed, value in found.items()}
 
         def beside(number: Number, backbone: str, dataset: str, measure: Measure) -> Number:
-            key = (split, backbone, PROMPT_LEARNING, method, measure.name, dataset)
+            key = (split, backbone, PROMPT_LEARNING, values.names.get(method, method), measure.name, dataset)
             return with_published(number, published.get(key), row_mean=means.get(key))
 
         numbers = [
@@ -76,8 +86,10 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
             numbers.append(total if others else beside(total, AVERAGE, AVERAGE, measure))
         numbers += [beside(Number(), each, name, measure) for each, name in others for measure in measures]
         numbers += [beside(Number(), AVERAGE, AVERAGE, measure) for measure in measures if others]
-        label = "cross-entropy" if method == definition.methods[0] else method_label(method)
-        return Line(tuner_label(tuner) if len(tuners) > 1 else "", label, tuple(numbers))
+        name = values.names.get(method, method)
+        label = "cross-entropy" if name == definition.methods[0] else method_label(name)
+        label += method.removeprefix(name)
+        return Line(tuner_name(tuner) if len(tuners) > 1 else "", label, tuple(numbers))
 
     lines = [
         line(tuner, method)
@@ -85,7 +97,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
         for method in _methods(definition, options, values, [(tuner, each) for each in backbones])
     ]
     notes = (
-        f"{' and '.join(map(tuner_label, tuners))}; per cent; mean of {_seeds(lines)}; - has no result",
+        f"{' and '.join(map(tuner_name, tuners))}; per cent; mean of {_seeds(lines)}; - has no result",
         *(["± standard deviation over seeds"] if options.spread else []),
     )
     return PaperTable(
@@ -131,7 +143,7 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
             datasets: Sequence[str] = tuple(datasets),
         ) -> Number:
             for key, value in published.items():
-                if (key[0], key[3], key[4]) == (split, method, measure.name):
+                if (key[0], key[3], key[4]) == (split, values.names.get(method, method), measure.name):
                     judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
                     judge = judge if same_backbone(backbone, key[1]) else only_context(OTHER_BACKBONE)
                     return with_published(found, value, judge, row_mean=means.get(key))
@@ -139,10 +151,10 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
 
         for method in _methods(definition, options, values, [group], planned=options.published):
             numbers = [beside(number(method, each, s), method, each, s) for each in measures for s in splits]
-            lines.append(
-                Line(tuner_label(group[0]) if len(values.groups) > 1 else "", _setting(method), tuple(numbers))
-            )
-    tuners = " and ".join(tuner_label(group[0]) for group in values.groups)
+            name = values.names.get(method, method)
+            label = f"{_setting(name)}{method.removeprefix(name)}"
+            lines.append(Line(tuner_name(group[0]) if len(values.groups) > 1 else "", label, tuple(numbers)))
+    tuners = " and ".join(tuner_name(group[0]) for group in values.groups)
     notes = (
         f"{tuners}; per cent; means over {', '.join(map(dataset_label, values.datasets))} and {_seeds(lines)}; "
         "- has no result on one of them",
@@ -185,12 +197,16 @@ def _methods(
     planned: bool = False,
 ) -> list[str]:
     """Those of the paper that the results have, then others."""
-    there = [name for group in groups if group != SHARED for name in values.methods(group)]
+    groups = [group for group in groups if group != SHARED]
     if options.methods:
-        return [name for name in options.methods if name in there]
-    wanted = [name for name in definition.methods if planned or name in there]
-    others = [name for name in dict.fromkeys(there) if name not in definition.methods and "," not in name]
-    return [*wanted, *(name for name in others if name not in ("zero_shot", "temperature", "dac"))]
+        return values.chosen(groups, options.methods)
+    wanted = []
+    for name in definition.methods:
+        wanted += values.chosen(groups, [name]) or ([name] if planned else [])
+    there = dict.fromkeys(method for group in groups for method in values.methods(group))
+    names = {method: values.names[method] for method in there if method not in wanted}
+    hidden = ("zero_shot", "temperature", "dac")
+    return [*wanted, *(method for method, name in names.items() if "," not in name and name not in hidden)]
 
 
 def _seeds(lines: Sequence[Line]) -> str:

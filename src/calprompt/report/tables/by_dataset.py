@@ -18,7 +18,7 @@ from calprompt.report.published import (
     variance_verdict,
     verdict,
 )
-from calprompt.report.tables.definitions import TableDefinition
+from calprompt.report.tables.definitions import HARMONIC, TableDefinition, TableOptions
 from calprompt.report.tables.names import (
     VANILLA,
     ZERO_SHOT,
@@ -26,13 +26,15 @@ from calprompt.report.tables.names import (
     dataset_label,
     method_label,
     metric_measure,
-    tuner_label,
 )
-from calprompt.report.tables.options import HARMONIC, TableOptions
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import (
+from calprompt.report.tables.values import (
+    SHARED,
     BySeed,
+    Group,
     Judge,
+    Place,
+    Values,
     average,
     mean_number,
     only_context,
@@ -40,7 +42,7 @@ from calprompt.report.tables.statistics import (
     variance_number,
     with_published,
 )
-from calprompt.report.tables.values import SHARED, Group, Place, Values
+from calprompt.results.names import tuner_name
 
 
 def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
@@ -140,27 +142,38 @@ class _DatasetTable:
     def _methods(self, group: Group) -> list[str]:
         """Of a group: those of the paper in its order, then other losses; of the paper only if there is a result or
         published numbers are wanted."""
-        there = self.values.methods(group)
         if self.options.methods:
-            return [name for name in self.options.methods if name in there]
+            return self.values.chosen([group], self.options.methods)
         tuner = group[0] or ZERO_SHOT
-        wanted = [name for name in self.definition.methods if name in there or self._is_published(tuner, name)]
-        extra = [name for name in there if name not in wanted and "," not in name and name not in _CALIBRATED]
-        return [*wanted, *(name for name in extra if name != ZERO_SHOT or ZERO_SHOT in self.definition.methods)]
+        wanted = []
+        for name in self.definition.methods:
+            found = self.values.chosen([group], [name])
+            wanted += found or ([name] if self._is_published(tuner, name) else [])
+        names = {method: self.values.names[method] for method in self.values.methods(group) if method not in wanted}
+        extra = [method for method, name in names.items() if "," not in name and name not in _CALIBRATED]
+        return [*wanted, *(each for each in extra if names[each] != ZERO_SHOT or ZERO_SHOT in self.definition.methods)]
+
+    def _name(self, method: str) -> str:
+        """A method without its settings, as the paper has it."""
+        return self.values.names.get(method, method)
 
     def _is_published(self, tuner: str, method: str) -> bool:
         return any(key[2] == tuner and key[3] == method for key in self.published)
 
     def _group_lines(self, group: Group) -> list[Line]:
         tuner, backbone = group
-        name = tuner_label(tuner) if tuner else ""
+        name = tuner_name(tuner) if tuner else ""
         if backbone:
             name = f"{name}, {backbone_label(backbone)}"
         return [
-            Line(name, method_label(method, tuner), self._numbers(group, method, measure), measure)
+            Line(name, self._label(method, tuner), self._numbers(group, method, measure), measure)
             for method in self._methods(group)
             for measure in self.measures
         ]
+
+    def _label(self, method: str, tuner: str) -> str:
+        name = self._name(method)
+        return f"{method_label(name, tuner)}{method.removeprefix(name)}"
 
     def _numbers(self, group: Group, method: str, measure: Measure) -> tuple[Number, ...]:
         by_seed = [self._by_seed(group, method, name, measure) for name in self.datasets]
@@ -172,8 +185,9 @@ class _DatasetTable:
         row = [self._beside(n, group, method, measure, d) for n, d in zip(numbers, self.datasets, strict=True)]
         row.append(self._beside(total, group, method, measure, AVERAGE) if self.same_datasets else total)
         if self.options.difference:
-            plain = [self._by_seed(group, VANILLA, name, measure) for name in self.datasets]
-            comparable = method not in (VANILLA, ZERO_SHOT) and not is_variance
+            other = self.values.plain(group, method)
+            plain = [self._by_seed(group, other, name, measure) for name in self.datasets]
+            comparable = self._name(method) not in (VANILLA, ZERO_SHOT) and not is_variance
             row.append(paired_difference(by_seed, plain) if comparable else Number())
         row += [self._beside(Number(), group, method, measure, name) for name in self.others]
         if self.published and not self.same_datasets:
@@ -188,12 +202,13 @@ class _DatasetTable:
         if not self.published:
             return number
         metric = f"{measure.name}_variance" if self.definition.statistic == "variance" else measure.name
-        tuner = ZERO_SHOT if method == ZERO_SHOT else group[0]
+        name = self._name(method)
+        tuner = ZERO_SHOT if name == ZERO_SHOT else group[0]
         ours = self._backbone(group)
         for backbone in dict.fromkeys(key[1] for key in self.published):
             if group[1] and not same_backbone(group[1], backbone):
                 continue
-            key = (self.split, backbone, tuner, method, metric, dataset)
+            key = (self.split, backbone, tuner, name, metric, dataset)
             same = same_backbone(ours, backbone)
             judge = self._judge(number, dataset) if same else only_context(OTHER_BACKBONE)
             return with_published(number, self.published.get(key), judge, row_mean=self.row_means.get(key))

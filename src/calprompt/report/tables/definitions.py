@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from calprompt.errors import SettingError
 from calprompt.registry import unknown
 from calprompt.report.tables.names import METHODS, VANILLA, ZERO_SHOT, method_of
 from calprompt.sweep.sweep_file import PACKAGE
@@ -24,6 +25,8 @@ Layout = Literal["by_dataset", "by_backbone", "by_setting", "costs", "gradients"
 MethodOf = Callable[[Mapping[str, Any]], str | None]
 ACCURACY_ECE = ("accuracy", "ece")
 BASELINES = (VANILLA, "zs_norm", "penalty", "tcpt")
+HARMONIC = "harmonic"
+SPLITS = ("base", "novel", "all", HARMONIC)
 
 
 @dataclass(frozen=True)
@@ -209,3 +212,31 @@ def table_definition(name: str) -> TableDefinition:
 def method_names(definition: TableDefinition) -> list[str]:
     """Methods that a table can be asked for by name, besides any loss that the results have."""
     return list(dict.fromkeys((*definition.methods, *METHODS)))
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What is different from the paper's table.
+
+    Attributes:
+        splits: base, novel, all or harmonic (the harmonic mean of base and novel accuracy, the mean of errors); those
+            of the paper, if empty.
+        metrics: In the place of the paper's, if any.
+        methods: Only these, such as vanilla and tcpt, or a loss, or "tcpt, temperature"; the paper's, and other losses
+            that the results have, if empty.
+        spread: With the standard deviation over seeds.
+        difference: With the average's paired difference to the plain tuner, and its interval over datasets.
+        published: With the paper's numbers.
+    """
+
+    splits: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    spread: bool = False
+    difference: bool = False
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = [split for split in self.splits if split not in SPLITS]
+        if wrong:
+            raise SettingError(f"must be one of {', '.join(SPLITS)}; got {wrong[0]!r}", parameter="split")

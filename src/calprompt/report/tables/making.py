@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from calprompt.registry import unknown
-from calprompt.report.sources import ReportSource
 from calprompt.report.tables.across import backbone_table, setting_table
 from calprompt.report.tables.by_dataset import dataset_table
-from calprompt.report.tables.definitions import table_definition
-from calprompt.report.tables.options import TableOptions
+from calprompt.report.tables.definitions import TableOptions, table_definition
 from calprompt.report.tables.paper_table import PaperTable
 from calprompt.report.tables.training import cost_table, gradient_table
 from calprompt.report.tables.values import collect
+from calprompt.results.sources import ReportSource
 
 
 def make_tables(name: str, source: ReportSource, options: TableOptions | None = None) -> list[PaperTable]:
@@ -29,7 +28,7 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     Raises:
         CalpromptError: if there is no such table, or the results have nothing of it.
 
-    >>> from calprompt.report.sources import read_source
+    >>> from calprompt.results.sources import read_source
     >>> source = read_source("experiments/paper.csv.xz", "paper/pocket-lambda")
     >>> [(table.name, len(table.lines)) for table in make_tables("lambda", source)]
     [('lambda', 5)]
@@ -42,7 +41,7 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     if definition.layout == "gradients":
         return [gradient_table(definition, source, options)]
     values = collect(
-        source.table.rows,
+        source,
         transfers=definition.transfers,
         by_backbone=definition.by_backbone,
         method=definition.method,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from calprompt.loss_sums import NAMED
-from calprompt.report.names import TUNERS
 from calprompt.report.tables.paper_table import Measure
+from calprompt.results.names import tuner_name
 
 ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
 METHODS = {
@@ -86,14 +86,9 @@ def method_label(method: str, tuner: str = "") -> str:
     ('CoOp', 'TCPT', 'focal(gamma=2)')
     """
     if method == VANILLA and tuner:
-        return tuner_label(tuner)
+        return tuner_name(tuner)
     loss, comma, calibrator = method.partition(", ")
     return f"{METHODS.get(loss, loss)}{comma}{calibrator}"
-
-
-def tuner_label(tuner: str) -> str:
-    """What a tuner is called."""
-    return TUNERS.get(tuner, tuner)
 
 
 def backbone_label(backbone: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
 
-from calprompt.report.paired import Interval
+from calprompt.results.intervals import Interval
 
 Kind = Literal["value", "average", "difference"]
 

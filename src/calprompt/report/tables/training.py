@@ -8,12 +8,13 @@ from typing import Any
 
 from calprompt.errors import NotFoundError
 from calprompt.report.published import OTHER_BACKBONE, OTHER_MACHINE, published_table, same_backbone
-from calprompt.report.sources import ReportSource
-from calprompt.report.tables.definitions import TableDefinition
-from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of, tuner_label
-from calprompt.report.tables.options import TableOptions
+from calprompt.report.tables.definitions import TableDefinition, TableOptions
+from calprompt.report.tables.names import VANILLA, dataset_label, method_label, method_of
 from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.statistics import mean_number, only_context, with_published
+from calprompt.report.tables.values import mean_number, only_context, with_published
+from calprompt.results.methods import Cells, tell_apart
+from calprompt.results.names import tuner_name
+from calprompt.results.sources import ReportSource
 
 COSTS = (
     Measure("seconds_step", "wall ms per step", "none", 1, 1e3),
@@ -44,14 +45,17 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
     Raises:
         NotFoundError: if the results have no times.
     """
-    runs: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
-    for row in source.measured.rows:
-        method = method_of(row)
-        if row.get("model") == "tuned" and method in definition.methods:
-            seeds = runs.setdefault((str(row["tuner"]), method), {})
-            kept = seeds.get(int(row["seed"]))
-            if kept is None or kept.get("seconds_step") is None:
-                seeds[int(row["seed"])] = row
+    cells: Cells[tuple[str, str, str, str]] = Cells()
+    named = [(row, method_of(row)) for row in source.measured.rows if row.get("model") == "tuned"]
+    named = [(row, name) for row, name in named if name in definition.methods]
+    details = tell_apart(((row["tuner"], name), source.method(row), row) for row, name in named)
+    with_times = [pair for pair in named if pair[0].get("seconds_step") is not None]
+    for row, name in sorted(with_times or named, key=lambda pair: pair[0].get("diagnose_every") or 0):  # fastest first
+        detail = details[(row["tuner"], name), source.method(row)]
+        cells.add((str(row["tuner"]), name, detail, str(row["dataset"])), row, source.method(row))
+    runs: dict[tuple[str, str, str], dict[tuple[str, int], Mapping[str, Any]]] = {}
+    for (tuner, name, detail, dataset), seeds in cells.rows.items():
+        runs.setdefault((tuner, name, detail), {}).update({(dataset, seed): row for seed, row in seeds.items()})
     every = [row for seeds in runs.values() for row in seeds.values()]
     measures = [each for each in COSTS if any(row.get(each.name) is not None for row in every)]
     if not measures:
@@ -63,24 +67,24 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
         measures += [each for each in COSTS if each.name in PUBLISHED and each not in measures]
     lines = []
     for tuner in dict.fromkeys(key[0] for key in runs):
-        for method in definition.methods:
-            seeds = runs.get((tuner, method), {})
+        variants = {name: [each[2] for each in runs if each[:2] == (tuner, name)] for name in definition.methods}
+        for method, detail in ((name, detail) for name, found in variants.items() for detail in found or [""]):
+            there = runs.get((tuner, method, detail), {})
             numbers = []
             for measure in measures:
-                found = {seed: row.get(measure.name) for seed, row in sorted(seeds.items())}
-                number = mean_number(
-                    {seed: measure.scale * value for seed, value in found.items() if value is not None}
-                )
+                found = {place: row.get(measure.name) for place, row in sorted(there.items())}
+                known = {place: measure.scale * value for place, value in found.items() if value is not None}
+                number = mean_number(dict(enumerate(known.values())))
                 metric = PUBLISHED.get(measure.name, "")
                 value = published.get(("base", "ViT-B/16", tuner, method, metric, "oxford_flowers"))
                 numbers.append(with_published(number, value, only_context(OTHER_MACHINE)))
             label = (
-                method_label(method, tuner) if method == VANILLA else f"{tuner_label(tuner)} + {method_label(method)}"
+                method_label(method, tuner) if method == VANILLA else f"{tuner_name(tuner)} + {method_label(method)}"
             )
-            lines.append(Line(tuner_label(tuner), label, tuple(numbers)))
+            lines.append(Line(tuner_name(tuner), f"{label}{detail}", tuple(numbers)))
     datasets = ", ".join(dict.fromkeys(dataset_label(str(row["dataset"])) for row in every))
     processors = ", ".join(dict.fromkeys(str(row["processor"]) for row in every if row.get("processor")))
-    most = max(len(seeds) for seeds in runs.values())
+    most = max(len({seed for _, seed in places}) for places in runs.values())
     note = f"mean of {most} seeds on {datasets}; steps and epochs are medians of a run by the clock on the wall"
     notes = (f"{note}; {processors}" if processors else note, "- was not measured")
     columns = tuple(Column((each.label,), "value", each) for each in measures)
@@ -131,6 +135,6 @@ def _steps_note(source: ReportSource, diagnosed: Mapping[str, Sequence[Mapping[s
     """How many steps of what."""
     steps = sum(map(len, diagnosed.values()))
     configs = [source.run_of[name].record for name in diagnosed]
-    tuners = ", ".join(dict.fromkeys(tuner_label(str(each["config"]["tuner"])) for each in configs))
+    tuners = ", ".join(dict.fromkeys(tuner_name(str(each["config"]["tuner"])) for each in configs))
     datasets = ", ".join(dict.fromkeys(dataset_label(str(each["data"]["name"])) for each in configs))
     return f"{tuners} with TCPT, {steps} steps of {len(diagnosed)} runs on {datasets}"

@@ -1,21 +1,27 @@
-"""From rows of results to the values of a table: by group, method, dataset and split, one per seed."""
+"""From rows of results to the numbers of a table: by group, method, dataset and split, one per seed; and their means.
+
+An average over datasets needs all of them: where one is missing there is no average, because that of the others could
+not be compared with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mean, stdev, variance
 from typing import Any
 
-from calprompt.errors import DataError
-from calprompt.report.tables.names import ZERO_SHOT, method_of
-from calprompt.sweep.result_table import SETTINGS, cell
-
-SAME = 1e-4  # zero-shot is the same for all tuners up to this, as a fraction
-FREE = {"seed", "root", "device", "data", "imports"}  # settings that runs of one place may differ in
-APART = tuple(name for name in SETTINGS if name not in FREE and name != "classes")
+from calprompt.report.published import NOT_RUN, is_apart, verdict
+from calprompt.report.tables.names import VANILLA, ZERO_SHOT, method_of
+from calprompt.report.tables.paper_table import Number
+from calprompt.results.intervals import Interval
+from calprompt.results.methods import Cells, Method, plain_of, tell_apart
+from calprompt.results.sources import ReportSource
 
 Group = tuple[str, str]  # tuner, backbone
 Seeds = dict[int, Mapping[str, Any]]  # seed -> its row
+BySeed = Mapping[int, float]
+Judge = Callable[[float, Sequence[float]], str]
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Place:
 
     Attributes:
         group: Tuner and backbone; two empty names for zero-shot, which all tuners share.
-        method: As `method_of` names it.
+        method: As `method_of` names it, and the settings in which methods of that name differ.
         dataset: That it was tested on.
         split: base, novel or all.
     """
@@ -41,9 +47,13 @@ class Values:
 
     Attributes:
         rows: Place -> seed -> row; a place without seeds was planned and has no result.
+        names: Method as places have it -> its name without settings.
+        known: Group and method as places have it -> the method.
     """
 
     rows: dict[Place, Seeds] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    known: dict[tuple[Group, str], Method] = field(default_factory=dict)
 
     def seeds(self, place: Place, metric: str) -> dict[int, float]:
         """The values of a metric by seed; harmonic is that of base and novel."""
@@ -67,6 +77,23 @@ class Values:
         """Of a group, in the order of the results."""
         return list(dict.fromkeys(place.method for place in self.rows if place.group == group))
 
+    def chosen(self, groups: Iterable[Group], wanted: Iterable[str]) -> list[str]:
+        """The methods of groups that have some names, in the order of the names; one with several settings is several.
+
+        Args:
+            groups: Where to look.
+            wanted: Names, with or without settings.
+        """
+        there = [method for group in groups for method in self.methods(group)]
+        found = [method for name in wanted for method in there if name in (method, self.names[method])]
+        return list(dict.fromkeys(found))
+
+    def plain(self, group: Group, method: str) -> str:
+        """The cross-entropy that a method of a group is compared with: that with the most equal settings."""
+        candidates = {self.known[group, each]: each for each in self.chosen([group], [VANILLA])}
+        plain = plain_of(self.known[group, method], candidates) if (group, method) in self.known else None
+        return candidates[plain] if plain is not None else VANILLA
+
 
 SHARED: Group = ("", "")
 PARTS = ("base", "novel")
@@ -84,7 +111,7 @@ def combined(metric: str, base: float, novel: float) -> float:
 
 
 def collect(
-    rows: Iterable[Mapping[str, Any]],
+    source: ReportSource,
     *,
     transfers: bool = False,
     by_backbone: bool = False,
@@ -93,35 +120,40 @@ def collect(
     """Sort rows into places.
 
     Args:
-        rows: Of a table of results; those of runs without results say what was planned.
+        source: Results; rows of runs without results say what was planned.
         transfers: Take the evaluations on other data, under their names, instead of the test images of each run.
-        by_backbone: Keep backbones apart, instead of refusing several of them.
-        method: Of a row; rows without one are left out.
+        by_backbone: Keep backbones apart in groups of their own.
+        method: Name of the method of a row; rows without one are left out.
 
     Raises:
-        DataError: if two runs with different settings would stand in one place.
+        DataError: if two runs of a place have the same settings and seed, and are not the same.
     """
-    values = Values()
+    named = [(row, name) for row in source.table.rows if row.get("tuner") is not None and (name := method(row))]
+    groups = {id(row): (str(row["tuner"]), str(row["backbone"]) if by_backbone else "") for row, _ in named}
+
+    def alike(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+        """What has one name in the table: a method of a group; the untuned model, if it is the same for all tuners."""
+        found = source.method(row)
+        shared = found.is_zero_shot and "tuner" not in dict(found.settings)
+        return (("", groups[id(row)][1]) if shared else groups[id(row)]), name
+
+    details = tell_apart((alike(row, name), source.method(row), row) for row, name in named)
+    values, cells = Values(), Cells[Place]()
+    values.rows = cells.rows
     planned: list[Place] = []
-    for row in rows:
-        name = method(row)
-        if name is None or row.get("tuner") is None:
-            continue
-        group = (str(row["tuner"]), str(row["backbone"]) if by_backbone else "")
+    for row, name in named:
+        group, found = groups[id(row)], source.method(row)
+        full = f"{name}{details[alike(row, name), found]}"
+        values.names[full] = name
+        values.known[group, full] = found
         where, _, split = str(row.get("split") or "").rpartition("/")
         if row.get("model") is None:
-            planned += [Place(group, name, str(row.get("data")), part) for part in (*PARTS, "all")]
+            planned += [Place(group, full, str(row.get("data")), part) for part in (*PARTS, "all")]
             continue
         if transfers and not where:  # a run that may not have been evaluated on other data yet
-            planned.append(Place(group, name, "", split))
-        if bool(where) != transfers or split not in (*PARTS, "all"):
-            continue
-        place = Place(group, name, where or str(row["dataset"]), split)
-        seeds = values.rows.setdefault(place, {})
-        seed = int(row["seed"])
-        if seed in seeds and not name.startswith(ZERO_SHOT):
-            _check_same(seeds[seed], row, place)
-        seeds.setdefault(seed, row)
+            planned.append(Place(group, full, "", split))
+        if bool(where) == transfers and split in (*PARTS, "all"):
+            cells.add(Place(group, full, where or str(row["dataset"]), split), row, found)
     datasets, splits = values.datasets, {place.split for place in values.rows}
     for place in dict.fromkeys(planned):
         for dataset in datasets if transfers else [place.dataset]:
@@ -130,38 +162,96 @@ def collect(
     return _shared_zero_shot(values)
 
 
-def _check_same(one: Mapping[str, Any], other: Mapping[str, Any], place: Place) -> None:
-    """Raise if two rows of a place are of different runs; the same run may be in several tables."""
-    for name in APART:
-        first, second = cell(one.get(name)), cell(other.get(name))
-        if first != second:
-            where = ", ".join((place.group[0], place.method, place.dataset, place.split, f"seed {one['seed']}"))
-            raise DataError(
-                f"two runs would stand in one place of the table ({where}): their {name} is {first or 'empty'} and "
-                f"{second or 'empty'}. Keep the rows of one of them (--filter {name}=VALUE), or give the sweep whose "
-                "runs are meant"
-            )
-    if one.get("fingerprint") != other.get("fingerprint") and one.get("fingerprint") and other.get("fingerprint"):
-        raise DataError(
-            f"two runs have the same settings and other images or weights: {one.get('run')} and {other.get('run')}; "
-            "leave one of them out"
-        )
-
-
 def _shared_zero_shot(values: Values) -> Values:
     """Zero-shot once for all tuners, if they agree about it, as they do under the same template."""
-    found: dict[tuple[str, str, str, int], list[float]] = {}
-    for place, seeds in values.rows.items():
-        for seed, row in seeds.items():
-            if place.method == ZERO_SHOT and row.get("ece") is not None:
-                found.setdefault((place.group[1], place.dataset, place.split, seed), []).append(row["ece"])
-    same = all(max(errors) - min(errors) <= SAME for errors in found.values())
-    if not same or len({backbone for backbone, *_ in found}) > 1:
+    untuned = [(key, method) for key, method in values.known.items() if values.names[key[1]] == ZERO_SHOT]
+    apart = any("tuner" in dict(method.settings) for _, method in untuned)
+    if apart or len({group[1] for (group, _), _ in untuned}) > 1:
         return values
     shared: dict[Place, Seeds] = {}
     for place, seeds in values.rows.items():
-        new = Place(SHARED, ZERO_SHOT, place.dataset, place.split) if place.method == ZERO_SHOT else place
-        kept = shared.setdefault(new, {})
+        is_untuned = values.names[place.method] == ZERO_SHOT
+        kept = shared.setdefault(replace(place, group=SHARED) if is_untuned else place, {})
         for seed, row in seeds.items():
             kept.setdefault(seed, row)
-    return Values(shared)
+    return Values(shared, values.names, values.known)
+
+
+def mean_number(values: BySeed) -> Number:
+    """The mean over seeds, with their standard deviation.
+
+    >>> mean_number({1: 70.0, 2: 72.0}).value, round(mean_number({1: 70.0, 2: 72.0}).spread, 3), mean_number({}).value
+    (71.0, 1.414, None)
+    """
+    seeds = tuple(values.values())
+    if not seeds:
+        return Number()
+    return Number(mean(seeds), seeds, stdev(seeds) if len(seeds) > 1 else None)
+
+
+def variance_number(values: BySeed) -> Number:
+    """The variance over seeds, with n − 1 in the denominator; nothing for one seed.
+
+    >>> variance_number({1: 70.0, 2: 72.0, 3: 74.0}).value
+    4.0
+    """
+    seeds = tuple(values.values())
+    return Number(variance(seeds), seeds) if len(seeds) > 1 else Number(None, seeds)
+
+
+def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
+    """The mean over datasets, with the standard deviation over seeds of that mean.
+
+    Args:
+        numbers: One per dataset.
+        by_seed: The values behind them.
+    """
+    values = [number.value for number in numbers if number.value is not None]
+    if not values or len(values) < len(numbers):
+        return Number()
+    shared = set.intersection(*(set(each) for each in by_seed))
+    complete = all(set(each) == shared for each in by_seed)
+    seeds = tuple(mean(each[seed] for each in by_seed) for seed in sorted(shared)) if complete else ()
+    return Number(mean(values), seeds, stdev(seeds) if len(seeds) > 1 else None)
+
+
+def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number:
+    """A method minus the plain tuner: paired by seed, and an interval over datasets.
+
+    Args:
+        ours: Values by seed, one record per dataset.
+        plain: Of the plain tuner on the same datasets.
+    """
+    found = []
+    for one, other in zip(ours, plain, strict=True):
+        shared = sorted(set(one) & set(other))
+        if not shared:
+            return Number()
+        found.append(mean(one[seed] - other[seed] for seed in shared))
+    if not found:
+        return Number()
+    interval = Interval.of(found)
+    return Number(interval.mean, interval=interval)
+
+
+def with_published(
+    number: Number, published: float | None, judge: Judge = verdict, *, row_mean: float | None = None
+) -> Number:
+    """A number beside the published one.
+
+    Args:
+        number: Ours.
+        published: The paper's; None if it has none here.
+        judge: From the published number and our seeds to what is said about them.
+        row_mean: Of a printed average, the mean of its row, which ours is compared with.
+    """
+    if published is None:
+        return number
+    fair = published if row_mean is None else row_mean
+    shown = fair if is_apart(published, fair) else None
+    return replace(number, published=published, row_mean=shown, verdict=judge(fair, number.seeds))
+
+
+def only_context(word: str) -> Judge:
+    """A judge for numbers that cannot be compared: a word where there is a number of ours, else that it was not run."""
+    return lambda published, ours: word if ours else NOT_RUN

@@ -9,17 +9,21 @@ Runs that differ in nothing but seed and data are one method; its seeds are pair
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from calprompt.errors import DataError, SettingError
+from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
-from calprompt.report.comparison import MINUS, Row, compare
-from calprompt.report.comparison_file import Results
-from calprompt.report.paired import Interval
+from calprompt.results.collecting import setting_columns
+from calprompt.results.comparison import MINUS, Results, Row, compare
+from calprompt.results.intervals import Interval
+from calprompt.results.methods import methods_of
+from calprompt.results.stored import StoredRun
+from calprompt.runs.folder import Run
 from calprompt.text import shorten
 
 
@@ -244,3 +248,37 @@ def _summary(rows: Sequence[Row], datasets: int) -> dict[tuple[str, str, str], I
     for row in rows:
         values.setdefault((row.split, row.method, row.metric), []).append(100 * row.value)
     return {key: Interval.of(found) for key, found in values.items() if len(found) == datasets and MINUS in key[1]}
+
+
+def run_contenders(runs: Sequence[Run], *, zero_shot: bool = False) -> list[Contender]:
+    """Finished runs, ready to be compared.
+
+    Args:
+        runs: Finished runs, in the order of the comparison.
+        zero_shot: With the untuned model, which every run has stored.
+
+    Raises:
+        CalpromptError: if a run is not finished or its files are damaged.
+    """
+    rows = [
+        {**setting_columns(run.record["config"]), "dataset": str(run.record["data"]["name"]), "model": model}
+        for run in runs
+        for model in (TUNED, ZERO_SHOT)
+    ]
+    methods = methods_of(rows)
+    found, untuned = [], dict[tuple[str, str, int], Contender]()
+    for run, row, tuned, plain in zip(runs, rows[::2], methods[::2], methods[1::2], strict=True):
+        seed, dataset, stored = int(row["seed"]), row["dataset"], StoredRun(run)
+        found.append(Contender(tuned.name, dataset, seed, dict(_answers(stored, TUNED))))
+        if zero_shot and (plain.name, dataset, seed) not in untuned:
+            untuned[plain.name, dataset, seed] = Contender(plain.name, dataset, seed, dict(_answers(stored, ZERO_SHOT)))
+    return [*found, *untuned.values()]
+
+
+def _answers(stored: StoredRun, model: str) -> Iterator[tuple[str, Answers]]:
+    """The answers of a run's model to the test images of every split."""
+    class_names, image_names = stored.names
+    for split in stored.models[model].tests:
+        sample = stored.sample(model, split)
+        images = image_names.get(split) or [f"image {row}" for row in range(len(sample.labels))]
+        yield split, Answers(sample.probs, sample.labels, images, class_names[split])

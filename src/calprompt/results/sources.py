@@ -15,23 +15,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
+from calprompt.results.collecting import results, rows_by_run, run_results, setting_columns
+from calprompt.results.methods import Method, methods_of
+from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
-from calprompt.sweep.collecting import results, run_results, setting_columns
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
 from calprompt.sweep.journal import read_journals
-from calprompt.sweep.merging import merge_tables
-from calprompt.sweep.result_table import Table, read_table
-from calprompt.sweep.selecting import rows_by_run
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
 from calprompt.text import plural
 
-ELSEWHERE = {"root": None, "device": "cpu"}  # settings that are other on every machine
+if TYPE_CHECKING:
+    from calprompt.results.stored import StoredRun
+
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
 KINDS = (
@@ -82,6 +83,15 @@ class ReportSource:
         return Table(rows, self.table.source, self.table.decimals)
 
     @cached_property
+    def _methods(self) -> dict[int, Method]:
+        rows = [row for row in self.table.rows if row.get("tuner") is not None]
+        return dict(zip(map(id, rows), methods_of(rows), strict=True))
+
+    def method(self, row: Mapping[str, Any]) -> Method:
+        """The method of a row of the table; its name tells it from all others of the source."""
+        return self._methods[id(row)]
+
+    @cached_property
     def runs(self) -> tuple[Run, ...]:
         """The finished runs whose folders are here, read when they are asked for; `stored_models` has their logits.
 
@@ -94,6 +104,16 @@ class ReportSource:
     def run_of(self) -> dict[str, Run]:
         """The runs by the name that they have in the column `run` of the table."""
         return {run.folder.name: run for run in self.runs}
+
+    @cached_property
+    def _stored(self) -> dict[Path, StoredRun]:
+        return {}
+
+    def stored(self, run: Run) -> StoredRun:
+        """The stored logits of one of the runs, which are read once."""
+        from calprompt.results.stored import StoredRun
+
+        return self._stored.setdefault(run.folder, StoredRun(run))
 
     @cached_property
     def unfinished(self) -> tuple[Unfinished, ...]:
@@ -249,7 +269,7 @@ def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Tabl
 
 def _key(record: Mapping[str, Any]) -> str:
     """What a run is found by: all settings but where its images lie and where it was computed."""
-    return record_key({**record, **ELSEWHERE})
+    return record_key({**record, **MACHINE})
 
 
 def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]:

@@ -16,15 +16,20 @@ covers. With few seeds intervals are still somewhat narrow: three cannot show ho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from calprompt.errors import DataError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
+from calprompt.evaluation.tables import csv_bytes
+from calprompt.files import read_json, write_bytes, write_json
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
+from calprompt.text import bullets
 
 METRICS = ("accuracy", "ece", "ace", "mce", "weighted_mce")
 NO_INTERVAL = "mce"
@@ -32,6 +37,8 @@ HARMONIC = "harmonic mean"  # of the accuracies on base and on novel classes, in
 MINUS = " minus "
 
 Methods = Mapping[str, Mapping[str, Sequence[Predictions]]]  # method -> split -> one entry per run
+COLUMNS = ("dataset", "split", "method", "metric", "value", "low", "high")
+TOLERANCE = 0.05  # percentage points
 
 
 @dataclass(frozen=True)
@@ -175,3 +182,112 @@ def seed_weights(seeds: int, resamples: int, rng: np.random.Generator) -> Floats
 def _harmonic(base: Floats, novel: Floats) -> Floats:
     total = base + novel
     return np.divide(2 * base * novel, total, out=np.zeros_like(total), where=total > 0)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A comparison on several datasets.
+
+    Attributes:
+        settings: Everything that the numbers depend on, except weights and images.
+        sizes: Dataset -> split -> number of images and classes.
+        rows: The numbers, as fractions.
+        about: Versions and the backbone's fingerprint.
+    """
+
+    settings: dict[str, Any]
+    sizes: dict[str, dict[str, dict[str, int]]]
+    rows: tuple[Row, ...]
+    about: dict[str, Any]
+
+    def write_json(self, path: Path) -> None:
+        """Write everything, for `read`; without times and paths, so that equal results are equal files."""
+        write_json(path, {**asdict(self), "rows": [asdict(row) for row in self.rows]})
+
+    def write_csv(self, path: Path) -> None:
+        """Write one row per number, as fractions."""
+        write_bytes(path, csv_bytes(COLUMNS, (asdict(row) for row in self.rows)))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Results:
+        """Read what `write_json` wrote.
+
+        Raises:
+            NotFoundError: if there is no such file.
+            DamagedFileError: if it is not a table of results.
+        """
+        path = Path(path).expanduser()
+        payload = read_json(path)
+        try:
+            rows = tuple(Row(**row) for row in payload["rows"])
+            return cls(payload["settings"], payload["sizes"], rows, payload["about"])
+        except (KeyError, TypeError) as error:
+            raise DamagedFileError(f"{path} is not a table of results, such as demo/table.json: {error}") from error
+
+
+def check_settings(settings: Mapping[str, Any], expected: Results, name: str) -> None:
+    """Raise `SettingError` if numbers of these settings cannot equal the expected ones, those of the file `name`."""
+    differences = [
+        f"{key} {value}, not {settings.get(key)}"
+        for key, value in expected.settings.items()
+        if settings.get(key) != value
+    ]
+    if differences:
+        raise SettingError(f"{name} is of other settings: {'; '.join(differences)}")
+
+
+def check_results(results: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
+    """Compare results with expected ones.
+
+    Args:
+        results: To compare.
+        expected: To compare with.
+        name: Of the file with the expected results, for errors.
+        tolerance: In percentage points.
+
+    Returns:
+        How many numbers were compared.
+
+    Raises:
+        CalpromptError: if a number differs by more than the tolerance.
+        SettingError: if the settings differ.
+    """
+    check_settings(results.settings, expected, name)
+    rows, expected_rows = ({row.key: row for row in table.rows} for table in (results, expected))
+    lines, compared = list[str](), 0
+    for key, expected_row in expected_rows.items():
+        where = ", ".join(key)
+        if key not in rows:
+            lines.append(f"{where}: missing, expected {100 * expected_row.value:.2f}")
+            continue
+        for end in ("value", "low", "high"):
+            value, expected_value = getattr(rows[key], end), getattr(expected_row, end)
+            compared += value is not None
+            if value is None or expected_value is None:
+                equal = value is expected_value
+            else:
+                equal = abs(100 * value - 100 * expected_value) <= tolerance
+            if not equal:
+                what = "" if end == "value" else f" ({end} end of the interval)"
+                lines.append(f"{where}{what}: {_percent(value)}, expected {_percent(expected_value)}")
+    lines += [f"{', '.join(key)}: not expected" for key in rows if key not in expected_rows]
+    if lines:
+        raise CalpromptError(
+            f"{len(lines)} of {compared} numbers are not those of {name}, within {tolerance:g} "
+            f"percentage points{_reason(results, expected)}:{bullets(lines)}"
+        )
+    return compared
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.2f}"
+
+
+def _reason(results: Results, expected: Results) -> str:
+    """What may explain differences: other weights, other versions."""
+    differences = [
+        f"{key} {results.about.get(key)} instead of {value}"
+        for key, value in expected.about.items()
+        if results.about.get(key) != value
+    ]
+    return f" ({'; '.join(differences)})" if differences else ""

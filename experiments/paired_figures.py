@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calprompt.report.paired import SPLITS, Interval, Method, PairedResults
-from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED
+from paired import SPLITS, Interval, Method, PairedResults
+from paired_tables import PLAIN, TCPT, UNTUNED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,9 +1,8 @@
-"""What figures call tuners, losses and datasets: the names that papers use."""
+"""What people call tuners, losses and datasets: the names that papers use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 TUNERS = {
     "coop": "CoOp",
@@ -52,22 +51,6 @@ def dataset_name(dataset: str) -> str:
     for beginning in DATASETS:
         dataset = dataset.removeprefix(beginning)
     return dataset.replace("_", " ")
-
-
-def method_name(row: Mapping[str, Any]) -> str:
-    """A row's method without its tuner: zero-shot, its loss, or a calibrator on cross-entropy or on another loss.
-
-    >>> method_name({"model": "tuned", "loss": "ce", "calibrator": "dac"})
-    'DAC'
-    """
-    calibrator = row.get("calibrator") or NONE
-    after = CALIBRATORS.get(calibrator, calibrator)
-    if row.get("model") == ZERO_SHOT:
-        return ZERO_SHOT if calibrator == NONE else f"{ZERO_SHOT}, {after}"
-    loss = loss_name(str(row["loss"]))
-    if calibrator == NONE:
-        return loss
-    return after if row["loss"] == "ce" else f"{loss}, {after}"
 
 
 def in_known_order(names: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -4,27 +4,23 @@
                    ── means over tuners and seeds ── one value per dataset ── interval of their mean
 
 The interval of a mean over datasets is Student's, with datasets as the unit: what would happen on other datasets like
-these. `calprompt.report.comparison` has intervals over images and seeds instead, on one dataset.
+these. `calprompt.results.comparison` has intervals over images and seeds instead, on one dataset.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from calprompt.errors import DataError
+from calprompt.results.intervals import Interval, Key, Values, by_dataset
+from calprompt.results.methods import Cells, methods_of
 
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
 PERCENT = ("accuracy", "ece", "mean_confidence")
-
-Key = tuple[str, str, int]  # tuner, dataset, seed
-Values = Mapping[Key, float]
 
 
 @dataclass(frozen=True)
@@ -43,48 +39,6 @@ class Method:
         return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over datasets with its 95 % interval.
-
-    Attributes:
-        mean: The mean.
-        half: Half the width of the interval, which a single dataset does not have.
-    """
-
-    mean: float
-    half: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """That of one value per dataset.
-
-        >>> str(Interval.of([3.0, 1.0]))
-        '+2.00 [-10.71, +14.71]'
-        """
-        n = len(values)
-        return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
-
-    @property
-    def clear(self) -> bool:
-        """Whether it excludes 0."""
-        return self.half is not None and abs(self.mean) > self.half
-
-    def __str__(self) -> str:
-        if self.half is None:
-            return f"{self.mean:+.2f}"
-        star = "*" if self.clear else ""
-        return f"{self.mean:+.2f}{star} [{self.mean - self.half:+.2f}, {self.mean + self.half:+.2f}]"
-
-
-@cache
-def student_quantile(degrees: int) -> float:
-    """Half of a 95 % interval in standard errors, to four decimals."""
-    from scipy.stats import t
-
-    return round(float(t.ppf(0.975, degrees)), 4)
-
-
 class PairedResults:
     """Results of many tuners, methods, datasets and seeds, in per cent but for NLL.
 
@@ -93,26 +47,21 @@ class PairedResults:
     Args:
         rows: Of a table of results: tuner, loss, model, calibrator, dataset, seed, split and metrics.
         tuners: Which of them, in the order of tables.
-        source: What errors call the rows.
 
     Raises:
-        DataError: if a method has two rows of one tuner, dataset and seed.
+        DataError: if a method has runs of one tuner and dataset that differ in other settings than the seed.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], tuners: Sequence[str], source: str = "the table") -> None:
+    def __init__(self, rows: Iterable[Mapping[str, Any]], tuners: Sequence[str]) -> None:
         self.tuners = tuple(tuners)
         self.values: dict[tuple[Method, str, str], dict[Key, float]] = defaultdict(dict)
-        for row in rows:
-            if row["tuner"] not in self.tuners or row.get("accuracy") is None:
-                continue
+        chosen = [row for row in rows if row["tuner"] in self.tuners and row.get("accuracy") is not None]
+        cells: Cells[tuple[Method, str, str, str]] = Cells()
+        for row, settings in zip(chosen, methods_of(chosen), strict=True):
             method = Method(row["loss"] if row["model"] == "tuned" else ZERO, row["calibrator"])
-            key = row["tuner"], row["dataset"], int(row["seed"])
-            if method.loss != ZERO and key in self.values[method, row["split"], "accuracy"]:
-                raise DataError(
-                    f"{source}: {', '.join(map(str, key))}, {method} is there twice; leave out one of the two settings"
-                )
+            cells.add((method, row["tuner"], row["dataset"], row["split"]), row, settings)
             for metric, value in _metrics(row).items():
-                self.values[method, row["split"], metric][key] = value
+                self.values[method, row["split"], metric][row["tuner"], row["dataset"], int(row["seed"])] = value
 
     def subset(self, keys: Iterable[Key]) -> PairedResults:
         """The results of some tuners, datasets and seeds."""
@@ -158,14 +107,6 @@ class PairedResults:
             case: {method: (seeds(method, case, "gap"), seeds(method, case, "ece")) for method in methods}
             for case in by_case
         }
-
-
-def by_dataset(values: Values, keys: Iterable[Key]) -> list[float]:
-    """Means over tuners and seeds, one per dataset in the order of their names."""
-    grouped: dict[str, list[float]] = defaultdict(list)
-    for key in keys:
-        grouped[key[1]].append(values[key])
-    return [mean(group) for _, group in sorted(grouped.items())]
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, float]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import paired_figures
+import paired_tables
 import pytest
+from paired import Interval, Method, PairedResults
+from paired_tables import PLAIN, TCPT, UNTUNED
 from scipy.stats import ttest_rel
 
 from calprompt.errors import DataError, UnknownNameError
-from calprompt.report import paired_figures, paired_tables
-from calprompt.report.paired import Interval, Method, PairedResults
-from calprompt.report.paired_tables import PLAIN, TCPT, UNTUNED
 
 TUNERS = ("coop", "kgcoop")
 
@@ -87,8 +88,10 @@ def test_what_was_not_run_has_no_difference() -> None:
 
 
 def test_two_rows_of_one_run_are_told() -> None:
-    with pytest.raises(DataError, match="coop, flags, 1, ce is there twice"):
-        PairedResults([row("ce", "flags", 1, 0.5), row("ce", "flags", 1, 0.6)], TUNERS, "results.csv")
+    with pytest.raises(DataError, match=r"differ in their settings \(shots 4 or 16\)"):
+        PairedResults([row("ce", "flags", seed, 0.5, shots=4 * seed**2) for seed in (1, 2)], TUNERS)
+    with pytest.raises(DataError, match="two runs of CoOp on flags, base, seed 1 have other numbers"):
+        PairedResults([row("ce", "flags", 1, 0.5), row("ce", "flags", 1, 0.6)], TUNERS)
 
 
 def test_rows_without_numbers_and_of_other_tuners_are_left_out() -> None:

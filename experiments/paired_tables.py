@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
+from paired import SPLITS, ZERO, Interval, Key, Method, PairedResults, by_dataset
+
 from calprompt.registry import unknown
-from calprompt.report.paired import SPLITS, ZERO, Interval, Key, Method, PairedResults, by_dataset
 
 PLACE = re.compile(r"<!-- (?P<group>\w+): (?P<title>[^>]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 UNTUNED, PLAIN, TCPT = Method(ZERO), Method("ce"), Method("tcpt")

@@ -1,0 +1,344 @@
+"""What makes two runs the same method, and which runs one number is the mean of.
+
+A method is a tuner, a loss, a calibrator and every other setting of its runs but those of `PER_RUN`. The settings of
+`PER_DATASET` belong to the data: a template may differ from dataset to dataset, but where it differs on one dataset it
+tells methods apart. A cell is one method on one dataset and split; its runs differ in the seed alone.
+
+CoOp                          tuner coop with cross-entropy: the plain tuner
+CoOp + TCPT                   with another loss
+CoOp + TCPT, temperature      under a calibrator
+CoOp (shots 4)                where methods of one name differ in a setting
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any, Generic, TypeVar
+
+from calprompt.errors import DataError
+from calprompt.loss_sums import NAMED
+from calprompt.results.names import CALIBRATORS, NONE, ZERO_SHOT, loss_name, tuner_name
+from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, cell
+
+CE, TCPT = "ce", "tcpt"
+UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on
+UNTUNED_FITTED = ("shots", "val_shots", "validation")  # and a calibrator that was fitted on validation images
+SAME = 1e-4  # two measurements of one untuned model differ by less, as fractions
+UNSET = {"shots": "all", "views": "new in every epoch", "autocast": "off"}  # what an empty setting stands for
+
+Row = Mapping[str, Any]
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared on the same data and seeds.
+
+    Attributes:
+        tuner: Its name, or "zero-shot".
+        loss: As it was given; empty for zero-shot.
+        calibrator: Applied after it.
+        settings: Name and value of everything else that tells methods apart.
+        detail: The settings in which it differs from methods of the same name.
+    """
+
+    tuner: str
+    loss: str
+    calibrator: str
+    settings: tuple[tuple[str, str], ...] = ()
+    detail: str = ""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.tuner, self.loss, self.calibrator, self.settings))
+
+    def __hash__(self) -> int:  # of many settings, and methods are keys everywhere
+        return self._hash
+
+    @property
+    def is_zero_shot(self) -> bool:
+        return self.tuner == ZERO_SHOT
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a tuner with cross-entropy and nothing else."""
+        return self.loss == CE and self.calibrator == NONE
+
+    @property
+    def tuner_name(self) -> str:
+        return tuner_name(self.tuner)
+
+    @property
+    def loss_name(self) -> str:
+        """What people call its loss; empty for plain cross-entropy."""
+        return "" if self.loss in ("", CE) else loss_name(self.loss).removeprefix("CE + ")
+
+    @property
+    def added(self) -> str:
+        """What it has and the plain tuner has not."""
+        return ", ".join(filter(None, (self.loss_name, "" if self.calibrator == NONE else self.calibrator)))
+
+    @property
+    def name(self) -> str:
+        """What people call it.
+
+        >>> Method("coop", "tcpt", "temperature").name
+        'CoOp + TCPT, temperature'
+        """
+        return f"{self.short_name}{self.detail}"
+
+    @property
+    def short_name(self) -> str:
+        """The same without the settings in which methods differ."""
+        loss = f" + {self.loss_name}" if self.loss_name else ""
+        after = "" if self.calibrator == NONE else f", {self.calibrator}"
+        return f"{self.tuner_name}{loss}{after}"
+
+    @property
+    def label(self) -> str:
+        """What figures of one tuner call it: its loss, or a calibrator on cross-entropy or on another loss.
+
+        >>> Method("coop", "ce", "dac").label, Method("coop", "ce", "none", detail=" (shots 4)").label
+        ('DAC', 'cross-entropy (shots 4)')
+        """
+        what = ZERO_SHOT if self.is_zero_shot else loss_name(self.loss)
+        if self.calibrator != NONE:
+            after = CALIBRATORS.get(self.calibrator, self.calibrator)
+            what = after if self.loss == CE else f"{what}, {after}"
+        return f"{what}{self.detail}"
+
+    def differences(self, other: Method) -> list[str]:
+        """The settings in which two methods differ, in words."""
+        ours, theirs = dict(self._identity), dict(other._identity)
+        pairs = {name: (ours.get(name, ""), theirs.get(name, "")) for name in (*ours, *theirs)}
+        return [
+            f"{_word(name)} {_shown(name, one)} or {_shown(name, two)}"
+            for name, (one, two) in pairs.items()
+            if one != two
+        ]
+
+    @property
+    def _identity(self) -> tuple[tuple[str, str], ...]:
+        return (("tuner", self.tuner), ("loss", self.loss), ("calibrator", self.calibrator), *self.settings)
+
+
+def methods_of(rows: Iterable[Row]) -> list[Method]:
+    """The method of every row; methods of the same name are told apart by what they differ in.
+
+    Args:
+        rows: Of a table of results, all of those that are shown together.
+
+    >>> row = {"tuner": "coop", "loss": "ce", "model": "tuned", "calibrator": "none", "dataset": "toys"}
+    >>> [each.name for each in methods_of([row, {**row, "template": "a {}."}, {**row, "loss": "tcpt"}])]
+    ['CoOp (template default)', "CoOp (template 'a {}.')", 'CoOp + TCPT']
+    """
+    every = list(rows)
+    telling = _telling(every)
+    known: dict[tuple[Any, ...], Method] = {}
+    found = []
+    for row in every:
+        key = tuple(row.get(name) for name in _RAW)
+        if key not in known:
+            known[key] = _method(row, telling)
+        found.append(known[key])
+    details = tell_apart((method.name, method, row) for row, method in zip(every, found, strict=True))
+    named = {method: replace(method, detail=detail) for (_, method), detail in details.items()}
+    return [named[method] for method in found]
+
+
+def tell_apart(methods: Iterable[tuple[Key, Method, Row]]) -> dict[tuple[Key, Method], str]:
+    """What to add to the name of each method, so that no two methods have one name.
+
+    Args:
+        methods: Names and methods of rows. What has no result yet gets a name of its own, and leaves others theirs.
+    """
+    alike: dict[Key, dict[Method, bool]] = {}
+    for name, method, row in methods:
+        group = alike.setdefault(name, {})
+        group[method] = group.get(method, False) or row.get("model") is not None
+    details = {}
+    for name, group in alike.items():
+        measured = [method for method, is_measured in group.items() if is_measured]
+        for method in group:
+            details[name, method] = _detail(method, measured if method in measured else list(group))
+    return details
+
+
+def ordered(methods: Iterable[Method]) -> list[Method]:
+    """Each method once: the untuned model, then by tuner the plain one and the others, in the order they come in."""
+    every = list(dict.fromkeys(methods))
+    tuners = list(dict.fromkeys(method.tuner for method in every))
+    return sorted(
+        every,
+        key=lambda each: (not each.is_zero_shot, tuners.index(each.tuner), each.calibrator != NONE, not each.is_plain),
+    )
+
+
+class Cells(Generic[Key]):
+    """Rows by cell and seed: what the numbers of tables and figures are means of.
+
+    Attributes:
+        rows: Cell -> seed -> row; of the untuned model, the first row of a seed.
+        methods: Of every cell.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, dict[int, Row]] = {}
+        self.methods: dict[Hashable, Method] = {}
+
+    def add(self, key: Key, row: Row, method: Method, *, group: Hashable = None) -> None:
+        """Put a row into its cell.
+
+        Args:
+            key: Of the cell.
+            row: A row with results.
+            method: Its method.
+            group: Several cells that must be of one method, such as those that are averaged over datasets.
+
+        Raises:
+            DataError: if the cell has runs of another method, or another run with this seed.
+        """
+        where = f"{method.short_name} on {row.get('dataset')}, {row.get('split')}"
+        known = self.methods.setdefault(key if group is None else group, method)
+        if known != method:
+            raise DataError(
+                f"runs of {where} differ in their settings ({'; '.join(known.differences(method))}) and are not "
+                "averaged: keep one of them (--filter NAME=VALUE), or give the sweep whose runs are meant"
+            )
+        seed = int(row.get("seed") or 0)
+        other = self.rows.setdefault(key, {}).setdefault(seed, row)
+        if not method.is_zero_shot and not _same_run(other, row):
+            differing = [name for name in PER_RUN if other.get(name) != row.get(name)]
+            words = ", ".join(f"{name} {other.get(name)} or {row.get(name)}" for name in differing)
+            raise DataError(
+                f"two runs of {where}, seed {seed} have other numbers and the same settings but for "
+                f"{words or 'images or weights'}: {other.get('run')} and {row.get('run')}; leave one of them out"
+            )
+
+
+def _same_run(one: Row, other: Row) -> bool:
+    """Whether two rows of one cell and seed are of one run, or of one that was repeated with the same numbers."""
+    named = one.get("fingerprint") is not None and one.get("fingerprint") == other.get("fingerprint")
+    return one is other or named or all(one.get(name) == other.get(name) for name in ("accuracy", "ece", "nll"))
+
+
+def plain_of(method: Method, methods: Iterable[Method]) -> Method | None:
+    """The plain tuner that a method is compared with: of all with this tuner, the one with the most equal settings."""
+    if method.is_zero_shot or method.is_plain:
+        return None
+    candidates = [each for each in methods if each.is_plain and each.tuner == method.tuner]
+    own = set(method.settings)
+    return max(candidates, key=lambda each: len(own.intersection(each.settings)), default=None)
+
+
+def headline_pairs(methods: Iterable[Method]) -> list[tuple[Method, Method]]:
+    """What the headline compares: plain tuners and the same with TCPT, or with whatever else there is.
+
+    Without a plain tuner it is the untuned model and what there is. The second of a pair is what the page looks at.
+    """
+    every = list(dict.fromkeys(methods))
+    tuned = [each for each in every if not each.is_zero_shot]
+    plains = [each for each in every if each.is_plain]
+    pairs = [(plain, each) for each in tuned if (plain := plain_of(each, plains)) is not None]
+    for wanted in (lambda each: each.loss == TCPT and each.calibrator == NONE, lambda each: each.calibrator == NONE):
+        chosen = [pair for pair in pairs if wanted(pair[1])]
+        if chosen:
+            return [pair for pair in chosen if pair[1].added == chosen[0][1].added]
+    if pairs:
+        return [pair for pair in pairs if pair[1].added == pairs[0][1].added]
+    untuned = next((each for each in every if each.is_zero_shot and each.calibrator == NONE), None)
+    uncalibrated = [each for each in tuned if each.calibrator == NONE]
+    return [(untuned, each) for each in uncalibrated[:1]] if untuned is not None else []
+
+
+def _column(name: str) -> str:
+    return CLASSES_FILE if name == "classes" else name
+
+
+_RAW = ("model", "calibrator", *(_column(name) for name in SETTINGS if name not in PER_RUN))
+_TUNED = tuple(name for name in SETTINGS if name not in {*PER_RUN, *PER_DATASET, "tuner", "loss"})
+_NAMED = {text: name for name, text in NAMED.items()}
+
+
+def _is_untuned(row: Row) -> bool:
+    return row.get("model") == ZERO_SHOT
+
+
+def _telling(rows: Sequence[Row]) -> set[str]:
+    """The settings of `PER_DATASET` that differ on one dataset; and "tuner", if tuners have other untuned models.
+
+    Without a template of its own a run has the dataset's for its tuner, so the untuned model may depend on the tuner.
+    """
+    seen: dict[tuple[str, str], Any] = {}
+    telling: set[str] = set()
+    errors: dict[tuple[Any, ...], tuple[float, Any]] = {}
+    for row in rows:
+        dataset = str(row.get("dataset") or row.get("data"))
+        for name in PER_DATASET:
+            if name not in telling and seen.setdefault((name, dataset), value := row.get(_column(name))) != value:
+                telling.add(name)
+        if _is_untuned(row) and (row.get("calibrator") or NONE) == NONE and row.get("ece") is not None:
+            place = (dataset, row.get("split"), row.get("seed"), *(row.get(_column(name)) for name in UNTUNED))
+            ece, tuner = errors.setdefault(place, (row["ece"], row.get("tuner")))
+            if tuner != row.get("tuner") and abs(ece - row["ece"]) > SAME:
+                telling.add("tuner")
+    return telling
+
+
+def _method(row: Row, telling: set[str]) -> Method:
+    calibrator = str(row.get("calibrator") or NONE)
+    names: Iterable[str] = (*_TUNED, *(name for name in PER_DATASET if name in telling))
+    if _is_untuned(row):
+        fitted = UNTUNED_FITTED if calibrator != NONE else ()
+        names = [name for name in (*UNTUNED, *fitted) if name not in PER_DATASET or name in telling]
+        names += ["tuner"] if "tuner" in telling and not row.get("template") else []
+    settings = [pair for name in names for pair in _values(name, row.get(_column(name)))]
+    if _is_untuned(row):
+        return Method(ZERO_SHOT, "", calibrator, tuple(settings))
+    loss = str(row.get("loss"))
+    return Method(str(row.get("tuner")), _NAMED.get(loss, loss), calibrator, tuple(settings))
+
+
+def _values(name: str, value: Any) -> list[tuple[str, str]]:
+    """A setting as text; options of a tuner one by one, and files of one's own without their folders."""
+    if name == "options":
+        options = json.loads(value or "{}") if not isinstance(value, Mapping) else value
+        return [(f"options.{option}", cell(_whole(each))) for option, each in sorted(options.items())]
+    if name == "imports" and value:
+        paths = json.loads(value) if isinstance(value, str) else value
+        return [(name, ", ".join(PurePath(path).name for path in paths))]
+    return [(name, cell(value))]
+
+
+def _whole(value: Any) -> Any:
+    """A value whose floats are whole numbers where they can be, so that 15.0 is 15."""
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _detail(method: Method, group: Sequence[Method]) -> str:
+    """The settings that tell a method from others of the same name."""
+    if len(group) == 1:
+        return ""
+    own = dict(method._identity)
+    every = [dict(each._identity) for each in group]
+    names = dict.fromkeys(name for each in every for name in each)
+    differing = [name for name in names if len({each.get(name, "") for each in every}) > 1]
+    words = (f"{_word(name)} {_shown(name, own.get(name, ''))}" for name in differing)
+    return f" ({', '.join(words)})"
+
+
+def _word(name: str) -> str:
+    return name.removeprefix("options.").replace("_", " ")
+
+
+def _shown(name: str, value: str) -> str:
+    """A value in words; sentences in quotation marks."""
+    if not value:
+        return UNSET.get(name, "default")
+    return f"'{value}'" if " " in value and name != "loss" else value
