@@ -123,7 +123,8 @@ def test_settings_are_told_apart_wherever_results_are_shown(demo: Path, tmp_path
         assert after[split, other] == pytest.approx(before[split, "CoOp"] - 0.2)
         assert after[split, "CoOp + TCPT"] == before[split, "CoOp + TCPT"]
     assert mixed.headline[0].replace(alone, "CoOp") == expected.headline[0]
-    assert f"{alone} is right 47 times" in mixed.headline[0]
+    assert f"the ECE of {alone} " in mixed.headline[0]
+    assert "its accuracy (47.00 to" in mixed.headline[0]
     novel = make_tables("main", both)[1]
     labels = list(dict.fromkeys(line.label for line in novel.lines))
     assert labels == ["Zero-shot", alone, other, "TCPT"]
