@@ -12,7 +12,8 @@ What depends on the order of the confidences (ACE, AURC) is sorted once and accu
 
 The interval is the percentile one. It does not cover the calibration errors (ECE, ACE, MCE, class-wise ECE, SmoothECE):
 they are made of absolute values, which grow with noise, and a resample is noisier than the sample. So these have no
-interval here; `calprompt.metrics.debiased` has that of ECE and ACE. What can be said from resamples is where the mean
+interval here; `calprompt.metrics.debiased` has that of ECE and ACE. Nor has AURC, the mean risk over thresholds, which
+the percentile interval covers in 80 to 93 % of samples of 50 images. What can be said from resamples is where the mean
 over other samples of as many images lies, see `expected_interval`. The accuracy has Wilson's interval: predictions that
 are all right are so in every resample.
 """
@@ -34,7 +35,7 @@ from calprompt.metrics.scores import squared_errors
 from calprompt.metrics.smooth import resampled_smooth_ece
 
 AT_ONCE = 2_000_000  # counts in memory at a time
-CALIBRATION_ERRORS = ("ece", "ace", "mce", "weighted_mce", "classwise_ece", "smooth_ece")
+NOT_COVERED = ("ece", "ace", "mce", "weighted_mce", "classwise_ece", "smooth_ece", "aurc")  # by percentiles
 
 
 def bootstrap_intervals(
@@ -62,7 +63,7 @@ def bootstrap_intervals(
         level: How much of the resamples an interval contains.
 
     Returns:
-        Both ends by metric. Calibration errors have none, nor has a metric that is not finite on some resample.
+        Both ends by metric, but for those of `NOT_COVERED` and metrics that are not finite on some resample.
 
     Raises:
         SettingError: if `resamples` is not at least 1.
@@ -76,7 +77,7 @@ def bootstrap_intervals(
     """
     rng, n = np.random.default_rng(seed), len(predictions.labels)
     wanted = metrics.available() if names is None else list(names)
-    kept = [name for name in wanted if name not in CALIBRATION_ERRORS]
+    kept = [name for name in wanted if name not in NOT_COVERED]
     resampled = ResampledMetrics(predictions, names=kept, n_bins=n_bins, convention=convention)
     parts = [resampled(counts) for counts in resample_counts(rng, n, resamples)]
     values = {name: np.concatenate([part[name] for part in parts]) for name in resampled.names}

@@ -137,7 +137,8 @@ def _interval(method: str, metric: str, values: Floats, level: float) -> tuple[f
     if metric == NO_INTERVAL:
         return ()
     if metric == "accuracy":
-        return percentile_interval(values[1:], level)
+        low, high = percentile_interval(values[1:], level)
+        return () if low == high and MINUS not in method else (low, high)  # all right, or all wrong, in every resample
     low, high = expected_interval(float(values[0]), values[1:], level)
     return low if MINUS in method else max(0.0, low), high
 

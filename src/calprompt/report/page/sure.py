@@ -111,8 +111,9 @@ def _share(
 
 
 def _number(values: Floats) -> Number:
-    """The first value, with the interval of the others."""
-    return Number(float(values[0]), *(percentile_interval(values[1:], 0.95) if len(values) > 1 else ()))
+    """The first value, with the interval of the others; without one if they are all the same, as if all are right."""
+    low, high = percentile_interval(values[1:], 0.95) if len(values) > 1 else (0.0, 0.0)
+    return Number(float(values[0])) if low == high else Number(float(values[0]), low, high)
 
 
 def _is_enough(runs: Sequence[Predictions], level: float) -> bool:
