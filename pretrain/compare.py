@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +21,7 @@ from pretrain.selection import COMPARED, KEPT_OUT
 
 SHOTS = 16
 STRENGTH = 10.0  # C of the regression on unit features, the same for all
+SAMPLE, FEW = "photos", 8  # a dataset and the pictures of each class that a quick look takes
 MARK = "<!-- measured -->"  # a page is written anew from here on
 
 Row = dict[str, float]
@@ -34,10 +38,47 @@ def compare(models: dict[str, Path], data: Path, cache: Path, page: Path, echo=p
             row = _zero_shot(backbone, sheet, *test) | _regression(*train, *test)
             found.setdefault(choice.name, {})[name] = row
             echo(f"{choice.name}, {name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
-    before = page.read_text("utf-8").partition(MARK)[0] if page.is_file() else ""
-    page.write_text(f"{before}{MARK}\n\n{tables(found)}", "utf-8")
-    page.with_suffix(".json").write_text(json.dumps(_rounded(found), indent=2) + "\n", "utf-8")
+    _rewrite(page, tables(found))
+    for name, folder in models.items():
+        if (folder / "measured.json").is_file() or name != "pocket":  # the first model has a record of its own
+            own = {dataset: rows[name] for dataset, rows in found.items()}
+            record = {"datasets": own, "sample": sample(load_backbone(folder), Sheet.read(data, SAMPLE))}
+            (folder / "measured.json").write_text(json.dumps(_rounded(record), indent=2) + "\n", "utf-8")
+            _rewrite(folder / "README.md", card_table(own, data))
     return found
+
+
+def _rewrite(page: Path, text: str) -> None:
+    """The page with all after the mark anew."""
+    before = page.read_text("utf-8").partition(MARK)[0] if page.is_file() else ""
+    page.write_text(f"{before}{MARK}\n\n{text}\n", "utf-8")
+
+
+@torch.no_grad()
+def sample(backbone: Backbone, sheet: Sheet) -> Row:
+    """Zero-shot accuracy and mean confidence over the first few test pictures of every class: quick to repeat."""
+    chosen = [(label, pixels) for label, number, pixels in sheet.pictures("test") if number < FEW]
+    evaluation = backbone.preprocessing.evaluation()
+    images = torch.stack([evaluation(Image.fromarray(np.ascontiguousarray(pixels))) for _, pixels in chosen])
+    cosines = (
+        F.normalize(backbone.encode_image(images), dim=1)
+        @ backbone.zero_shot(sheet.class_names, sheet.record["template"]).T
+    )
+    chances = (backbone.logit_scale * cosines).softmax(1).double().numpy()
+    labels = np.array([label for label, _ in chosen])
+    return {"accuracy": 100 * accuracy(chances, labels), "confidence": 100 * float(chances.max(axis=1).mean())}
+
+
+def card_table(rows: dict[str, Row], data: Path) -> str:
+    """Zero-shot numbers of one model."""
+    lines = ["| dataset | classes | base | novel | ECE base | ECE novel |", "|---|---|---|---|---|---|"]
+    kept_out = {choice.name for choice in KEPT_OUT}
+    for name, row in rows.items():
+        count = len(Sheet.read(data, name).class_names)
+        cells = [f"{row[what]:.1f}" for what in ("base accuracy", "novel accuracy", "base ece", "novel ece")]
+        title = f"{name}{', kept out' if name in kept_out else ''}"
+        lines.append(f"| {title} | {-(-count // 2)} + {count // 2} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 _SPLITS = (("train", SHOTS), ("test", None))
@@ -47,21 +88,62 @@ _SPLITS = (("train", SHOTS), ("test", None))
 def _features(
     backbone: Backbone, sheet: Sheet, split: str, most: int | None, cache: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit features of the first pictures of every class, and labels."""
-    path = cache / f"{backbone.fingerprint[:12]}-{sheet.digest[:12]}-{split}.npz"
+    """Unit features of the first pictures of every class, and labels.
+
+    What is kept is what goes into the last projection of a tower of timm's, so that another one costs nothing.
+    """
+    visual = backbone.model.visual
+    graph = hasattr(visual, "trunk")
+    trunk, head = (visual.trunk, visual.head) if graph else (visual, torch.nn.Identity())
+    path = cache / f"{_digest(trunk)}-{sheet.digest[:12]}-{split}.npz"
     if not path.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
         evaluation, labels, features, batch = backbone.preprocessing.evaluation(), [], [], []
+        path_of_graph = cache / f"{_digest(trunk)}.onnx"
+        tower = _Graph(trunk, backbone.preprocessing.size, path_of_graph) if graph else backbone.encode_image
         chosen = [(label, pixels) for label, number, pixels in sheet.pictures(split) if most is None or number < most]
         for label, pixels in chosen:
             labels.append(label)
             batch.append(evaluation(Image.fromarray(np.ascontiguousarray(pixels))))
             if len(batch) == 32 or len(labels) == len(chosen):
-                features.append(F.normalize(backbone.encode_image(torch.stack(batch)), dim=1))
+                features.append(np.asarray(tower(torch.stack(batch))))
                 batch = []
-        cache.mkdir(parents=True, exist_ok=True)
-        np.savez(path, features=torch.cat(features).numpy(), labels=np.array(labels))
+        np.savez(path, features=np.concatenate(features), labels=np.array(labels))
     with np.load(path) as stored:
-        return stored["features"], stored["labels"]
+        return F.normalize(head(torch.from_numpy(stored["features"])), dim=1).numpy(), stored["labels"]
+
+
+class _Graph:
+    """An image tower in onnxruntime, which is faster than torch on one core; compared with torch when it is made."""
+
+    def __init__(self, trunk: torch.nn.Module, size: int, path: Path) -> None:
+        import onnxruntime
+
+        pixels = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+        if not path.is_file():
+            names = {"input_names": ["pixels"], "output_names": ["features"]}
+            axes = {"pixels": {0: "n"}, "features": {0: "n"}}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(trunk, (pixels,), str(path), dynamo=False, dynamic_axes=axes, **names)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        expected = trunk(pixels).numpy()
+        if abs(self(pixels) - expected).max() > 1e-4 * abs(expected).max():
+            raise SystemExit(f"{path} does not compute what the image tower computes")
+
+    def __call__(self, pixels: torch.Tensor) -> np.ndarray:
+        return self.session.run(None, {"pixels": pixels.numpy()})[0]
+
+
+def _digest(tower: torch.nn.Module) -> str:
+    """Of a tower's weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tower.state_dict().items()):
+        if not name.endswith("num_batches_tracked"):
+            digest.update(name.encode() + value.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 @torch.no_grad()
@@ -111,8 +193,7 @@ def tables(found: dict[str, dict[str, Row]]) -> str:
     return "\n".join(lines)
 
 
-def _rounded(found: dict[str, dict[str, Row]]) -> dict[str, dict[str, Row]]:
-    return {
-        name: {model: {what: round(value, 3) for what, value in row.items()} for model, row in rows.items()}
-        for name, rows in found.items()
-    }
+def _rounded(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _rounded(value) for name, value in values.items()}
+    return round(float(values), 3)

@@ -19,15 +19,20 @@ from pretrain.views import MEAN, STD, views
 CHUNK = 512  # pictures between two notes of progress
 
 
-def extract(pool: Pool, extractor: Extractor, folder: Path, count: int, echo=print) -> None:
-    """Store `count` views of every picture."""
+VIEWS = (None, None, 18_432, 18_432)  # pictures of each view: of drawings and silhouettes there are two more
+
+
+def extract(
+    pool: Pool, extractor: Extractor, folder: Path, views_of: tuple[int | None, ...] = VIEWS, echo=print
+) -> None:
+    """Store views of the pool's pictures, each of all or of so many first ones."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
     photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
     mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
-    for view in range(count):
+    for view, most in enumerate(views_of):
         begun, first = time.monotonic(), rows_there(folder, view)
-        for start in range(first, len(pictures), CHUNK):
+        for start in range(first, most or len(pictures), CHUNK):
             part = slice(start, start + CHUNK)
             dice = torch.Generator().manual_seed(1_000_003 * view + start)
             pixels = views(pictures[part], media[part], photos, dice) * std + mean

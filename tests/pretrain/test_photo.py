@@ -185,8 +185,8 @@ def test_views_are_extracted_once_and_gone_on_with(tmp_path: Path, monkeypatch: 
         return pixels.mean((1, 2, 3), keepdim=True)[:, 0, 0].numpy().repeat(tower.WIDTH, axis=1)
 
     with pytest.raises(KeyboardInterrupt):
-        extract(pool, extractor, tmp_path, 2, echo=lambda *_, **__: None)
-    extract(pool, extractor, tmp_path, 2, echo=lambda *_, **__: None)
+        extract(pool, extractor, tmp_path, (None, None), echo=lambda *_, **__: None)
+    extract(pool, extractor, tmp_path, (None, None), echo=lambda *_, **__: None)
     assert asked == [2, 2, 1, 1, 2, 2, 1]
     first, second = load(tmp_path, 5)
     assert first.shape == second.shape == (5, tower.WIDTH)

@@ -2,7 +2,7 @@
 
     spec  ->  where the weights are  ->  tensors  ->  one naming  ->  checked against an architecture  ->  model
 
-"pocket"                         the small model in the package, see `calprompt.pocket`
+"pocket-photo", "pocket"         the small models in the package, see `calprompt.pocket`
 "ViT-B-16-quickgelu/openai"      a model and a pretrained tag of open_clip's table
 "hf-hub:wisdomik/QuiltNet-B-32"  a repository with open_clip's or Hugging Face's files; "@revision" may follow
 "weights/ViT-B-16.pt"            a file or folder ("./…" where open_clip has a name of the same spelling)
