@@ -1,6 +1,6 @@
 """python -m pretrain: everything that made the pocket, one step after another; each goes on where it was stopped.
 
-python -m pretrain all --work build/pocket      fetch, assemble, sheets, train, export, evaluate
+python -m pretrain all --work build/pocket      fetch, assemble, sheets, train, export, evaluate, photo
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import json
 from pathlib import Path
 
 from calprompt.errors import CalpromptError
+from pretrain.compare import compare
 from pretrain.evaluate import zero_shot
 from pretrain.export import export
 from pretrain.packages import fetch
+from pretrain.photo.make import make as make_photo
 from pretrain.pool import Pool, assemble
 from pretrain.selection import COMPARED, KEPT_OUT, SHIFTS
 from pretrain.sheets import make
@@ -20,6 +22,7 @@ from pretrain.train import Plan, train
 
 ROOT = Path(__file__).parents[1]
 POCKET = ROOT / "src" / "calprompt" / "pocket"
+COMPARISON = ROOT / "docs" / "pocket-photo.md"
 SEEN = ROOT / "tests" / "pocket" / "seen.bin"  # what the tests hold the package's sheets against
 STEPS = {
     "fetch": "npm packages into WORK/packages",
@@ -28,6 +31,8 @@ STEPS = {
     "train": "the model, into WORK/checkpoint.safetensors",
     "export": "open_clip's files into WORK/model",
     "evaluate": "zero-shot numbers of the model on the datasets, into WORK/model/zero_shot.json",
+    "photo": "pocket-photo, the model with an image tower trained on photographs, into WORK/photo-model",
+    "compare": "both models on every dataset: zero-shot and a logistic regression, into WORK/compare.md",
 }
 
 
@@ -44,7 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--package",
         action="store_true",
-        help="sheets, export and evaluate use src/calprompt/pocket in place of WORK, and sheets tests/pocket/seen.bin",
+        help="sheets, export, evaluate, photo and compare use src/calprompt/pocket in place of WORK, sheets also "
+        "tests/pocket/seen.bin, compare docs/pocket-photo.md",
     )
     args = parser.parse_args(arguments)
     if args.renders < 1:
@@ -52,9 +58,16 @@ def main(arguments: list[str] | None = None) -> None:
     work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
     place = POCKET if args.package else work
+    photo = POCKET / "photo" if args.package else work / "photo-model"
     try:
         for step in STEPS if args.step == "all" else (args.step,):
-            run(step, work, place / "model", place / "data", args.renders)
+            if step == "photo":
+                make_photo(work, place / "data", photo)
+            elif step == "compare":
+                table = COMPARISON if args.package else work / "compare.md"
+                compare({"pocket": place / "model", "pocket-photo": photo}, place / "data", work / "compared", table)
+            else:
+                run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:
         raise SystemExit(str(error)) from error
 

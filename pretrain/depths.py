@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.clip import load_backbone
-from calprompt.pocket.datasets import MODEL
+from calprompt.pocket.datasets import MODELS
 from pretrain.evaluate import zero_shot
 from pretrain.export import write
 from pretrain.model import Words, build, deeper, encode_texts
@@ -59,7 +59,7 @@ def bank(pool: Pool, batches: int, file: Path) -> Tensor:
 
 def digest(pool: Pool) -> str:
     """Of what features depend on: the pictures, which are drawn, and the model."""
-    content = hashlib.sha256((MODEL / "open_clip_model.safetensors").read_bytes())
+    content = hashlib.sha256((MODELS["pocket"] / "open_clip_model.safetensors").read_bytes())
     for array in (pool.pictures, pool.concept, pool.medium):
         content.update(np.ascontiguousarray(array).tobytes())
     return content.hexdigest()[:12]

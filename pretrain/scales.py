@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from calprompt.clip import load_backbone
-from calprompt.pocket.datasets import MODEL
+from calprompt.pocket.datasets import MODELS
 from calprompt.runs import build_config, run
 from pretrain.selection import COMPARED
 
@@ -34,7 +34,7 @@ def scaled_model(folder: Path, scale: float) -> None:
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        partial = Path(shutil.copytree(MODEL, Path(place) / "model"))
+        partial = Path(shutil.copytree(MODELS["pocket"], Path(place) / "model"))
         weights = load_file(partial / WEIGHTS)
         weights["logit_scale"] = torch.tensor(math.log(scale)).to(weights["logit_scale"])
         save_file(weights, partial / WEIGHTS)

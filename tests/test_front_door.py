@@ -137,9 +137,9 @@ def test_an_image_of_any_name_is_predicted(run: Path, tmp_path: Path) -> None:
         (["--crop", "inf"], "--crop must be a share"),
         (["--device", "meta"], "cannot use device 'meta': it has shapes and no numbers. 'cpu' always works"),
         (["--device", ""], "cannot use device ''"),
-        (["--backbone", "pocket/openai"], "The model in the package is 'pocket': it has no tags"),
-        (["--backbone", " pocket"], "The model in the package is 'pocket': without blanks"),
-        (["--backbone", "Pocket"], "The model in the package is 'pocket'"),
+        (["--backbone", "pocket/openai"], "'pocket' and 'pocket-photo': they have no tags"),
+        (["--backbone", " pocket"], "'pocket' and 'pocket-photo': without blanks"),
+        (["--backbone", "Pocket"], "The models in the package are 'pocket' and 'pocket-photo'"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Path, said: Said, more: list[str], says: str) -> None:
@@ -560,7 +560,7 @@ def test_the_config_of_weights_that_are_not_there(tmp_path: Path, said: Said, mo
     text = said(*training(tmp_path / "runs", backbone="ViT-B-16-quickgelu/openai"))
     assert "could not download the weights of ViT-B-16-quickgelu/openai: HF_HUB_OFFLINE is set" in text
     assert "give it with --backbone PATH and --backbone-config 'ViT-B-16-quickgelu/openai'" in text
-    assert "--backbone pocket is a small CLIP that comes with calprompt" in text
+    assert "--backbone pocket-photo is a small CLIP that comes with calprompt" in text
 
 
 @pytest.mark.parametrize("recipe", recipes.available())

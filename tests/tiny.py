@@ -17,12 +17,14 @@ MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.2757
 
 
 def tiny_clip(
-    *, vit: bool = True, seed: int = 0, width: int = 64, layers: int = 3, image_width: int = 48, embed: int = 32
+    *, tower: str = "vit", seed: int = 0, width: int = 64, layers: int = 3, image_width: int = 48, embed: int = 32
 ) -> CLIP:
     """32 pixels; every weight and bias is random, so that a forgotten one shows."""
-    vision = {"image_size": 32, "width": image_width, "head_width": 16, "patch_size": 8, "layers": layers}
-    if not vit:
-        vision = {"image_size": 32, "width": 8, "head_width": 16, "layers": (1, 1, 1, 1)}
+    vision = {
+        "vit": {"image_size": 32, "width": image_width, "head_width": 16, "patch_size": 8, "layers": layers},
+        "resnet": {"image_size": 32, "width": 8, "head_width": 16, "layers": (1, 1, 1, 1)},
+        "timm": {"image_size": 32, "timm_model_name": "test_convnext", "timm_pool": "", "timm_proj": "linear"},
+    }[tower]
     text = {"width": width, "heads": 4, "layers": layers}
     model = CLIP(embed, vision, text, quick_gelu=True, init_logit_scale=3.0)
     generator = torch.Generator().manual_seed(seed)
@@ -40,7 +42,7 @@ def tiny_backbone(*, dtype: torch.dtype = torch.float32, **shape: object) -> Bac
     return Backbone(model, preprocessing=Preprocessing(32, MEAN, STD), name="tiny", fingerprint="tiny")
 
 
-BACKBONES = {"vit": tiny_backbone(), "resnet": tiny_backbone(vit=False)}
+BACKBONES = {tower: tiny_backbone(tower=tower) for tower in ("vit", "resnet", "timm")}
 BASE = ["annual crop land", "siamese", "2012 Tesla Model S Sedan", "pizza", "polka_dotted"]
 NOVEL = ["crème brûlée", "american_pit_bull_terrier", "tench"]
 LEARNED = [name for name in tuners.available() if name != "zero-shot"]

@@ -13,14 +13,14 @@ from calprompt.clip.plain import encode_image_plain
 from calprompt.errors import CalpromptError
 from tiny import tiny_backbone
 
-VIT, RESNET = tiny_backbone(), tiny_backbone(vit=False)
+VIT, RESNET, TIMM = tiny_backbone(), tiny_backbone(tower="resnet"), tiny_backbone(tower="timm")
 
 
 def images(n: int = 3) -> Tensor:
     return torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("backbone", [VIT, RESNET], ids=["vit", "resnet"])
+@pytest.mark.parametrize("backbone", [VIT, RESNET, TIMM], ids=["vit", "resnet", "timm"])
 def test_without_prompts_equals_open_clip(backbone) -> None:
     torch.testing.assert_close(
         backbone.encode_image(images()), backbone.model.encode_image(images()), rtol=1e-5, atol=1e-5
@@ -41,14 +41,16 @@ def test_with_prompts_equals_plain_path_with_gradients(n: int, depth: int, batch
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_residual_network_refuses_visual_prompts() -> None:
-    with pytest.raises(CalpromptError, match=r"visual prompts need a vision transformer.*residual network"):
-        RESNET.encode_image(images(), VisualPrompts(torch.zeros(2, 48)))
-    with pytest.raises(CalpromptError, match="needs a vision transformer"):
-        RESNET.require_vit("MaPLe")
+@pytest.mark.parametrize(("backbone", "tower"), [(RESNET, "a residual network"), (TIMM, r"timm's \(test_convnext\)")])
+def test_other_towers_refuse_visual_prompts(backbone, tower: str) -> None:
+    with pytest.raises(CalpromptError, match="visual prompts need CLIP's vision transformer"):
+        backbone.encode_image(images(), VisualPrompts(torch.zeros(2, 48)))
+    with pytest.raises(CalpromptError, match=f"MaPLe needs CLIP's vision transformer.*{tower}"):
+        backbone.require_vit("MaPLe")
 
 
 def test_half_precision_gives_float32_features() -> None:
     assert tiny_backbone(dtype=torch.bfloat16).encode_image(images()).dtype == torch.float32
-    assert tiny_backbone(dtype=torch.bfloat16, vit=False).encode_image(images()).dtype == torch.float32
+    assert tiny_backbone(dtype=torch.bfloat16, tower="resnet").encode_image(images()).dtype == torch.float32
+    assert tiny_backbone(dtype=torch.bfloat16, tower="timm").encode_image(images()).dtype == torch.float32
     assert tiny_backbone(dtype=torch.float64).encode_image(images()).dtype == torch.float64

@@ -16,6 +16,7 @@ import transformers
 
 from calprompt.clip.architecture import (
     Architecture,
+    TimmTower,
     check,
     fitting_advice,
     fitting_names,
@@ -32,6 +33,7 @@ VIT: dict[str, Any] = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 3},
 }
 RESNET = {**VIT, "vision_cfg": {"image_size": 64, "layers": [1, 2, 1, 1], "width": 8, "patch_size": None}}
+TIMM = {**VIT, "vision_cfg": {"image_size": 64, "timm_model_name": "test_efficientnet", "timm_proj_bias": True}}
 HUGGINGFACE: dict[str, Any] = {
     "model_type": "clip",
     "projection_dim": 32,
@@ -73,9 +75,13 @@ def shapes(state: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize("name", sorted(known_architectures()))
+OWN = [name for name, each in known_architectures().items() if each.timm is None]
+TIMMS = ["convnext_base", "EVA02-B-16", "MobileCLIP-B", "ViTamin-S", "swin_base_patch4_window7_224", "PE-Core-T-16-384"]
+
+
+@pytest.mark.parametrize("name", [*OWN, *TIMMS])
 def test_open_clip_models_are_built_as_open_clip_builds_them(name: str) -> None:
-    config = open_clip.get_model_config(name)
+    config = changed(open_clip.get_model_config(name), "vision_cfg.timm_drop_path", None)  # of training only
     with torch.device("meta"):
         reference = open_clip.model.CLIP(**{key: value for key, value in config.items() if key != "custom_text"})
     ours = known_architectures()[name].build()
@@ -161,7 +167,6 @@ def test_huggingface_query_without_key_is_told() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("vision_cfg.timm_model_name", "convnext_base"),
         ("vision_cfg.attentional_pool", True),
         ("vision_cfg.pool_type", "avg"),
         ("vision_cfg.no_ln_pre", True),
@@ -310,7 +315,6 @@ def test_batch_counters_may_be_missing() -> None:
     ("name", "message"),
     [
         ("logit_bias", "SigLIP"),
-        ("visual.trunk.stem.weight", "timm image tower"),
         ("visual.attn_pool.query", "attentional pooling"),
         ("text_decoder.ln_final.weight", "CoCa"),
         ("text.transformer.embeddings.word_embeddings.weight", "Hugging Face text tower"),
@@ -320,6 +324,28 @@ def test_batch_counters_may_be_missing() -> None:
 def test_weights_of_other_models_are_named(name: str, message: str) -> None:
     with pytest.raises(CalpromptError, match=message):
         convert(tensors(VIT) | {name: torch.ones(1)}, "open_clip")
+
+
+def test_a_tower_of_timm_is_named_by_its_config_and_checked_tensor_by_tensor() -> None:
+    architecture = Architecture.from_open_clip(TIMM)
+    assert architecture.timm == TimmTower("test_efficientnet", "avg", "linear", proj_bias=True)
+    state = tensors(TIMM)
+    check(architecture, state, "open_clip")
+    with pytest.raises(CalpromptError, match=r"tower is a ViT or a ModifiedResNet, .*weights a tower of timm's"):
+        check(Architecture.from_open_clip(VIT), state, "open_clip")
+    with pytest.raises(CalpromptError, match=r"tower is a tower of timm's.*, that of the weights a ViT"):
+        check(architecture, tensors(VIT), "open_clip")
+    with pytest.raises(CalpromptError, match=r"1 missing: 'visual\.head\.proj\.bias'|visual\.head\.proj\.bias"):
+        check(architecture, {k: v for k, v in state.items() if k != "visual.head.proj.bias"}, "open_clip")
+    with pytest.raises(CalpromptError, match=r"unknown timm model 'convnext_bass'.* Did you mean 'convnext_base'"):
+        Architecture.from_open_clip(changed(TIMM, "vision_cfg.timm_model_name", "convnext_bass"))
+
+
+def test_buffers_that_no_file_has_are_computed() -> None:
+    assert Architecture.from_open_clip(TIMM).computed_buffers() == {}
+    rotary = Architecture.from_open_clip(open_clip.get_model_config("PE-Core-T-16-384")).computed_buffers()
+    assert list(rotary) == ["visual.trunk.rope.pos_embed"]
+    assert rotary["visual.trunk.rope.pos_embed"].abs().max() > 0.5
 
 
 def test_measuring_something_else_says_what_it_found() -> None:

@@ -45,6 +45,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vision_cfg": {"image_size": 64, "layers": [1, 2, 1, 1], "width": 8, "patch_size": None},
         "text_cfg": TEXT,
     },
+    "timm": {
+        "embed_dim": 32,
+        "vision_cfg": {"image_size": 32, "timm_model_name": "test_convnext", "timm_pool": "", "timm_proj": "linear"},
+        "text_cfg": TEXT,
+    },
     "gelu": {
         "embed_dim": 24,
         "vision_cfg": {
@@ -531,7 +536,7 @@ def test_looking_without_downloading(
         ("ViT-B-16/openai", r"trained with QuickGELU.*Use 'ViT-B-16-quickgelu/openai'"),
         ("ViT-B-32-quickgelu/laion2b_s34b_b79k", r"ViT-B-32/laion2b_s34b_b79k exists"),
         ("ViT-B-16-quickgelu/opeani", r"unknown pretrained tag.*Did you mean 'openai'"),
-        ("ViT-B-16-quickgleu/openai", r"Did you mean 'ViT-B-16-quickgelu'\? Known: RN101"),
+        ("ViT-B-16-quickgleu/openai", r"Did you mean 'ViT-B-16-quickgelu'\? Known: EVA01"),
         ("ViT-B/16", "OpenAI's ViT-B/16 is 'ViT-B-16-quickgelu/openai'"),
         ("ViT-L/14@336px", "'ViT-L-14-336-quickgelu/openai'"),
         ("RN50-quickgelu", "Write one of RN50-quickgelu/openai"),
@@ -540,7 +545,7 @@ def test_looking_without_downloading(
         ("hf-hub:../../etc/passwd", "'hf-hub:owner/name'"),
         ("hf-hub:../passwd", "'hf-hub:owner/name'"),
         ("ViT-B-16-SigLIP/webli", "init_logit_bias = -10 is not supported"),
-        ("convnext_base/laion400m_s13b_b51k", r"vision_cfg\.timm_model_name"),
+        ("MobileCLIP-S1/datacompdr", r"text_cfg\.no_causal_mask"),
         ("roberta-ViT-B-32/laion2b_s12b_b32k", r"text_cfg\.hf_model_name"),
         ("coca_ViT-B-32/laion2b_s13b_b90k", "multimodal_cfg"),
         ("ViT-L-14-CLIPA/datacomp1b", "not supported"),
@@ -655,7 +660,7 @@ def test_without_network_one_error_says_all_at_once(
     assert "Hugging Face" in said
     assert "On a machine with a network" in said
     assert f"backbone={'FOLDER' if spec.startswith('hf-hub:') else 'PATH'}" in said
-    assert "backbone=pocket is a small CLIP that comes with calprompt" in said
+    assert "backbone=pocket-photo is a small CLIP that comes with calprompt" in said
     assert ("set HTTPS_PROXY" in said) == (how == "unreachable")
     assert not caplog.records
     assert not (tmp_path / "cache").exists()

@@ -17,7 +17,7 @@ from calprompt.clip import network, sources
 from calprompt.clip.downloaded import downloaded_backbones
 from calprompt.doctor import models
 from calprompt.doctor.finding import Finding
-from calprompt.doctor.models import USUAL, check_backbones, check_pocket, load_pocket, self_test
+from calprompt.doctor.models import USUAL, check_backbones, check_pocket, load_embedded, self_test
 from calprompt.errors import BackboneError
 
 WEIGHTS = samples.backbone() / "open_clip_model.safetensors"
@@ -76,7 +76,7 @@ def test_without_downloads_the_user_is_told_how_to_get_one(monkeypatch: pytest.M
     assert found()[USUAL].status == "note"
     assert "it is downloaded when it is first used" in found()[USUAL].value
     assert "backbone=PATH" in found()[USUAL].advice
-    assert "backbone=pocket needs no download" in found()[USUAL].advice
+    assert "backbone=pocket-photo needs no download" in found()[USUAL].advice
     monkeypatch.setenv(network.OFFLINE, "1")
     assert found()[USUAL].value == "not on this machine"
     assert found()["network"].status == "note"
@@ -121,11 +121,12 @@ def test_a_place_for_downloads_that_cannot_be_written_to(caches: Path) -> None:
 
 
 def test_the_pocket_is_what_it_should_be() -> None:
-    """If the model was made again, FINGERPRINT in calprompt/pocket/datasets.py has to be that of the new one."""
-    assert load_pocket().fingerprint == pocket.FINGERPRINT
+    """If a model was made again, FINGERPRINTS in calprompt/pocket/datasets.py has to be that of the new one."""
+    assert {name: load_embedded(name).fingerprint for name in pocket.MODELS} == pocket.FINGERPRINTS
     found = list(check_pocket())
     assert [(each.name, each.status) for each in found] == [
         ("pocket model", "ok"),
+        ("pocket-photo model", "ok"),
         ("pocket pictures", "ok"),
         ("self test", "ok"),
     ]
@@ -133,16 +134,16 @@ def test_the_pocket_is_what_it_should_be() -> None:
 
 
 def test_a_pocket_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(_: str) -> None:
         raise BackboneError("a truncated file")
 
-    other = replace(load_pocket(), fingerprint="0" * 64)
-    for load in (fail, lambda: other):
-        monkeypatch.setattr(models, "load_pocket", load)
+    other = replace(load_embedded("pocket"), fingerprint="0" * 64)
+    for load in (fail, lambda _: other):
+        monkeypatch.setattr(models, "load_embedded", load)
         (finding,) = check_pocket()
         assert (finding.name, finding.status) == ("pocket model", "problem")
         assert "pip install --force-reinstall calprompt" in finding.advice
-    assert finding.value == f"fingerprint 000000000000, expected {pocket.FINGERPRINT[:12]}"
+    assert finding.value == f"fingerprint 000000000000, expected {pocket.FINGERPRINTS['pocket'][:12]}"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_a_pocket_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_machine_that_computes_nonsense(monkeypatch: pytest.MonkeyPatch, feature: torch.Tensor, says: str) -> None:
     monkeypatch.setattr("calprompt.clip.backbone.encode_image", lambda *_: feature)
-    finding = self_test(load_pocket())
+    finding = self_test(load_embedded("pocket"))
     assert finding.status == "problem"
     assert says in finding.value
     assert finding.advice

@@ -7,12 +7,12 @@ import torch
 
 from calprompt.clip.image import encode_image
 from calprompt.doctor import speed
-from calprompt.doctor.models import load_pocket
+from calprompt.doctor.models import load_embedded
 from calprompt.doctor.speed import PRODUCTS, VIT_B_16, check_speed, per_second
 
 
 def test_it_is_said_what_was_measured_and_what_estimated() -> None:
-    load_pocket()
+    load_embedded("pocket")
     threads = torch.get_num_threads()
     start = time.process_time()
     images, texts, large = check_speed()

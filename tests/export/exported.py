@@ -20,7 +20,7 @@ from calprompt.promises.conformal import class_scores, softmax
 from calprompt.tuners import Tuner
 from tiny import BASE, NOVEL, build, tiny_backbone
 
-BACKBONES = {"vit": tiny_backbone(layers=2), "resnet": tiny_backbone(vit=False, layers=2)}  # graphs take seconds
+BACKBONES = {tower: tiny_backbone(tower=tower, layers=2) for tower in ("vit", "resnet", "timm")}
 CLASSES = [*BASE, *NOVEL, "maine coon", "boeing 747"]  # more than fit one row of tokens
 WRITE = {"write_tower": graphs.write_tower, "write_conditional": graphs.write_conditional}
 SIZES = [(40, 36), (32, 32), (90, 31), (31, 77), (200, 3), (1, 1), (64, 48)]

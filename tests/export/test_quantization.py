@@ -103,14 +103,14 @@ def test_what_is_good_enough() -> None:
             check_quality(worse, max_accuracy_drop=0.01, max_ece_rise=0.01)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("coop", "resnet"), ("cocoop", "vit")])
+@pytest.mark.parametrize(("name", "kind"), [("coop", "resnet"), ("coop", "timm"), ("cocoop", "vit")])
 def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
     images, labels = pictures(), [number % 10 for number in range(24)]
     steps = [{"step": "divide", "by": 2.0, "keeps_argmax": True}]
     measured = quantize_folder(
         folder(name, kind), tmp_path / "out", images, labels, refit=lambda *logits: (steps, RULE, []), **LOOSE
     )
-    assert ("Conv" in measured["operators"]) == (kind == "resnet")
+    assert ("Conv" in measured["operators"]) == (kind != "vit")
     ours = OnnxPredictor(tmp_path / "out").predict_proba(images)
     assert ours.shape == (24, 10)
     np.testing.assert_allclose(ours.sum(axis=1), 1)

@@ -1,4 +1,4 @@
-"""An exported model answers as the predictor that it was made of, for every tuner on both kinds of towers."""
+"""An exported model answers as the predictor that it was made of, for every tuner on every kind of tower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiny import tiny_backbone
 
 EVERY = [
     (name, kind)
-    for kind in ("vit", "resnet")
+    for kind in BACKBONES
     for name in tuners.available()
     if kind == "vit" or not tuners.get(name).needs_pixels
 ]

@@ -25,8 +25,8 @@ def backbone():
 
 
 def test_against_open_clip(backbone):
-    model, preprocess = open_clip.create_model_from_pretrained(f"local-dir:{pocket.MODEL}", precision="fp32")
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{pocket.MODEL}")
+    model, preprocess = open_clip.create_model_from_pretrained(f"local-dir:{pocket.MODELS['pocket']}", precision="fp32")
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{pocket.MODELS['pocket']}")
     images = torch.randn(6, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(backbone.encode_image(images), model.encode_image(images), atol=1e-4, rtol=0)
@@ -67,7 +67,7 @@ def test_it_is_better_than_chance_on_photographs(backbone):
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads((pocket.MODEL / "zero_shot.json").read_text())
+    return json.loads((pocket.MODELS["pocket"] / "zero_shot.json").read_text())
 
 
 def table_rows(page):
@@ -78,13 +78,13 @@ def table_rows(page):
 
 def test_what_is_recorded_of_it_is_what_it_does(recorded):
     """But for two pictures of each half: near ties may go the other way on another processor."""
-    found = zero_shot(pocket.MODEL, DATA, ["clothes"], echo=lambda _: None)
+    found = zero_shot(pocket.MODELS["pocket"], DATA, ["clothes"], echo=lambda _: None)
     half = pocket.sheet("clothes").counts["test"] / 2
     assert found["clothes"] == pytest.approx(recorded["clothes"], abs=100 * 2 / half)
 
 
 def test_the_model_card_says_what_is_recorded(recorded):
-    card = (pocket.MODEL / "README.md").read_text()
+    card = (pocket.MODELS["pocket"] / "README.md").read_text()
     rows = table_rows(card)
     assert set(recorded) == set(pocket.names()) == set(rows) & set(pocket.names())
     for name, values in recorded.items():

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from calprompt import pocket
-from calprompt.pocket.datasets import MODEL
+from calprompt.pocket.datasets import MODELS
 from calprompt.sweep import plan_sweep, read_sweep, run_sweep
 from pretrain import scales
 from sweep import sweeps
@@ -78,7 +78,8 @@ def test_shifts_are_those_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_another_logit_scale_is_all_that_differs_from_the_pocket(tmp_path: Path) -> None:
     scales.scaled_model(tmp_path / "models" / "sharp", 50.0)
-    ours, theirs = (load_file(each / "open_clip_model.safetensors") for each in (tmp_path / "models" / "sharp", MODEL))
+    folders = (tmp_path / "models" / "sharp", MODELS["pocket"])
+    ours, theirs = (load_file(each / "open_clip_model.safetensors") for each in folders)
     assert ours["logit_scale"].float().exp().item() == pytest.approx(50.0, rel=0.01)  # stored in 16 bits
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == ["logit_scale"]

@@ -133,13 +133,14 @@ def test_resumed_training_gives_the_same_bits(tuner: Tuner, stop: int) -> None:
         assert torch.equal(tensor, other.state_dict()[name]), name
 
 
-def test_residual_network(tuner: Tuner) -> None:
+@pytest.mark.parametrize("tower", ["resnet", "timm"])
+def test_other_image_towers(tuner: Tuner, tower: str) -> None:
     name = tuners_name(tuner)
     if tuner.needs_pixels:
-        with pytest.raises(CalpromptError, match=rf"{type(tuner).__name__} needs a vision transformer"):
-            build(name, BACKBONES["resnet"])
+        with pytest.raises(CalpromptError, match=rf"{type(tuner).__name__} needs CLIP's vision transformer"):
+            build(name, BACKBONES[tower])
     else:
-        other = build(name, BACKBONES["resnet"])
+        other = build(name, BACKBONES[tower])
         train(other, images(other), Objective.parse("tcpt"), CONFIG)
         assert all(torch.isfinite(p).all() for p in other.parameters())
 

@@ -14,6 +14,7 @@ from calprompt.text import shorten
 
 LICENCES = (
     ("/openai", "MIT (OpenAI's CLIP; its authors advise against use without tests in the setting it is meant for)"),
+    ("pocket-photo", "see calprompt/pocket/NOTICE.md in the package; its image tower is under Apache-2.0"),
     ("pocket", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
 )
 LISTED = 50  # classes in a table

@@ -146,8 +146,13 @@ class Check:
             lines.append(f"It is wrong on most images of {shorten(self.weak_classes)}: look at these before using it.")
         if lines and backbone == "pocket":
             lines.append(
-                "The pocket is a small model to try things with. For real photographs use a real CLIP, such as "
-                "the backbone ViT-B-16-quickgelu/openai."
+                "The pocket is a small model that knows drawings. For photographs use the backbone pocket-photo, which "
+                "needs no download either, or a real CLIP, such as ViT-B-16-quickgelu/openai."
+            )
+        elif lines and backbone == "pocket-photo":
+            lines.append(
+                "pocket-photo is a small model to try things with. A real CLIP, such as the backbone "
+                "ViT-B-16-quickgelu/openai, sees more."
             )
         return lines
 

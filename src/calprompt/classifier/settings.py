@@ -16,6 +16,7 @@ from calprompt.training_config import TrainingConfig, never_used
 
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
+EMBEDDED = ("pocket", "pocket-photo")
 POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
 
 
@@ -144,7 +145,7 @@ class FitSettings:
             data: What the data are called.
             classes: How many there are; many are encoded a part at a time.
         """
-        epochs, lr = POCKET if self.backbone == "pocket" else PUBLISHED
+        epochs, lr = POCKET if self.backbone in EMBEDDED else PUBLISHED
         return RunConfig(
             backbone=self.backbone,
             data=data,

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import open_clip
+import timm
 import torch
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
@@ -27,10 +28,10 @@ from calprompt.text import shorten
 _EPSILON = 1e-5  # of every LayerNorm in CLIP
 
 # Fields of open_clip's configs that define the shape, and those that do not matter to frozen CLIP towers.
-_VISION_SHAPE = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size"}
+_VISION_SHAPE = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "timm_model_name"}
 _TEXT_SHAPE = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
 _INERT = re.compile(
-    r"patch_dropout|output_tokens|attn_pooler_\w+|timm_(?!model_name)\w+"
+    r"patch_dropout|output_tokens|attn_pooler_\w+|timm_\w+"
     r"|pad_id|eos_id|hf_(model_pretrained|proj_type|pooler_type)"
 )
 _TOP = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "nonscalar_logit_scale"}
@@ -56,10 +57,32 @@ _HF_VISION = _HF_TOWER | {
 
 
 @dataclass(frozen=True)
+class TimmTower:
+    """An image tower of timm's, and how open_clip makes a feature of its output.
+
+    Attributes:
+        model_name: As timm knows it.
+        pool: How positions are pooled: avg, token, map, abs_attn, rot_attn; "" as the model itself does.
+        proj: What follows: "linear", "mlp", "none", or "" for the model's own head.
+        proj_bias: Whether the projection has a bias.
+    """
+
+    model_name: str
+    pool: str = "avg"
+    proj: str = "linear"
+    proj_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if not timm.is_model(self.model_name):
+            raise unknown("timm model", self.model_name, timm.list_models())
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The shape of a CLIP: everything that is needed to build it, and nothing that does not change its output.
 
-    A residual network has four numbers of `vision_layers`, `patch_size` None and `vision_mlp` 0.
+    A residual network has four numbers of `vision_layers`, `patch_size` None and `vision_mlp` 0. Of a tower of timm's
+    all fields of the image tower but `image_size` are 0 or None, and `timm` says what it is.
 
     Attributes:
         embed_dim: Dimension of the features.
@@ -76,6 +99,7 @@ class Architecture:
         text_layers: Blocks of the text tower.
         text_heads: Attention heads of the text tower.
         text_mlp: Hidden width of the text tower's MLPs.
+        timm: The image tower, if it is one of timm's.
     """
 
     embed_dim: int
@@ -92,6 +116,7 @@ class Architecture:
     text_layers: int
     text_heads: int
     text_mlp: int
+    timm: TimmTower | None = None
 
     def __post_init__(self) -> None:
         if self.vocab_size != VOCABULARY:
@@ -99,10 +124,10 @@ class Architecture:
                 f"a vocabulary of {self.vocab_size} is not supported; expected CLIP's byte-pair vocabulary "
                 f"of {VOCABULARY} (token_embedding.weight)"
             )
-        towers = {
-            "vision": (self.vision_width if self.patch_size else self.vision_width * 32, self.vision_heads),
-            "text": (self.text_width, self.text_heads),
-        }
+        towers = {"text": (self.text_width, self.text_heads)}
+        if self.timm is None:
+            channels = self.vision_width if self.patch_size else self.vision_width * 32
+            towers["vision"] = (channels, self.vision_heads)
         for tower, (width, heads) in towers.items():
             if heads < 1 or width % heads:
                 raise BackboneError(f"{tower} width {width} cannot be divided among {heads} attention heads")
@@ -114,15 +139,6 @@ class Architecture:
 
     def build(self) -> open_clip.model.CLIP:
         """The model on the meta device: names and shapes, no values."""
-        channels = self.vision_width if self.patch_size else self.vision_width * 32
-        vision = CLIPVisionCfg(
-            layers=self.vision_layers,
-            width=self.vision_width,
-            head_width=channels // self.vision_heads,
-            mlp_ratio=_ratio(self.vision_mlp, self.vision_width),
-            patch_size=self.patch_size,
-            image_size=self.image_size,
-        )
         text = CLIPTextCfg(
             context_length=self.context_length,
             vocab_size=self.vocab_size,
@@ -132,7 +148,36 @@ class Architecture:
             mlp_ratio=_ratio(self.text_mlp, self.text_width),
         )
         with torch.device("meta"):
-            return open_clip.model.CLIP(self.embed_dim, vision, text, quick_gelu=self.quick_gelu)
+            return open_clip.model.CLIP(self.embed_dim, self._vision(), text, quick_gelu=self.quick_gelu)
+
+    def _vision(self) -> CLIPVisionCfg:
+        if self.timm is not None:
+            fields = {f"timm_{name}": value for name, value in asdict(self.timm).items()}
+            return CLIPVisionCfg(image_size=self.image_size, **fields)
+        channels = self.vision_width if self.patch_size else self.vision_width * 32
+        return CLIPVisionCfg(
+            layers=self.vision_layers,
+            width=self.vision_width,
+            head_width=channels // self.vision_heads,
+            mlp_ratio=_ratio(self.vision_mlp, self.vision_width),
+            patch_size=self.patch_size,
+            image_size=self.image_size,
+        )
+
+    def computed_buffers(self) -> dict[str, torch.Tensor]:
+        """Tensors that are neither weights nor in any file, such as the places that an attention looks up."""
+        if self.timm is None:
+            return {}
+        meta = self.build()
+        stored = meta.state_dict()
+        if all(name in stored for name, _ in meta.visual.named_buffers(prefix="visual")):
+            return {}
+        real = open_clip.model._build_vision_tower(self.embed_dim, self._vision(), self.quick_gelu)
+        return {name: value for name, value in real.named_buffers(prefix="visual") if name not in stored}
+
+    def as_record(self) -> dict[str, Any]:
+        """What a fingerprint is made of; without `timm` where there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "timm" or value is not None}
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any]) -> Architecture:
@@ -150,17 +195,11 @@ class Architecture:
                 raise unknown("field of an open_clip config", str(name), _TOP)
         vision = _tower("vision_cfg", config, CLIPVisionCfg(), _VISION_SHAPE)
         text = _tower("text_cfg", config, CLIPTextCfg(), _TEXT_SHAPE)
-        resnet = isinstance(vision["layers"], (list, tuple))
-        width = _whole("vision_cfg.width", vision["width"])
         return cls(
             embed_dim=_whole("embed_dim", config.get("embed_dim")),
             quick_gelu=bool(config.get("quick_gelu", False)),
             image_size=_whole("vision_cfg.image_size", vision["image_size"]),
-            patch_size=None if resnet else _whole("vision_cfg.patch_size", vision["patch_size"]),
-            vision_width=width,
-            vision_layers=tuple(vision["layers"]) if resnet else _whole("vision_cfg.layers", vision["layers"]),
-            vision_heads=(width * 32 if resnet else width) // _whole("vision_cfg.head_width", vision["head_width"]),
-            vision_mlp=0 if resnet else int(width * vision["mlp_ratio"]),
+            **_vision_fields(vision),
             context_length=_whole("text_cfg.context_length", text["context_length"]),
             vocab_size=_whole("text_cfg.vocab_size", text["vocab_size"]),
             text_width=_whole("text_cfg.width", text["width"]),
@@ -253,6 +292,8 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
         "text_layers": count("transformer.resblocks."),
         "text_mlp": size("transformer.resblocks.0.mlp.c_fc.weight", 0),
     }
+    if is_timm(state):  # its shape is not in a few tensors: `check` compares them all
+        return fields
     vit = "visual.class_embedding" in state
     positions, where = size(f"visual.{'' if vit else 'attnpool.'}positional_embedding", 0)
     grid = round(max(positions - 1, 0) ** 0.5)
@@ -278,12 +319,23 @@ def measure(state: State) -> dict[str, tuple[Any, str]]:
     }
 
 
+def is_timm(state: State) -> bool:
+    """Whether the image tower is one of timm's, by the names of its tensors."""
+    return any(name.startswith("visual.trunk.") for name in state)
+
+
 def check(architecture: Architecture, state: State, layout: str) -> None:
     """Check that the tensors are those of the architecture, first by its fields, then tensor by tensor.
 
     Raises:
         BackboneError: if they are not.
     """
+    if is_timm(state) != (architecture.timm is not None):
+        kinds = ("ViT or a ModifiedResNet", "tower of timm's (visual.trunk)")
+        raise BackboneError(
+            f"the config does not fit the weights: its image tower is a {kinds[architecture.timm is not None]}, "
+            f"that of the weights a {kinds[is_timm(state)]}. {fitting_advice(state)}"
+        )
     for field, (value, tensor) in measure(state).items():
         expected = getattr(architecture, field)
         if expected != value:
@@ -321,7 +373,8 @@ def fitting_names(state: State) -> list[str]:
     return [
         name
         for name, architecture in known_architectures().items()
-        if all(getattr(architecture, field) == value for field, value in shape.items())
+        if is_timm(state) == (architecture.timm is not None)
+        and all(getattr(architecture, field) == value for field, value in shape.items())
     ]
 
 
@@ -354,6 +407,28 @@ def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[st
             supported = "CLIP's own tower, without it" if standard[name] is None else repr(standard[name])
             raise _unsupported(f"{section}.{name}", value, supported)
     return standard | dict(fields)
+
+
+def _vision_fields(vision: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an image tower of open_clip's own, or of timm's."""
+    if vision["timm_model_name"]:
+        tower = TimmTower(
+            model_name=str(vision["timm_model_name"]),
+            pool=vision["timm_pool"] or "",
+            proj=vision["timm_proj"] or "",
+            proj_bias=bool(vision["timm_proj_bias"]),
+        )
+        nothing = {"vision_width": 0, "vision_layers": 0, "vision_heads": 0, "vision_mlp": 0}
+        return {"patch_size": None, **nothing, "timm": tower}
+    resnet = isinstance(vision["layers"], (list, tuple))
+    width = _whole("vision_cfg.width", vision["width"])
+    return {
+        "patch_size": None if resnet else _whole("vision_cfg.patch_size", vision["patch_size"]),
+        "vision_width": width,
+        "vision_layers": tuple(vision["layers"]) if resnet else _whole("vision_cfg.layers", vision["layers"]),
+        "vision_heads": (width * 32 if resnet else width) // _whole("vision_cfg.head_width", vision["head_width"]),
+        "vision_mlp": 0 if resnet else int(width * vision["mlp_ratio"]),
+    }
 
 
 def _last_section(config: Mapping[str, Any], *names: str) -> dict[str, Any]:

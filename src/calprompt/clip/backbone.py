@@ -151,7 +151,7 @@ class Backbone:
 
     @property
     def is_vit(self) -> bool:
-        """Whether the image tower is a vision transformer, which visual prompts need."""
+        """Whether the image tower is open_clip's own vision transformer, which visual prompts need."""
         from open_clip.transformer import VisionTransformer
 
         return isinstance(self.model.visual, VisionTransformer)
@@ -178,9 +178,17 @@ class Backbone:
         """Raise unless the image tower is a vision transformer."""
         if not self.is_vit:
             raise SettingError(
-                f"{what} needs a vision transformer, and backbone {self.name!r} has a residual network; "
+                f"{what} needs CLIP's vision transformer, and backbone {self.name!r} has {self._tower}; "
                 "choose a ViT backbone or a tuner that learns text prompts only"
             )
+
+    @property
+    def _tower(self) -> str:
+        from open_clip.timm_model import TimmModel
+
+        if isinstance(self.model.visual, TimmModel):
+            return f"an image tower of timm's ({self.model.visual.trunk.default_cfg['architecture']})"
+        return "a residual network"
 
     @contextmanager
     def limited_threads(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ class BackboneIdentity:
         preprocessing: How an image becomes its input.
         embed_dim: Dimensions of a feature.
         text_depth: Blocks of the text tower.
-        image_depth: Blocks of the image tower; `None` if it is a residual network.
+        image_depth: Blocks of the image tower; `None` if it is no vision transformer of open_clip's own.
     """
 
     name: str

@@ -20,11 +20,12 @@ from calprompt.errors import SettingError
 
 if TYPE_CHECKING:
     from open_clip.modified_resnet import ModifiedResNet
+    from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 
 
 def encode_image(
-    visual: VisionTransformer | ModifiedResNet, images: Tensor, prompts: VisualPrompts | None = None
+    visual: VisionTransformer | ModifiedResNet | TimmModel, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
     """Image features of a tower.
 
@@ -37,17 +38,17 @@ def encode_image(
         Features [B, D], not normalised, in float32 or better.
 
     Raises:
-        SettingError: if there are visual prompts for a residual network.
+        SettingError: if there are visual prompts for a tower that is no vision transformer of open_clip's own.
     """
     from open_clip.transformer import VisionTransformer
 
     if isinstance(visual, VisionTransformer):
         features = _encode_vit(visual, images, prompts)
     elif prompts is None:
-        features = visual(images.to(visual.conv1.weight.dtype))
+        features = visual(images.to(next(visual.parameters()).dtype))
     else:
         raise SettingError(
-            "visual prompts need a vision transformer, and this backbone has a residual network; "
+            "visual prompts need CLIP's vision transformer, and this backbone has another image tower; "
             "use a ViT backbone or a tuner that learns text prompts only"
         )
     return features.to(torch.promote_types(features.dtype, torch.float32))

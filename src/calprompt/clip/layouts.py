@@ -49,7 +49,6 @@ _HF_BLOCK = {
 
 _FOREIGN = {  # prefixes of tensor names that only other models have
     "logit_bias": "a SigLIP model (logit_bias); its scores are not CLIP's",
-    "visual.trunk.": "a timm image tower (visual.trunk); ViT and ModifiedResNet towers are supported",
     "visual.attn_pool.": "attentional pooling (visual.attn_pool); class-token pooling is supported",
     "text_decoder.": "CoCa (text_decoder); CLIP is supported",
     "text.transformer.embeddings.": "a Hugging Face text tower (text.transformer.embeddings); CLIP's own is supported",

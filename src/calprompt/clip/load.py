@@ -2,7 +2,7 @@
 
     spec  ->  where the weights are  ->  tensors  ->  one naming  ->  checked against an architecture  ->  model
 
-"pocket"                         the small model in the package, see `calprompt.pocket`
+"pocket-photo", "pocket"         the small models in the package, see `calprompt.pocket`
 "ViT-B-16-quickgelu/openai"      a model and a pretrained tag of open_clip's table
 "hf-hub:wisdomik/QuiltNet-B-32"  a repository with open_clip's or Hugging Face's files; "@revision" may follow
 "weights/ViT-B-16.pt"            a file or folder ("./…" where open_clip has a name of the same spelling)
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ def clip_from_state_dict(
 
 def fingerprint(architecture: Architecture, model: open_clip.model.CLIP) -> str:
     """sha256 of the architecture and of every tensor's name, shape, dtype and bytes: not of the file they came in."""
-    digest = hashlib.sha256(json.dumps(asdict(architecture), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(architecture.as_record(), sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith("num_batches_tracked"):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -182,6 +182,10 @@ def _assemble(
             )
         values[key] = tensor.to(device, kind, copy=True, memory_format=torch.contiguous_format)
     model.load_state_dict(values, assign=True)
+    for key, buffer in architecture.computed_buffers().items():
+        module, _, last = key.rpartition(".")
+        kind = dtype if buffer.is_floating_point() else buffer.dtype
+        setattr(model.get_submodule(module), last, buffer.to(device, kind))
     length = architecture.context_length
     model.attn_mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu_(1)
     model.eval().requires_grad_(False)

@@ -27,13 +27,13 @@ from calprompt.clip.network import UNREACHED, attempt, proxy_variables
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
-from calprompt.pocket import MODEL
+from calprompt.pocket import MODELS
 from calprompt.registry import unknown
 from calprompt.text import nearest, shorten
 
 HUB = "hf-hub:"
 HUB_NAME = "Hugging Face"
-EMBEDDED = "pocket"  # the spec of the model in the package
+SUGGESTED = "pocket-photo"  # of the models in the package, the one that knows photographs
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
 PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = (  # in order of preference, where a folder has several
@@ -71,8 +71,8 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
     """
     if isinstance(spec, Path):
         return _local(spec)
-    if spec == EMBEDDED:
-        return replace(_local(MODEL), name=EMBEDDED)
+    if spec in MODELS:
+        return replace(_local(MODELS[spec]), name=spec)
     if spec.startswith(HUB):
         return _hub(spec, cache_dir, download)
     name, _, tag = spec.partition("/")
@@ -85,9 +85,10 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
 
 
 def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
-    if name.strip().lower() == EMBEDDED:
-        why = "it has no tags" if tag else "without blanks, in small letters"
-        return BackboneError(f"unknown backbone {spec!r}. The model in the package is {EMBEDDED!r}: {why}.")
+    if name.strip().lower() in MODELS:
+        why = "they have no tags" if tag else "without blanks, in small letters"
+        embedded = " and ".join(map(repr, MODELS))
+        return BackboneError(f"unknown backbone {spec!r}. The models in the package are {embedded}: {why}.")
     tags = pretrained.list_pretrained_tags_by_model(name)
     if tags and not tag:
         return BackboneError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")
@@ -99,7 +100,7 @@ def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
     dashed = f"{spec.replace('/', '-').replace('@', '-').removesuffix('px')}-quickgelu"
     if pretrained.is_pretrained_cfg(dashed, "openai"):  # OpenAI's own spelling, ViT-B/16
         return BackboneError(f"unknown backbone {spec!r}. OpenAI's {spec} is '{dashed}/openai'.")
-    known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | {EMBEDDED}
+    known = {each for each, _ in pretrained.list_pretrained()} & set(known_architectures()) | set(MODELS)
     repository = f"; a Hugging Face repository as '{HUB}{spec}'" if tag else ""
     return BackboneError(
         f"{unknown('backbone', name, known)} Write a pretrained model as '<name>/<tag>'{repository}; "
@@ -208,8 +209,8 @@ def _not_downloaded(what: str, reasons: list[str], origin: str, *remedy: str | P
     pieces = [f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}\n  {origin}\n  ", *remedy]
     if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
         pieces.append("\n  If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
-    pocket = Parameter("backbone", EMBEDDED)
-    pieces += ["\n  To try things out without a download, ", pocket, " is a small CLIP that comes with calprompt."]
+    suggested = Parameter("backbone", SUGGESTED)
+    pieces += ["\n  To try things out without a download, ", suggested, " is a small CLIP that comes with calprompt."]
     return NotFoundError(*pieces)
 
 

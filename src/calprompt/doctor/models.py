@@ -43,7 +43,7 @@ def check_backbones() -> Iterator[Finding]:
             NOTE,
             "not on this machine" + ("" if is_offline() else "; it is downloaded when it is first used"),
             "Without a network, download the file elsewhere and give it with --backbone PATH; the error of a command "
-            "that needs it says which file. --backbone pocket needs no download.",
+            "that needs it says which file. --backbone pocket-photo needs no download.",
         )
     hub = download_folders()[0]
     obstacle = unwritable(hub)
@@ -59,31 +59,32 @@ def check_backbones() -> Iterator[Finding]:
 
 def check_pocket() -> Iterator[Finding]:
     """The model and the pictures in the package."""
-    start = time.monotonic()
-    try:
-        backbone = load_pocket()
-    except CalpromptError as error:
-        yield Finding("pocket model", PROBLEM, describe(error), REINSTALL)
-        return
-    taken = time.monotonic() - start
-    if backbone.fingerprint != pocket.FINGERPRINT:
-        value = f"fingerprint {backbone.fingerprint[:12]}, expected {pocket.FINGERPRINT[:12]}"
-        yield Finding("pocket model", PROBLEM, value, REINSTALL)
-        return
-    yield Finding("pocket model", OK, f"loads in {taken:.1f} s; fingerprint {backbone.fingerprint[:12]} is right")
+    for name, expected in pocket.FINGERPRINTS.items():
+        start = time.monotonic()
+        try:
+            found = load_embedded(name).fingerprint
+        except CalpromptError as error:
+            yield Finding(f"{name} model", PROBLEM, describe(error), REINSTALL)
+            return
+        taken = time.monotonic() - start
+        if found != expected:
+            value = f"fingerprint {found[:12]}, expected {expected[:12]}"
+            yield Finding(f"{name} model", PROBLEM, value, REINSTALL)
+            return
+        yield Finding(f"{name} model", OK, f"loads in {taken:.1f} s; fingerprint {found[:12]} is right")
     try:
         pictures = sum(sum(pocket.sheet(name).counts.values()) for name in pocket.names())
     except DamagedFileError as error:
         yield Finding("pocket pictures", PROBLEM, describe(error), REINSTALL)
         return
     yield Finding("pocket pictures", OK, f"{pictures:,} in {plural(len(pocket.names()), 'dataset')}")
-    yield self_test(backbone)
+    yield self_test(load_embedded("pocket"))
 
 
 @cache
-def load_pocket() -> Backbone:
-    """The pocket, loaded once, without a trace in the cache folder."""
-    loaded = load_clip("pocket")
+def load_embedded(name: str) -> Backbone:
+    """A model of the package, loaded once, without a trace in the cache folder."""
+    loaded = load_clip(name)
     return Backbone(loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint)
 
 

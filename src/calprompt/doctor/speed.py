@@ -13,7 +13,7 @@ from calprompt.class_names import fill_template
 from calprompt.clip.architecture import Architecture
 from calprompt.clip.image import encode_image
 from calprompt.doctor.finding import OK, Finding
-from calprompt.doctor.models import load_pocket
+from calprompt.doctor.models import load_embedded
 
 SECONDS = 0.6  # for each measurement
 AT_ONCE = 64  # images, or sentences
@@ -39,7 +39,7 @@ PRODUCTS = {"patches": 0.116, "block": 1.449, "last block": 0.239}  # billions, 
 @torch.no_grad()
 def check_speed() -> Iterator[Finding]:
     """Images and sentences per second, in about two seconds."""
-    backbone = load_pocket()
+    backbone = load_embedded("pocket")
     size = backbone.preprocessing.size
     images = torch.randn(AT_ONCE, 3, size, size)
     names = pocket.sheet("objects").class_names[:AT_ONCE]

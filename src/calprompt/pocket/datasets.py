@@ -21,8 +21,11 @@ from calprompt.cache import ENVIRONMENT, cache_folder
 from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import DATA, Sheet
 
-MODEL = Path(__file__).parent / "model"
-FINGERPRINT = "d371372bc62ae06ca0effb02a6cf05c15d2088e9f527837350810dfa8b0c4491"  # of the model, loaded as a backbone
+MODELS = {name: Path(__file__).parent / folder for name, folder in (("pocket", "model"), ("pocket-photo", "photo"))}
+FINGERPRINTS = {  # of the models, loaded as backbones
+    "pocket": "d371372bc62ae06ca0effb02a6cf05c15d2088e9f527837350810dfa8b0c4491",
+    "pocket-photo": "baab921967bb08a7125363515f5b37f1fb8abe4f498d960e568776582136b133",
+}
 HOUR = 3600
 
 

@@ -1,0 +1,98 @@
+"""The scale of the cosines, which says how sure the model is: chosen where mean ECE is least on what was left out.
+
+    places, events    drawings of studios that pretraining never saw, classes of no compared dataset
+    sketch_rest       sketches of classes of no compared dataset
+    stamps            photographs cut out, of which pretraining has none
+
+None of them is among the datasets that methods are compared on, so these are not what the scale is fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from open_clip.model import CLIP
+from torch import Tensor
+
+from calprompt.class_names import fill_template
+from calprompt.metrics import expected_calibration_error
+from calprompt.pocket.sheets import Sheet
+from pretrain.photo.stamps import NATURE, TEMPLATE, read_stamps
+from pretrain.photo.tower import Extractor
+from pretrain.photo.train import Sentences
+from pretrain.selection import KEPT_OUT
+
+GRID = np.exp(np.linspace(np.log(8), np.log(40), 60))
+
+
+Cell = tuple[str, Tensor, np.ndarray, list[str]]  # name, features [n, 1280], labels, sentences
+
+
+def left_out(data: Path, stamps: Path, extractor: Extractor, folder: Path) -> Iterator[Cell]:
+    """Every half of a dataset and every group of stamps; groups of one name count together."""
+    for choice in KEPT_OUT:
+        sheet = Sheet.read(data, choice.name)
+        rows = [(label, pixels) for label, _, pixels in sheet.pictures("test")]
+        labels = np.array([label for label, _ in rows])
+        pixels = torch.from_numpy(np.stack([each for _, each in rows])).permute(0, 3, 1, 2).float() / 255
+        features = _kept(folder / f"{choice.name}.npy", extractor, pixels)
+        half = -(-len(sheet.class_names) // 2)
+        for part, first, last in (("base", 0, half), ("novel", half, len(sheet.class_names))):
+            inside = (labels >= first) & (labels < last)
+            texts = [fill_template(sheet.record["template"], name) for name in sheet.class_names[first:last]]
+            yield f"{choice.name} {part}", features[torch.from_numpy(inside)], labels[inside] - first, texts
+    for group in read_stamps(stamps):
+        features = _kept(folder / f"stamps-{group.group}.npy", extractor, group.pixels)
+        yield (
+            f"stamps of {'nature' if group.group in NATURE else 'things'}",
+            features,
+            group.labels,
+            [fill_template(TEMPLATE, name) for name in group.class_names],
+        )
+
+
+def _kept(path: Path, extractor: Extractor, pixels: Tensor) -> Tensor:
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, extractor(pixels).astype(np.float16))
+    return torch.from_numpy(np.load(path)).float()
+
+
+@torch.no_grad()
+def choose_scale(model: CLIP, sets, echo=print) -> tuple[float, dict[str, dict[str, float]]]:
+    """The scale of least mean ECE, and accuracy and ECE of every set at it, in per cent."""
+    sentences, parts = Sentences(), {}
+    for name, features, labels, texts in sets:
+        images = F.normalize(model.visual.head.proj(features), dim=1)
+        parts.setdefault(name, []).append((images @ sentences.encode(model, texts).T, labels))
+
+    def errors(scale: float) -> dict[str, dict[str, float]]:
+        table = {}
+        for name, groups in parts.items():
+            width = max(each.shape[1] for each, _ in groups)  # groups of unlike numbers of classes are one table
+            chances = np.concatenate(
+                [F.pad((scale * each).softmax(1), (0, width - each.shape[1])).double().numpy() for each, _ in groups]
+            )
+            labels = np.concatenate([each for _, each in groups])
+            right = float((chances.argmax(1) == labels).mean())
+            table[name] = {
+                "accuracy": 100 * right,
+                "ece": 100 * expected_calibration_error(chances, labels),
+                "gap": 100 * (float(chances.max(1).mean()) - right),
+            }
+        return table
+
+    scale = float(min(GRID, key=lambda each: np.mean([row["ece"] for row in errors(each).values()])))
+    found = errors(scale)
+    for name, row in found.items():
+        echo(f"{name}: accuracy {row['accuracy']:.1f}, ECE {row['ece']:.1f}, gap {row['gap']:+.1f}")
+    echo(f"scale {scale:.1f}: mean accuracy {_mean(found, 'accuracy'):.1f}, mean ECE {_mean(found, 'ece'):.1f}")
+    return scale, found
+
+
+def _mean(table: dict[str, dict[str, float]], what: str) -> float:
+    return float(np.mean([row[what] for row in table.values()]))
