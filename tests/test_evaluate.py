@@ -494,7 +494,7 @@ def test_no_model_is_loaded_or_imported(folder: Path) -> None:
 
 def test_defaults_are_those_of_the_library() -> None:
     chosen = create_parser().parse_args(["evaluate", "run"])
-    assert set(vars(chosen)) == {"command", "runs", "out", "json"}
+    assert set(vars(chosen)) == {"command", "command_name", "runs", "out", "json"}
     assert EvaluationSettings().specs == ("none", "temperature", "dac", "sals")
 
 

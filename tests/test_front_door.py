@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from calprompt.clip import load_backbone
 from calprompt.data.images import ImageRows
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.features.store import FeatureFile
 from calprompt.runs import recipes, restore
 from calprompt.runs.recipes import build_config
 
@@ -135,8 +137,8 @@ def test_an_image_of_any_name_is_predicted(run: Path, tmp_path: Path) -> None:
         (["--lr", "nan"], "--lr must be a positive number"),
         (["--weight-decay", "inf"], "--weight-decay must be a number"),
         (["--crop", "inf"], "--crop must be a share"),
-        (["--device", "meta"], "cannot use device 'meta': it has shapes and no numbers. 'cpu' always works"),
-        (["--device", ""], "cannot use device ''"),
+        (["--device", "meta"], "--device must be cpu, cuda, cuda:1 or the like, got 'meta'"),
+        (["--device", ""], "--device must not be empty, got ''"),
         (["--backbone", "pocket/openai"], "'pocket' and 'pocket-photo': they have no tags"),
         (["--backbone", " pocket"], "'pocket' and 'pocket-photo': without blanks"),
         (["--backbone", "Pocket"], "The models in the package are 'pocket' and 'pocket-photo'"),
@@ -469,13 +471,14 @@ def test_a_full_disk_while_training(tmp_path: Path, said: Said, failing: Callabl
     assert (tmp_path / "runs").exists() == (name != "run.json")
 
 
-def test_a_full_disk_while_features_are_kept(
-    tmp_path: Path, said: Said, failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_while_features_are_kept(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    def insert(self: FeatureFile, rows: dict[bytes, bytes]) -> bool:
+        raise sqlite3.OperationalError("database or disk is full")
+
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
-    failing(errno.ENOSPC, "/features/")
+    monkeypatch.setattr(FeatureFile, "insert", insert)
     text = said(*training(tmp_path / "runs", data=samples.pictures()), status=0)
-    assert f"features are not stored: cannot write to {tmp_path / 'cache' / 'features'} (No space left" in text
+    assert f"features are not stored: cannot write to {tmp_path / 'cache' / 'features'} (database or disk is" in text
 
 
 def test_a_full_disk_while_pictures_are_made(
@@ -587,7 +590,7 @@ def test_deep_prompts_take_the_blocks_there_are(tmp_path: Path, said: Said) -> N
         with pytest.raises(SettingError, match="choose 1 to 3, such as depth=3"):
             tuners.create("maple", _pocket(), ["cat", "dog"], depth=depth)
     given = training(tmp_path, "--tuner", "maple", "--set", "depth=9", data=samples.pictures())
-    assert "Choose that with --set depth=2" in said(*given, status=0)
+    assert "as the option depth of 2 says" in said(*given, status=0)
 
 
 # calibrators
@@ -668,7 +671,7 @@ def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> Non
     root = samples.picture_folder(tmp_path / "photos", ("ant", "bee", "cat", "dog"), each=2)  # none to validate
     assert main([str(each) for each in training(tmp_path / "runs", "--quiet", data=root)]) == 0
     folder = next((tmp_path / "runs").iterdir())
-    assert "has no validation images to fit --calibrator temperature on" in said(
+    assert "has no validation images to fit the calibrator temperature on" in said(
         "predict", folder, image(), "--calibrator", "temperature"
     )
 

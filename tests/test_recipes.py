@@ -69,7 +69,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         ("tuner: coop\nepoch: 3\n", "unknown setting in recipe .* 'epoch'. Did you mean 'epochs'"),
         ("- coop\n", "must be settings such as 'tuner: coop', got list"),
         ("tuner: [\n", "is not YAML"),
-        ("epochs: three\n", r"recipe .*bad\.yaml: setting epochs must be a whole number, got 'three'"),
+        ("epochs: three\n", r"recipe .*bad\.yaml: epochs must be a whole number, got 'three'"),
         ("lr: fast\n", r"recipe .*bad\.yaml: setting lr must be a number, got 'fast'"),
         ("options: context=4\n", r"setting options must be names with values, such as {context: 4}, got 'context=4'"),
         ("loss: caf\xe9\n", r"recipe .*bad\.yaml is not text in UTF-8"),
@@ -91,7 +91,7 @@ def test_numbers_are_read_as_people_write_them(tmp_path: Path, text: str, lr: fl
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"epochs": "3"}, "setting epochs must be a whole number, got '3'"),
+        ({"epochs": "3"}, "epochs must be a whole number, got '3'"),
         ({"seed": 2**64}, "seed must be below 4294967296, got 18446744073709551616"),
         ({"lr": 1e300}, r"lr must be a positive number that float32 can hold, got 1e\+300"),
         ({"lr": float("nan")}, "lr must be a positive number that float32 can hold, got nan"),
@@ -111,7 +111,7 @@ def test_unknown_recipes_are_answered() -> None:
 
 
 def test_settings_of_the_wrong_type_are_answered() -> None:
-    with pytest.raises(CalpromptError, match="setting shots must be a whole number or None, got 'many'"):
+    with pytest.raises(CalpromptError, match="shots must be a whole number or None, got 'many'"):
         RunConfig("b", "d", shots="many")  # type: ignore[arg-type]
     with pytest.raises(CalpromptError, match=r"unknown protocol 'fewshot'\. Did you mean 'few-shot'"):
         RunConfig("b", "d", protocol="fewshot")

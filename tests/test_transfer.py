@@ -316,7 +316,7 @@ def damage(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (["--data", "DRAWINGS", "--name", ".."], "name must have letters or digits"),
         (["--data", "DRAWINGS", "--template", "a photo"], "exactly once"),
         (["--data", "DRAWINGS", "--backbone", "nothing.pt"], "nothing.pt"),
-        (["--data", "DRAWINGS", "--device", "warp"], "cannot use device 'warp'"),
+        (["--data", "DRAWINGS", "--device", "warp"], "--device must be cpu, cuda, cuda:1 or the like, got 'warp'"),
     ],
 )
 def test_mistakes(folder: Path, given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +339,7 @@ def test_only_finished_runs_with_their_own_weights(tmp_path: Path, folder: Path)
     damage(folder, lambda record: record.update(status="failed"))
     with pytest.raises(CalpromptError, match="has failed; correct that and run its training command again"):
         restore(folder)
-    with pytest.raises(CalpromptError, match="not a run folder"):
+    with pytest.raises(CalpromptError, match="is not the folder of a run"):
         restore(tmp_path)
     assert torch.isfinite(held.tuner.text_features()).all()
 

@@ -62,7 +62,7 @@ def test_an_image_is_answered_with_what_its_confidence_means(visit: Visit) -> No
     )
     assert card.locator("table.bars tr").count() == len(served.CLASSES)
     assert card.locator(".set .member").first.inner_text() == top
-    expect(visit.page.locator("#standing")).to_have_text("Promised: at most 15 % of its answers are wrong.")
+    expect(visit.page.locator("#standing")).to_have_text("Promised: at most 20 % of its answers are wrong.")
     expect(visit.page.locator("#spoken")).to_contain_text("Done: 1 answer, 0 unsure")
 
 
@@ -173,7 +173,7 @@ def test_classes_are_edited_and_promises_withdrawn(visit: Visit) -> None:
     page.press("#new-class", "Enter")
     expect(page.locator("#classes .chip.added")).to_have_text("raincoatadded: no promise")
     visit.settle()
-    expect(page.locator("#standing")).to_contain_text("Withdrawn: at most 15 % of its answers are wrong")
+    expect(page.locator("#standing")).to_contain_text("Withdrawn: at most 20 % of its answers are wrong")
     expect(page.locator("#promises li").first).to_contain_text("Withdrawn")
     expect(page.locator("#evidence")).to_contain_text("is not known")
     expect(card.locator("th", has_text="raincoat")).to_have_text("raincoat added")

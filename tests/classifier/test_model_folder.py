@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt import BackboneError, CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError
+from calprompt import CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError
 from calprompt.classifier import model_folder
 from calprompt.classifier.model_folder import CARD, CONFIG, DIAGRAM, FILES, IMAGES
 from classifier.fits import SHARED, classifier, fitted, picture_paths, saved
@@ -97,7 +97,7 @@ def test_a_newer_format_is_told(model: Path) -> None:
 def test_other_weights_are_refused(model: Path) -> None:
     with pytest.raises(CalpromptError, match="pocket has other weights than"):
         Classifier.load(model, backbone="pocket")
-    with pytest.raises(BackboneError, match="cannot use device 'meta'"):
+    with pytest.raises(SettingError, match="device must be cpu, cuda, cuda:1 or the like, got 'meta'"):
         Classifier.load(model, device="meta")
     elsewhere = Path(shutil.copytree(samples.backbone(), model.parent / "moved"))
     found = Classifier.load(model, backbone=str(elsewhere))

@@ -296,7 +296,7 @@ def test_data_without_training_images(tmp_path: Path) -> None:
         samples.picture(tmp_path / "sketches" / "test" / name / "0.png", seed=1)
     plain = samples.config(tmp_path / "sketches", tuner="zero-shot", protocol="few-shot", shots=None)
     assert plan(plain).dataset == "sketches"
-    with pytest.raises(DataError, match="no images to fit anchor=True on"):
+    with pytest.raises(DataError, match="has no training images to fit the anchor on"):
         plan(replace(plain, anchor=True))
 
 

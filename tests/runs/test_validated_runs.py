@@ -129,7 +129,7 @@ def test_the_reason_names_the_setting_that_helps(tmp_path: Path, capsys: pytest.
     folder = copied("own", tmp_path)
     assert main(["evaluate", str(folder), "--bootstrap", "0", "--target-error", "0.1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    advice = "train it with --validation train:0.2 to keep a fifth of the training images for that"
+    advice = "train it with the validation setting train:0.2, which keeps a fifth of the training images for that"
     assert said.count(advice) >= 2
     assert MARK not in said
     assert main(["predict", str(folder), str(samples.pictures()), "--calibrator", "temperature"]) == 2

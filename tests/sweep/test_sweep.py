@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capfd: pytest.Captur
     with pytest.raises(CalpromptError, match=r"cannot write to the folder .*out"):
         done(file, out)
     assert main(["sweep", str(file), "--out", str(out)]) == 2
-    assert "choose another place with --out FOLDER" in " ".join(capfd.readouterr().err.split())
+    assert f"--out must be a folder, and {out} is a file" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"zip": [[]]}, r"zip\[0\] must be names with lists of values"),
     ({"seeds": []}, r"mine\.yaml: seeds is empty"),
     ({"seeds": [1, 1]}, r"mine\.yaml: seeds has 1 twice"),
-    ({"seeds": ["a"]}, r"setting seed must be a whole number, got 'a'"),
+    ({"seeds": ["a"]}, r"seed must be a whole number, got 'a'"),
     ({"seeds": 3}, r"mine\.yaml: seeds must be a list, got 3"),
     ({"workers": 0}, r"workers must be a whole number of at least 1, got 0"),
     ({"threads": True}, r"threads must be a whole number of at least 1, got True"),

@@ -285,4 +285,4 @@ def about(subject: Any) -> Iterator[None]:
     try:
         yield
     except CalpromptError as error:
-        raise type(error)(f"{subject}: {error}") from error
+        raise type(error)(f"{subject}: ", error) from error

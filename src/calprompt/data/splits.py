@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.validation import OWN, TEST, parse_validation, with_validation
-from calprompt.errors import DataError
+from calprompt.errors import DataError, Parameter
 
 VAL_SHOTS = 4  # at most
 
@@ -95,11 +95,11 @@ def base_novel(dataset: Dataset) -> tuple[Part, Part]:
     base = sorted(dataset.base) if dataset.base is not None else list(range(-(-count // 2)))
     novel = sorted(set(range(count)) - set(base))
     if min(len(base), len(novel)) < 2:
-        advice = "; or tune on all classes with protocol=few-shot" if count > 1 else ""
+        advice = ("; or tune on all classes with ", Parameter("protocol", "few-shot")) if count > 1 else ()
         have = f"{dataset.name} has {count} {'class' if count == 1 else 'classes'}"
         if dataset.base is not None:
-            raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each{advice}")
-        raise DataError(f"{have}; base and novel need two each, so there must be four or more{advice}")
+            raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each", *advice)
+        raise DataError(f"{have}; base and novel need two each, so there must be four or more", *advice)
     parts = _part(dataset, base), _part(dataset, novel)
     for name, part in zip(("base", "novel"), parts, strict=True):
         if not len(part.test):
