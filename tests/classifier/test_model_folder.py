@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt import CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError
+from calprompt import CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError, SettingError
 from calprompt.classifier import model_folder
 from calprompt.classifier.model_folder import CARD, CONFIG, DIAGRAM, FILES, IMAGES
 from classifier.fits import SHARED, classifier, fitted, picture_paths, saved

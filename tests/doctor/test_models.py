@@ -76,7 +76,7 @@ def test_without_downloads_the_user_is_told_how_to_get_one(monkeypatch: pytest.M
     assert found()[USUAL].status == "note"
     assert "it is downloaded when it is first used" in found()[USUAL].value
     assert "--backbone PATH" in found()[USUAL].advice
-    assert "backbone=pocket-photo needs no download" in found()[USUAL].advice
+    assert "--backbone pocket-photo needs no download" in found()[USUAL].advice
     monkeypatch.setenv(network.OFFLINE, "1")
     assert found()[USUAL].value == "not on this machine"
     assert found()["network"].status == "note"

@@ -98,7 +98,7 @@ def _cut(dataset: Dataset) -> str:
     try:
         base, novel = base_novel(dataset)
     except CalpromptError as error:
-        return f"not possible, {error}"
+        return f"not possible, {error.spelled({})}"
     how = "the first half of the labels" if dataset.base is None else "by list"
     tested = f"{len(base.test):,} and {len(novel.test):,} test images"
     return f"{len(base.class_names)} and {len(novel.class_names)} classes ({how}), {tested}"
