@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from calprompt.calibrators import StoredLogits
 from calprompt.clip import load_backbone
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.export import OnnxPredictor, quantize_folder
-from calprompt.export.quantization import check_quality
+from calprompt.export.quantization import EARLY, check_quality, nodes_to_keep
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, SetRule
 from calprompt.tuners import create
@@ -111,6 +112,8 @@ def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
         folder(name, kind), tmp_path / "out", images, labels, refit=lambda *logits: (steps, RULE, []), **LOOSE
     )
     assert ("Conv" in measured["operators"]) == (kind != "vit")
+    kept = nodes_to_keep(onnx.load(folder(name, kind) / "model.onnx"))
+    assert len(kept) == (EARLY if kind == "timm" else 0), "of those with depthwise convolutions"
     ours = OnnxPredictor(tmp_path / "out").predict_proba(images)
     assert ours.shape == (24, 10)
     np.testing.assert_allclose(ours.sum(axis=1), 1)

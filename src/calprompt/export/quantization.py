@@ -5,8 +5,10 @@
                                       accuracy, ECE and NLL on labelled images, before and after ── refused, or written
 
 Weights and activations of matrix products are rounded to 8 bits, one scale per channel of the weights and one range per
-activation (static quantisation, QDQ). So are the convolutions of a residual network. The one convolution of a vision
-transformer, which makes patches of an image, is not: it is a small part of the work, and rounding it costs accuracy.
+activation (static quantisation, QDQ). So are the convolutions of other networks. The one convolution of a vision
+transformer, which makes patches of an image, is not: it is a small part of the work, and rounding it costs accuracy. Nor
+are the first convolutions of a network with depthwise ones, whose channels have very unlike ranges: with them rounded,
+features of EfficientNet-Lite0 had a cosine of 0.70 with those in float, without them 0.993.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ RANGE_IMAGES = 256  # whose activations the ranges are taken from
 ROUNDING = 1e-12  # of shares, such as 0.625 - 0.615
 TIMED = 7  # calls of each model, in turns
 STAGES = ("ranges of activations", "logits", "speed")
+EARLY = 6  # convolutions of a network with depthwise ones that stay in float
 
 
 def quantize_folder(
@@ -171,6 +174,7 @@ def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) ->
             per_channel=True,
             activation_type=QuantType.QInt8,
             weight_type=QuantType.QInt8,
+            nodes_to_exclude=nodes_to_keep(onnx.load(prepared)),
         )
     prepared.unlink()
     return operators
@@ -180,6 +184,13 @@ def operators_to_round(model: Any) -> list[str]:
     """Matrix products, and convolutions if there are more than the one that makes patches."""
     convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
     return ["MatMul", "Gemm", *(["Conv"] if convolutions > 1 else [])]
+
+
+def nodes_to_keep(model: Any) -> list[str]:
+    """The first convolutions of a network with depthwise ones."""
+    convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
+    grouped = any(field.name == "group" and field.i > 1 for node in convolutions for field in node.attribute)
+    return [node.name for node in convolutions[:EARLY]] if grouped else []
 
 
 def computed(model: Any, graphs: Any, images: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
