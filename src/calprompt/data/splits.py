@@ -95,7 +95,9 @@ def base_novel(dataset: Dataset) -> tuple[Part, Part]:
     base = sorted(dataset.base) if dataset.base is not None else list(range(-(-count // 2)))
     novel = sorted(set(range(count)) - set(base))
     if min(len(base), len(novel)) < 2:
-        advice = ("; or tune on all classes with ", Parameter("protocol", "few-shot", command="train")) if count > 1 else ()
+        advice = (
+            ("; or tune on all classes with ", Parameter("protocol", "few-shot", command="train")) if count > 1 else ()
+        )
         have = f"{dataset.name} has {count} {'class' if count == 1 else 'classes'}"
         if dataset.base is not None:
             raise DataError(f"{have}, {len(base)} of them base by its list; base and novel need two each", *advice)
