@@ -7,8 +7,8 @@
 Weights and activations of matrix products are rounded to 8 bits, one scale per channel of the weights and one range per
 activation (static quantisation, QDQ). So are the convolutions of other networks. The one convolution of a vision
 transformer, which makes patches of an image, is not: it is a small part of the work, and rounding it costs accuracy.
-Nor are the first convolutions of a network with depthwise ones, whose channels have very unlike ranges: with them rounded,
-features of EfficientNet-Lite0 had a cosine of 0.70 with those in float, without them 0.993.
+Nor are the first convolutions of a network with depthwise ones, whose channels have very unlike ranges: with them
+rounded, features of EfficientNet-Lite0 had a cosine of 0.70 with those in float, without them 0.993.
 """
 
 from __future__ import annotations
