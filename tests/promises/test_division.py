@@ -221,3 +221,11 @@ def test_requests_are_shares() -> None:
         Requests(target_error=1.5)
     with pytest.raises(SettingError, match="per_class is about prediction sets"):
         Requests(per_class=True)
+
+
+def test_a_refusal_counts_the_images_of_the_folder() -> None:
+    """Copies count once for a promise, but the user sees nine files."""
+    contents = list("abcddefgh")
+    found = divide([0] * 5 + [1] * 4, ["ant", "bee"], Requests(coverage=0.9), groups=contents, contents=contents)
+    (refusal,) = found.refusals
+    assert "of 9 images, 1 of which is a copy, 4 can be used" in refusal.reason

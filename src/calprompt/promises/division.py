@@ -102,7 +102,7 @@ def divide(
     rng = random.Random(f"{seed}/division")
     by_label = _by_label(range(len(units)), unit_labels)
     strata, eligible = _strata(by_label, sizes, _learned_from(units, unit_labels, labels), class_names, requests, rng)
-    sample, refusals = choose_sample(strata, requests, most_tuned, held_out)
+    sample, refusals = choose_sample(strata, requests, most_tuned, held_out, len(labels) - sum(sizes))
     tuned, held, promised = _draw(by_label, eligible, sample, most_tuned, rng)
     fold_of = _deal(tuned, unit_labels, folds, rng)
     pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])

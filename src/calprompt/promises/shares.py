@@ -180,7 +180,7 @@ def take_sample(strata: Sequence[Stratum], share: float, most_tuned: int | None,
 
 
 def choose_sample(
-    strata: Sequence[Stratum], requests: Requests, most_tuned: int | None, fixed: float | None
+    strata: Sequence[Stratum], requests: Requests, most_tuned: int | None, fixed: float | None, copies: int = 0
 ) -> tuple[Sample, tuple[Refusal, ...]]:
     """How many images to hold out, and the promises that even the most is too little for."""
     strictest = min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
@@ -195,7 +195,8 @@ def choose_sample(
         if fewest is not None:
             wanted.append(fewest)
         else:
-            refusals.append(_refusal(strata, requests, kind, limit, most_tuned, MOST if fixed is None else fixed))
+            share = MOST if fixed is None else fixed
+            refusals.append(_refusal(strata, requests, kind, limit, most_tuned, share, copies))
     if fixed is not None:
         return limit, tuple(refusals)
     if not wanted:
@@ -238,7 +239,13 @@ def _own(sample: Sample) -> list[int]:
 
 
 def _refusal(
-    strata: Sequence[Stratum], requests: Requests, kind: str, limit: Sample, most_tuned: int | None, share: float
+    strata: Sequence[Stratum],
+    requests: Requests,
+    kind: str,
+    limit: Sample,
+    most_tuned: int | None,
+    share: float,
+    copies: int,
 ) -> Refusal:
     """Why a promise cannot be made, and what it takes."""
     total, unseen = sum(each.images + each.crowded for each in strata), limit.unseen
@@ -251,7 +258,9 @@ def _refusal(
     if fewest is None or not limit.size:
         fewest = requests.fewest(kind)
     what = "images" if all(each.groups == each.images + each.crowded for each in strata) else "groups of images"
-    reason = f"it takes {fewest} held-out {what} at least, and of {total} images {limit.size} can be used"
+    same = "is a copy" if copies == 1 else "are copies"
+    given = f"{total} images" if not copies else f"{total + copies} images, {copies} of which {same},"
+    reason = f"it takes {fewest} held-out {what} at least, and of {given} {limit.size} can be used"
     if unseen.classes and limit.size and unseen.missing() >= requests.allowed(kind):
         reason = (
             f"no image of {unseen.which} can be held out, and if all of these were wrong, more than "
