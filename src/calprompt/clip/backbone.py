@@ -183,10 +183,15 @@ class Backbone:
             )
 
     @property
-    def _tower(self) -> str:
+    def is_timm(self) -> bool:
+        """Whether the image tower is one of timm's."""
         from open_clip.timm_model import TimmModel
 
-        if isinstance(self.model.visual, TimmModel):
+        return isinstance(self.model.visual, TimmModel)
+
+    @property
+    def _tower(self) -> str:
+        if self.is_timm:
             return f"an image tower of timm's ({self.model.visual.trunk.default_cfg['architecture']})"
         return "a residual network"
 

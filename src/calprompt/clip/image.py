@@ -40,12 +40,15 @@ def encode_image(
     Raises:
         SettingError: if there are visual prompts for a tower that is no vision transformer of open_clip's own.
     """
+    from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 
     if isinstance(visual, VisionTransformer):
         features = _encode_vit(visual, images, prompts)
+    elif prompts is None and isinstance(visual, TimmModel):  # on a CPU, convolutions are faster in this order
+        features = visual(images.to(next(visual.parameters()).dtype, memory_format=torch.channels_last))
     elif prompts is None:
-        features = visual(images.to(next(visual.parameters()).dtype))
+        features = visual(images.to(visual.conv1.weight.dtype))
     else:
         raise SettingError(
             "visual prompts need CLIP's vision transformer, and this backbone has another image tower; "
