@@ -69,7 +69,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         ("tuner: coop\nepoch: 3\n", "unknown setting in recipe .* 'epoch'. Did you mean 'epochs'"),
         ("- coop\n", "must be settings such as 'tuner: coop', got list"),
         ("tuner: [\n", "is not YAML"),
-        ("epochs: three\n", r"recipe .*bad\.yaml: epochs must be a whole number, got 'three'"),
+        ("epochs: three\n", r"recipe .*bad\.yaml: setting epochs must be a whole number, got 'three'"),
         ("lr: fast\n", r"recipe .*bad\.yaml: setting lr must be a number, got 'fast'"),
         ("options: context=4\n", r"setting options must be names with values, such as {context: 4}, got 'context=4'"),
         ("loss: caf\xe9\n", r"recipe .*bad\.yaml is not text in UTF-8"),
