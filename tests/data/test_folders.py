@@ -157,3 +157,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, make, says: str) -> None:
     make(root)
     with pytest.raises(CalpromptError, match=says):
         load_dataset(root)
+
+
+def test_a_class_with_one_image_tells_of_files_that_need_a_decoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calprompt.data.folders.SUFFIXES", (".png",))
+    root = samples.picture_folder(tmp_path / "photos", ("ant", "bee"), each=2)
+    for path in sorted((root / "bee").iterdir())[1:]:
+        path.rename(path.with_suffix(".heic"))
+    with pytest.raises(CalpromptError, match=r"bee has one image.*1 file that cannot be read.*1 \.heic.*pillow-heif"):
+        read_folder(root)

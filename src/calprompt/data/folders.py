@@ -74,13 +74,17 @@ def subfolders(folder: Path) -> list[Path]:
 
 def image_names(folder: Path) -> list[str]:
     """Names of the visible image files in a folder, sorted; a folder without any is an error."""
-    there = [name for name in os.listdir(folder) if not name.startswith(".")]
+    there = _visible_names(folder)
     found = [name for name in there if name.lower().endswith(SUFFIXES)]
     if not found:
         others = f"; it has {count_left_out(there)}" if there else ""
         raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}{others}")
     _refuse([unprintable(folder / name) for name in found if not is_utf8(name)])
     return sorted(found)
+
+
+def _visible_names(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
 
 
 def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
@@ -99,7 +103,9 @@ def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str
             wrong.append(str(error))
             continue
         if len(files) < 2:
-            wrong.append(f"{root / name} has one image; a class needs two or more, to train and to test on")
+            others = [each for each in _visible_names(root / name) if not each.lower().endswith(SUFFIXES)]
+            besides = f"; it also has {count_left_out(others)}" if others else ""
+            wrong.append(f"{root / name} has one image; a class needs two or more, to train and to test on{besides}")
         for kind, part in split_class(name, files, seed).items():
             rows[kind] += [(path, label) for path in part]
     _refuse(wrong)
