@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -165,3 +166,16 @@ def config(data: Path | None = None, *, epochs: int = 3, lr: float = 0.01, seed:
     settings.setdefault("views", 2)
     training = TrainingConfig(epochs=epochs, batch_size=8, lr=lr, seed=seed)
     return RunConfig(backbone=str(backbone()), data=str(data or feature_file()), training=training, **settings)
+
+
+def exit_code(child: int, seconds: float = 120.0) -> int:
+    """How a copy of this process ended; one that hangs is killed and told, instead of being waited for for ever."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"the copy of the process was still running after {seconds:g} s")

@@ -64,7 +64,7 @@ def forked(folder: Path, *given: str) -> subprocess.CompletedProcess[str]:
             sys.stderr.flush()
         finally:
             os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = samples.exit_code(child)
     return subprocess.CompletedProcess(given, code, *(path.read_text() for path in said.values()))
 
 

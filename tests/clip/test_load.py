@@ -504,14 +504,16 @@ def test_files_are_downloaded_from_their_address(
     handler = functools.partial(Quiet, directory=str(tiny.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        table({"url": f"{address}/tiny.pt"})
-        assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
-        assert (tmp_path / "cache" / "tiny.pt").is_file()
-        table({"url": f"{address}/absent.pt"})
-        with pytest.raises(CalpromptError, match=rf"(?s)404.*download {address}/absent\.pt"):
-            load_clip("tiny/mine", cache_dir=tmp_path / "cache")
-        server.shutdown()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            table({"url": f"{address}/tiny.pt"})
+            assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
+            assert (tmp_path / "cache" / "tiny.pt").is_file()
+            table({"url": f"{address}/absent.pt"})
+            with pytest.raises(CalpromptError, match=rf"(?s)404.*download {address}/absent\.pt"):
+                load_clip("tiny/mine", cache_dir=tmp_path / "cache")
+        finally:
+            server.shutdown()
     assert_is(load_clip(tmp_path / "cache" / "tiny.pt", config=CONFIGS["gelu"]), "gelu")
 
 

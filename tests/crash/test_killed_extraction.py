@@ -77,7 +77,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def status(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return samples.exit_code(child)
 
 
 def finished(store: Path) -> int:

@@ -39,7 +39,7 @@ def killed(config: RunConfig, out: Path, at: int, half: bool) -> None:
             run(config, out)
         finally:
             os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert samples.exit_code(child) == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import samples
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.features import merge_store, merging
 from calprompt.features import store as store_file
@@ -180,7 +181,7 @@ def test_killed_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             FeatureFile.insert = dying  # type: ignore[method-assign]
             merge_store(tmp_path / "b", FeatureStore(place))
             os._exit(0)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        codes.append(samples.exit_code(child))
         before = len(space(place).find(keys_of(range(12)))[0])
         assert before == min(12, 4 * (at - 1))
         assert merge_store(tmp_path / "b", FeatureStore(place)).copied == 12 - before

@@ -346,7 +346,7 @@ def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
     if child == 0:
         same = torch.equal(features(store), expected)
         os._exit(0 if same and all(space._file._pid == os.getpid() for space in store._spaces.values()) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert samples.exit_code(child) == 0
     assert torch.equal(features(store), expected)
 
 

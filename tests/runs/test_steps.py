@@ -73,7 +73,7 @@ def test_killed_at_any_write(tmp_path: Path, whole: dict[str, bytes], at: int) -
             run(looking(), tmp_path)
         finally:
             os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert samples.exit_code(child) == -signal.SIGKILL
     done = run(looking(), tmp_path)
     assert {name: (done.folder / name).read_bytes() for name in KEPT} == whole
     assert sorted(path.name for path in done.folder.iterdir()) == sorted([*KEPT, "run.json"])
