@@ -33,10 +33,13 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import InterpolationMode, functional
 
-from calprompt.clip import Backbone, Preprocessing
-from calprompt.data import ImageFiles, UnreadableImages
-from calprompt.features import FeatureStore, frozen_features
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.preprocessing import Preprocessing
+from calprompt.data.images import ImageFiles
+from calprompt.data.unreadable import UnreadableImages
 from calprompt.features.encoding import Uint8Preprocessing, normalise
+from calprompt.features.extraction import frozen_features
+from calprompt.features.store import FeatureStore
 
 SIZE = 32
 

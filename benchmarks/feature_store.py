@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calprompt.features import FeatureStore
+from calprompt.features.store import FeatureStore
 
 ABOUT = {"benchmark": "feature_store"}
 WIDTH, BATCH, SHOWN = 512, 64, 4096

@@ -23,8 +23,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from calprompt.features.store import FeatureStore
-from calprompt.runs import run
-from calprompt.runs.execute import _train
+from calprompt.runs.execute import _train, run
 from calprompt.runs.recipes import build_config, read_recipe
 
 KINDS = {

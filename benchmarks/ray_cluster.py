@@ -52,9 +52,11 @@ def lose_node(cluster: Any) -> None:
 
 def sweep(cluster: Any, file: Path, out: Path, *, lose_after: int, send_back: bool = False) -> tuple[bytes, int, float]:
     """The table of a sweep on the cluster, how many runs were begun again, and seconds."""
-    from calprompt.executors import RayExecutor
-    from calprompt.results import results
-    from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+    from calprompt.executors.ray import RayExecutor
+    from calprompt.results.collecting import results
+    from calprompt.sweep.driver import run_sweep
+    from calprompt.sweep.sweep_file import read_sweep
+    from calprompt.sweep.sweep_plan import plan_sweep
 
     def watch(state: Any, outcome: Any) -> None:
         if len(state.done) >= lose_after and len(state.running) == 2 and cluster.worker_nodes:  # both are at work
@@ -71,11 +73,14 @@ def extraction(cluster: Any, store: Path, views: int) -> tuple[int, int, float, 
     all are what is computed here without a store."""
     import torch
 
-    from calprompt.clip import load_backbone
-    from calprompt.data import UnreadableImages, load_dataset
-    from calprompt.executors import RayExecutor
-    from calprompt.extraction import ExtractionSettings, extract, plan_extraction
-    from calprompt.features import FeatureStore, frozen_features
+    from calprompt.clip.load import load_backbone
+    from calprompt.data.load import load_dataset
+    from calprompt.data.unreadable import UnreadableImages
+    from calprompt.executors.ray import RayExecutor
+    from calprompt.extraction.driver import extract
+    from calprompt.extraction.plan import ExtractionSettings, plan_extraction
+    from calprompt.features.extraction import frozen_features
+    from calprompt.features.store import FeatureStore
 
     plan = plan_extraction(ExtractionSettings("pocket_photos", ("pocket",), ("train", "val"), views), store=store)
     seen: list[int] = []
@@ -126,8 +131,10 @@ def main() -> None:
 
 def compare(cluster: Any, content: dict[str, Any], place: Path, args: argparse.Namespace) -> bool:
     """Print all comparisons; returns whether everything is the same."""
-    from calprompt.results import results
-    from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+    from calprompt.results.collecting import results
+    from calprompt.sweep.driver import run_sweep
+    from calprompt.sweep.sweep_file import read_sweep
+    from calprompt.sweep.sweep_plan import plan_sweep
 
     file = place / "grid.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -21,8 +21,10 @@ from pathlib import Path
 import yaml
 
 from calprompt import pocket
-from calprompt.results import results
-from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+from calprompt.results.collecting import results
+from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 
 
 def part_of_photos(target: Path, each: int) -> str:
@@ -54,7 +56,7 @@ def main() -> None:
 def compare(place: Path, args: argparse.Namespace) -> None:
     """Both ways, and their ratio."""
     from calprompt import run
-    from calprompt.runs import build_config
+    from calprompt.runs.recipes import build_config
 
     content = {
         "settings": {

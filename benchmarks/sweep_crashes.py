@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from calprompt.results import results
+from calprompt.results.collecting import results
 
 
 def children(process: int) -> list[int]:

@@ -28,8 +28,9 @@ from typing import Any
 import torch
 from open_clip.model import CLIP
 
-from calprompt.clip import Backbone, Preprocessing, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.plain import encode_image_plain, encode_text_plain
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.losses import Objective
 from calprompt.training import training_step
 from calprompt.tuners import create

@@ -24,13 +24,15 @@ import torch
 
 import calprompt
 from calprompt.calibrators import Temperature
-from calprompt.clip import unit
-from calprompt.data import Split, UnreadableImages
-from calprompt.features import FeatureStore, frozen_features
+from calprompt.clip.backbone import unit
+from calprompt.data.dataset import Split
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.features.extraction import frozen_features
+from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
 from calprompt.metrics.selective import choose_start, guaranteed_threshold
 from calprompt.promises.conformal import class_scores, conformal_quantile, images_needed, softmax
-from calprompt.runs import Resources
+from calprompt.runs.resources import Resources
 
 HERE = Path(__file__).parent
 NAMES = (  # few classes first
@@ -146,7 +148,7 @@ def coop_as_published(
     resources: Resources, backbone: calprompt.Backbone, dataset: calprompt.Dataset, chosen: Split, seed: int
 ) -> np.ndarray:
     """Sixteen random vectors, cross-entropy, rate 0.002, 50 epochs of batches of 32; eight crops taken in turn."""
-    from calprompt.features import FeatureBank
+    from calprompt.features.banks import FeatureBank
 
     tuner = calprompt.create_tuner("coop", backbone, dataset.class_names, context=16, seed=seed)
     crops = backbone.view(crop=0.08)

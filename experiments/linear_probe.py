@@ -15,9 +15,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from calprompt import pocket
-from calprompt.clip import load_backbone, unit
-from calprompt.data import UnreadableImages, base_novel, few_shot, load_dataset
-from calprompt.features import frozen_features
+from calprompt.clip.backbone import unit
+from calprompt.clip.load import load_backbone
+from calprompt.data.load import load_dataset
+from calprompt.data.splits import base_novel, few_shot
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.features.extraction import frozen_features
 
 WHOLE = [name for name in pocket.names() if "of" not in pocket.sheet(name).record]  # all but shifts
 PENALTIES = (0.1, 1.0, 10.0, 100.0)

@@ -22,9 +22,9 @@ from paired import SPLITS, PairedResults
 from paired_tables import PLAIN, TCPT, UNTUNED, Method
 
 from calprompt.report.reliability import save_figure
-from calprompt.results import read_table
 from calprompt.results.collecting import rows_by_run
-from calprompt.sweep import read_sweep
+from calprompt.results.table import read_table
+from calprompt.sweep.sweep_file import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
 TABLE, ANCHORED, SWEEPS = HERE / "pocket.csv.xz", HERE / "anchor.csv.xz", HERE / "sweeps"

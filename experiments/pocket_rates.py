@@ -17,8 +17,8 @@ from typing import Any
 from calprompt.files import write_json
 from calprompt.runs.folder import load_run
 from calprompt.runs.recipes import read_recipe
-from calprompt.sweep import read_sweep
 from calprompt.sweep.expansion import record_key
+from calprompt.sweep.sweep_file import read_sweep
 
 HERE = Path(__file__).parent
 RATES = HERE / "pocket_rates.json"

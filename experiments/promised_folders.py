@@ -25,7 +25,7 @@ from calprompt.promises.conformal import softmax
 from calprompt.promises.promise import MADE
 
 if TYPE_CHECKING:
-    from calprompt.data import Split
+    from calprompt.data.dataset import Split
 
 HERE = Path(__file__).parent
 REQUESTS = Requests(target_error=0.1, coverage=0.9)
@@ -219,8 +219,8 @@ DATASETS = {  # images of a class, and in how many copies with another crop and 
 def fit(repetitions: int, table: Any) -> None:
     """`Classifier` on images of the pocket, again and again on other images; the others are what it is held against."""
     import calprompt
-    from calprompt.features import FeatureStore
-    from calprompt.runs import Resources
+    from calprompt.features.store import FeatureStore
+    from calprompt.runs.resources import Resources
 
     resources = Resources(store=FeatureStore())
     for name, (dataset_name, counts) in DATASETS.items():

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
-from calprompt.clip import Backbone, load_backbone
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
 from calprompt.pocket.sheets import Sheet
 from pretrain.selection import COMPARED, KEPT_OUT

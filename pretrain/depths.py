@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.pocket.datasets import MODELS
 from pretrain.evaluate import zero_shot
 from pretrain.export import write

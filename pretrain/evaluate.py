@@ -8,7 +8,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from calprompt.clip import Backbone, load_backbone
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
 from calprompt.pocket.sheets import Sheet
 

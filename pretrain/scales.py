@@ -19,9 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.pocket.datasets import MODELS
-from calprompt.runs import build_config, run
+from calprompt.runs.execute import run
+from calprompt.runs.recipes import build_config
 from pretrain.selection import COMPARED
 
 SHARP = 50.0

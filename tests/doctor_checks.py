@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from calprompt.doctor import Finding
+from calprompt.doctor.finding import Finding
 
 
 def fine() -> Iterator[Finding]:

@@ -21,8 +21,11 @@ from open_clip.model import CLIP
 from PIL import Image
 from safetensors.torch import save_file
 
-from calprompt.clip import Backbone, Preprocessing, load_backbone
-from calprompt.data import ImageFiles, Images, load_dataset
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.load import load_backbone
+from calprompt.clip.preprocessing import Preprocessing
+from calprompt.data.images import ImageFiles, Images
+from calprompt.data.load import load_dataset
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import write_record
 from calprompt.training import TrainingConfig

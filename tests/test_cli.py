@@ -22,9 +22,8 @@ from calprompt.cli.flags import attribute_help
 from calprompt.cli.run_table import results_table
 from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError
-from calprompt.evaluation import EvaluationSettings
-from calprompt.runs import Target
-from calprompt.runs.config import RunConfig
+from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.runs.config import RunConfig, Target
 from calprompt.runs.folder import load_run
 from calprompt.runs.recipes import build_config
 from calprompt.training_config import TrainingConfig

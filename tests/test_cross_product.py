@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calprompt import calibrators, losses, metrics
 from calprompt.calibrators import StoredLogits
-from calprompt.clip import unit
+from calprompt.clip.backbone import unit
 from calprompt.losses import NAMED, Objective
 from calprompt.training import TrainingConfig, train
 from calprompt.tuners import Tuner

@@ -23,12 +23,13 @@ import samples
 from calprompt import calibrators, losses
 from calprompt.cli import main
 from calprompt.cli.app import create_parser
-from calprompt.evaluation import EvaluationSettings, evaluate_run, select, tidy_rows
 from calprompt.evaluation.bootstrap import NOT_COVERED
-from calprompt.evaluation.selection import Accepted, subset
-from calprompt.evaluation.settings import create_calibrator
+from calprompt.evaluation.output import tidy_rows
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.selection import Accepted, select, subset
+from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
 from calprompt.metrics import guaranteed_threshold
-from calprompt.runs import run
+from calprompt.runs.execute import run
 from calprompt.runs.folder import load_run
 from calprompt.tensor_files import read_tensor_file, tensor_file
 

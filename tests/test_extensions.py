@@ -14,8 +14,11 @@ from calprompt import metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
 from calprompt.extensions import extension_digest, load_extension
-from calprompt.runs import execute, plan, restore, run
+from calprompt.runs import execute
+from calprompt.runs.execute import run
 from calprompt.runs.folder import write_record
+from calprompt.runs.planning import plan
+from calprompt.runs.restoring import restore
 
 OWN = """
 from dataclasses import dataclass

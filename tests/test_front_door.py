@@ -23,13 +23,14 @@ import samples
 from calprompt import calibrators, tuners
 from calprompt.calibrators import StoredLogits
 from calprompt.cli import main
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.data.images import ImageRows
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.features.store import FeatureFile
-from calprompt.runs import recipes, restore
+from calprompt.runs import recipes
 from calprompt.runs.recipes import build_config
+from calprompt.runs.restoring import restore
 
 NESTED = "[" * 100_000 + "]" * 100_000
 ROWS = [(f"{name}/{n}.png", name, "train" if n < 6 else "test") for name in samples.NAMES for n in range(10)]

@@ -14,7 +14,10 @@ import samples
 from calibrators.drawn import complete, drawn
 from calprompt import calibrators, losses, tuners
 from calprompt.losses import Objective
-from calprompt.runs import RunConfig, plan, prepare, run
+from calprompt.runs.config import RunConfig
+from calprompt.runs.execute import run
+from calprompt.runs.planning import plan
+from calprompt.runs.preparation import prepare
 from calprompt.tensor_files import read_tensor_file
 from calprompt.training import TrainingConfig, train
 from calprompt.tuners import create

@@ -24,12 +24,17 @@ from calprompt import pocket
 from calprompt.cli import main
 from calprompt.data.images import ImageFiles
 from calprompt.errors import CalpromptError, ImageError, SettingError
-from calprompt.evaluation import EvaluationSettings, evaluate_run, stored_models, write_evaluations
-from calprompt.evaluation.settings import create_calibrator
-from calprompt.features import FeatureStore, extraction
+from calprompt.evaluation.models import stored_models
+from calprompt.evaluation.output import write_evaluations
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
+from calprompt.features import extraction
+from calprompt.features.store import FeatureStore
 from calprompt.predictor import Prediction, Predictor
-from calprompt.runs import Resources, build_config, load_run, run
-from calprompt.runs.folder import LOGITS, read_run_tensors
+from calprompt.runs.execute import run
+from calprompt.runs.folder import LOGITS, load_run, read_run_tensors
+from calprompt.runs.recipes import build_config
+from calprompt.runs.resources import Resources
 from tiny import LEARNED
 
 

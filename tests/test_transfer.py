@@ -20,14 +20,18 @@ import samples
 from calprompt import files, tuners
 from calprompt.calibrators import DistanceAware
 from calprompt.cli import main
-from calprompt.data import Dataset, Split, load_dataset
+from calprompt.data.dataset import Dataset, Split
 from calprompt.data.images import FeatureRows
+from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
-from calprompt.evaluation import EvaluationSettings, evaluate_run
 from calprompt.evaluation.models import stored_models
-from calprompt.runs import Target, evaluate_on, restore, run
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.runs.config import Target
+from calprompt.runs.execute import run
 from calprompt.runs.folder import load_run
-from calprompt.runs.transfer import matched_parts
+from calprompt.runs.restoring import restore
+from calprompt.runs.transfer import evaluate_on, matched_parts
 from calprompt.tensor_files import read_tensor_file
 from data import trees
 

@@ -10,7 +10,8 @@ from open_clip.model import CLIP
 from torch import Tensor
 
 from calprompt import tuners
-from calprompt.clip import Backbone, Preprocessing
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.tuners import Tuner, create
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

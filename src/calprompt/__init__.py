@@ -18,9 +18,11 @@ from calprompt.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from calprompt.classifier import Classifier
-    from calprompt.clip import Backbone, load_backbone
-    from calprompt.data import Dataset, load_dataset
+    from calprompt.classifier.estimator import Classifier
+    from calprompt.clip.backbone import Backbone
+    from calprompt.clip.load import load_backbone
+    from calprompt.data.dataset import Dataset
+    from calprompt.data.load import load_dataset
     from calprompt.errors import (
         BackboneError,
         BusyError,
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
         SettingError,
         UnknownNameError,
     )
-    from calprompt.evaluation import EvaluationSettings, evaluate_run
-    from calprompt.features import FeatureStore
+    from calprompt.evaluation.run_evaluation import evaluate_run
+    from calprompt.evaluation.settings import EvaluationSettings
+    from calprompt.features.store import FeatureStore
     from calprompt.losses import Objective, mean_variance_margin, text_moment_matching
     from calprompt.metrics import (
         accuracy,
@@ -49,7 +52,11 @@ if TYPE_CHECKING:
     )
     from calprompt.predictor import Prediction, Predictor
     from calprompt.promises import Answer
-    from calprompt.runs import Resources, Run, RunConfig, load_run, plan, run
+    from calprompt.runs.config import RunConfig
+    from calprompt.runs.execute import run
+    from calprompt.runs.folder import Run, load_run
+    from calprompt.runs.planning import plan
+    from calprompt.runs.resources import Resources
     from calprompt.training import train
     from calprompt.training_config import TrainingConfig
     from calprompt.tuners import Tuner, create_tuner
@@ -102,9 +109,11 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "classifier": ("Classifier",),
-    "clip": ("Backbone", "load_backbone"),
-    "data": ("Dataset", "load_dataset"),
+    "classifier.estimator": ("Classifier",),
+    "clip.backbone": ("Backbone",),
+    "clip.load": ("load_backbone",),
+    "data.dataset": ("Dataset",),
+    "data.load": ("load_dataset",),
     "errors": (
         "BackboneError",
         "BusyError",
@@ -118,9 +127,14 @@ _EXPORTS = {
         "SettingError",
         "UnknownNameError",
     ),
-    "evaluation": ("EvaluationSettings", "evaluate_run"),
-    "features": ("FeatureStore",),
-    "losses": ("Objective", "mean_variance_margin", "text_moment_matching"),
+    "evaluation.run_evaluation": ("evaluate_run",),
+    "evaluation.settings": ("EvaluationSettings",),
+    "features.store": ("FeatureStore",),
+    "losses": (
+        "Objective",
+        "mean_variance_margin",
+        "text_moment_matching",
+    ),
     "metrics": (
         "accuracy",
         "adaptive_calibration_error",
@@ -131,12 +145,25 @@ _EXPORTS = {
         "reliability_table",
         "weighted_maximum_calibration_error",
     ),
-    "predictor": ("Prediction", "Predictor"),
+    "predictor": (
+        "Prediction",
+        "Predictor",
+    ),
     "promises": ("Answer",),
-    "runs": ("Resources", "Run", "RunConfig", "load_run", "plan", "run"),
+    "runs.config": ("RunConfig",),
+    "runs.execute": ("run",),
+    "runs.folder": (
+        "Run",
+        "load_run",
+    ),
+    "runs.planning": ("plan",),
+    "runs.resources": ("Resources",),
     "training": ("train",),
     "training_config": ("TrainingConfig",),
-    "tuners": ("Tuner", "create_tuner"),
+    "tuners": (
+        "Tuner",
+        "create_tuner",
+    ),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -40,9 +40,6 @@ def fill_template(template: str, name: str) -> str:
 def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = False) -> tuple[str, ...]:
     """A list of class names, checked: text that is not empty, and no two that the model reads alike.
 
-    Raises:
-        SettingError: if it is a single string, is empty, or holds something else than distinct names.
-
     >>> check_class_names(["cat", "dog"])
     ('cat', 'dog')
     """

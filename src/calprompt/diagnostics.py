@@ -35,14 +35,7 @@ RATIOS = {
 
 
 def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mapping[str, Tensor]) -> dict[str, float]:
-    """Gradient norms of all terms and parts of one step, their ratios, and the mean and variance of the margins.
-
-    Args:
-        tuner: Whose prompts the gradients are of.
-        objective: What is minimised.
-        outputs: Of the step.
-        terms: What the objective returned for these outputs; their graph is kept.
-    """
+    """Gradient norms of all terms and parts of one step, their ratios, and the mean and variance of the margins."""
     values = objective.terms_of_tuner(outputs)
     weights: dict[str, float] = {}
     for term in objective.terms:
@@ -62,9 +55,6 @@ def diagnose(tuner: Tuner, objective: Objective, outputs: Outputs, terms: Mappin
 
 def spread(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Median, 10 % and 90 % quantiles of every ratio over some steps.
-
-    Args:
-        steps: What `diagnose` said of each, such as `Run.steps()`; an objective may lack some of the ratios.
 
     >>> spread([{"rho_margin": 1.0, "step": 1}, {"rho_margin": 3.0, "step": 2}])
     {'rho_margin_median': 2.0, 'rho_margin_q10': 1.2, 'rho_margin_q90': 2.8}

@@ -43,11 +43,7 @@ class Parameter:
         return self.name if self.value is None else f"{self.name}={self.value}"
 
     def spelled(self, flags: Mapping[str, str]) -> str:
-        """As the command line spells it, if it is one of its flags.
-
-        Args:
-            flags: From parameters to the flags of the command that was called.
-        """
+        """As the command line spells it, if it is one of its flags."""
         flag = flags.get(self.name)
         if self.command is not None:
             flag = f"--{self.name.replace('_', '-')}"
@@ -79,21 +75,13 @@ class Message:
         return "".join(map(str, self.args))
 
     def spelled(self, flags: Mapping[str, str]) -> str:
-        """The message with flags in place of parameters.
-
-        Args:
-            flags: From parameters to flags.
-        """
+        """The message with flags in place of parameters."""
         return "".join(
             each.spelled(flags) if isinstance(each, Message | Parameter) else str(each) for each in self.args
         )
 
     def rename(self, **names: str) -> None:
-        """Change the names of parameters, for a caller that calls them otherwise.
-
-        Args:
-            **names: From each parameter of the message to that of the caller.
-        """
+        """Change the names of parameters, for a caller that calls them otherwise."""
         self.args = tuple(
             replace(each, name=names.get(each.name, each.name)) if isinstance(each, Parameter) else each
             for each in self.args

@@ -18,13 +18,6 @@ def load_extension(path: str | Path) -> str:
 
     The file is code and is run: import only what you trust. A file that has changed since it was imported is an error,
     because the old code would be used under the digest of the new one.
-
-    Returns:
-        The sha256 of the file.
-
-    Raises:
-        NotFoundError: if there is no such Python file.
-        SettingError: if it has changed since it was imported, or importing it fails.
     """
     path, digest = Path(path).expanduser().resolve(), extension_digest(path)
     if _imported.get(path, digest) != digest:

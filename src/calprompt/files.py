@@ -88,16 +88,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def check_output(path: str | Path, suffixes: Sequence[str] = (), *, parameter: str | None = None) -> Path:
-    """A file that can be written when there is something to write; raises now rather than after the work.
-
-    Args:
-        path: Of the file; folders that it lies in and that are missing are made when it is written.
-        suffixes: What it may end in; anything, if empty.
-        parameter: What gave the path, for errors.
-
-    Raises:
-        SettingError: if it is a folder, ends otherwise, or lies where no file can be made.
-    """
+    """A file that can be written when there is something to write; raises now rather than after the work."""
     if not str(path).strip():
         raise SettingError(f"must be the name of a file, got {str(path)!r}", parameter=parameter)
     path = Path(path).expanduser()
@@ -118,15 +109,7 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def check_writable(folder: str | Path, *, parameter: str | None = None) -> None:
-    """Raise unless a folder can be written to, or can be made.
-
-    Args:
-        folder: That is there or not.
-        parameter: What gave it, for errors.
-
-    Raises:
-        SettingError: if it is no folder, or lies in something that is none or cannot be written to.
-    """
+    """Raise unless a folder can be written to, or can be made."""
     if not str(folder).strip():
         raise SettingError(f"must be a folder, got {str(folder)!r}", parameter=parameter)
     folder = Path(folder).expanduser()
@@ -185,11 +168,7 @@ def clear_leftovers(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone; it is free again when the process ends, in whatever way.
-
-    Raises:
-        BusyError: if another process, or another part of this one, holds it.
-    """
+    """Hold a folder for this process alone; it is free again when the process ends, in whatever way."""
     from filelock import FileLock, Timeout
 
     path = folder / LOCK

@@ -13,26 +13,14 @@ WORDS = {RUN: "a run", EXPORT: "an exported model", MODEL: "a model", DATA: "dat
 
 
 def folder_kind(folder: str | Path) -> str | None:
-    """The kind of a folder, whole or damaged: "run", "export", "model", "data" for any other; None if there is none.
-
-    Args:
-        folder: To look into.
-    """
+    """The kind of a folder, whole or damaged: "run", "export", "model", "data" for any other; None if there is none."""
     folder = Path(folder).expanduser()
     found = (kind for kind, name in RECORDS.items() if (folder / name).is_file())
     return next(found, DATA if folder.is_dir() else None)
 
 
 def require_kind(folder: str | Path, *kinds: str) -> str:
-    """The kind of a folder that has to be one of some kinds.
-
-    Args:
-        folder: To look into.
-        kinds: What is expected.
-
-    Raises:
-        NotFoundError: if it is another one; says what is there.
-    """
+    """The kind of a folder that has to be one of some kinds."""
     kind = folder_kind(folder)
     if kind in kinds:
         return str(kind)

@@ -16,14 +16,7 @@ PROCESS = Path("/proc/self")  # of Linux
 
 
 def check_device(device: str) -> None:
-    """Raise for what is no name of a device; whether there is such a device, torch says.
-
-    Args:
-        device: Such as cpu or cuda:1.
-
-    Raises:
-        SettingError: if it is none.
-    """
+    """Raise for what is no name of a device; whether there is such a device, torch says."""
     if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|mtia|vulkan)(:\d+)?", device):
         raise SettingError(f"must be cpu, cuda, cuda:1 or the like, got {device!r}", parameter="device")
 
@@ -43,11 +36,7 @@ def processor_name() -> str:
 
 
 def reset_peak_memory(device: str = "cpu") -> None:
-    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life.
-
-    Args:
-        device: Whose own memory is measured too, if it has one.
-    """
+    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life."""
     if device.startswith("cuda"):
         import torch
 
@@ -71,11 +60,7 @@ def peak_memory() -> int | None:
 
 
 def peak_device_memory(device: str) -> int | None:
-    """Bytes of an accelerator's own memory that tensors took at most; None for those that do not say, and for a CPU.
-
-    Args:
-        device: cpu, cuda, cuda:1, …
-    """
+    """Bytes of an accelerator's own memory that tensors took at most; None for those that do not say, and for a CPU."""
     if not device.startswith("cuda"):
         return None
     import torch

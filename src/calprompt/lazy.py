@@ -11,21 +11,12 @@ from typing import Any
 def lazy_exports(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package needs to offer names of its modules lazily.
-
-    Args:
-        package: Its `__name__`.
-        modules: From each module, relative to the package or absolute, to the names it offers.
-
-    Returns:
-        `__getattr__` and `__dir__` of the package.
-    """
+    """What a package needs to offer names of its modules lazily."""
     homes = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes[name]
-        return getattr(import_module(home if home.startswith("calprompt.") else f"{package}.{home}"), name)
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return get, lambda: sorted({*homes, *vars(sys.modules[package])})

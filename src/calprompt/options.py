@@ -23,14 +23,6 @@ _WORDS = {
 def check_types(what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
     """Check that options have the types of a function's parameters; parameters without an annotation take anything.
 
-    Args:
-        what: What the options are, such as "option of tuner 'coop':"; "" for parameters, which errors carry.
-        function: Takes the options.
-        values: The options by name.
-
-    Raises:
-        SettingError: if a value has another type.
-
     >>> def bake(*, minutes: int, name: str | None = None): ...
     >>> check_types("option", bake, {"minutes": "ten"})
     Traceback (most recent call last):

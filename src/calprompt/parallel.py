@@ -25,18 +25,7 @@ def map_in_threads(
     ahead: int = 4,
     initializer: Callable[[], object] | None = None,
 ) -> Iterator[R]:
-    """`map` in a few threads (decoding and resizing release Python's lock), with results in order.
-
-    Args:
-        work: Called with each item.
-        items: Taken a few ahead of the results, so that a stream of any length fits in memory.
-        threads: How many; as many as there are cores, up to 8, unless given.
-        ahead: Items per thread that are begun before the first result is taken.
-        initializer: Called once in each thread.
-
-    Yields:
-        What `work` returns, in the order of the items.
-    """
+    """`map` in a few threads (decoding and resizing release Python's lock), with results in order."""
     threads = threads or min(8, available_cores())
     with ThreadPoolExecutor(threads, initializer=initializer) as pool:
         begun: deque[Future[R]] = deque()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
-from calprompt.clip import Backbone, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
 from calprompt.data.inputs import iterate_images, open_image
 from calprompt.errors import DataError, ImageError

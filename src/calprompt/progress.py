@@ -10,14 +10,7 @@ class Progress(Protocol):
     """Called again and again while something takes time."""
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
-        """Report progress.
-
-        Args:
-            what: What is being done, such as "training".
-            done: How much of it is done.
-            total: How much there is to do.
-            note: How it goes, such as "loss 0.31".
-        """
+        """Report progress."""
         ...
 
 

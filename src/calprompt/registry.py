@@ -59,20 +59,13 @@ class Registry(Generic[T]):
         return sorted(self._things)
 
     def get(self, name: str) -> T:
-        """The thing of that name.
-
-        Raises:
-            UnknownNameError: with the nearest known name, if there is none.
-        """
+        """The thing of that name."""
         if name not in self._things:
             raise unknown(self.kind, name, self._things)
         return self._things[name]
 
     def create(self, spec: str | Call) -> Any:
         """Build a thing from its name and options, checked against its signature.
-
-        Args:
-            spec: `name` or `name(option=value, ...)`, as text or parsed.
 
         >>> shapes = Registry("shape")
         >>> @shapes.register("square")

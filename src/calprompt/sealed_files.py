@@ -20,17 +20,7 @@ def sealed(payload: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def read_sealed(path: Path, number: int, keys: set[str], advice: str) -> dict[str, Any]:
-    """A JSON file that `sealed` made, or one without a format number, verified.
-
-    Args:
-        path: The file.
-        number: The newest format that is known.
-        keys: What has to be in it.
-        advice: What to do if it is damaged.
-
-    Raises:
-        DamagedFileError: if it is not what was written; `NewerFormatError` if a newer version wrote it.
-    """
+    """A JSON file that `sealed` made, or one without a format number, verified."""
     try:
         payload = read_json(path)
     except NotFoundError:

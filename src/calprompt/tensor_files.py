@@ -31,15 +31,7 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> b
 
 
 def read_tensor_file(path: Path, *, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata that `tensor_file` wrote.
-
-    Args:
-        path: The file.
-        checked: Refuse a file without a checksum, as version 0.1 wrote them.
-
-    Raises:
-        DamagedFileError: if its contents are not what was written.
-    """
+    """Tensors and metadata that `tensor_file` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)

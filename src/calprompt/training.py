@@ -195,25 +195,7 @@ def training_step(
     diagnosed: bool = False,
     where: str = "this step",
 ) -> dict[str, float]:
-    """One update of the prompts.
-
-    Args:
-        tuner: Whose prompts are updated.
-        optimizer: Updates them.
-        objective: What is minimised.
-        images: Pixels or frozen features of the batch.
-        labels: Of the batch.
-        frozen: Frozen features of the same pixels, if there are any.
-        seed: Of this step.
-        diagnosed: Whether to add gradient norms and their ratios.
-        where: Which step this is, for errors.
-
-    Returns:
-        The loss, its terms, the batch accuracy, and diagnostics.
-
-    Raises:
-        NonFiniteLossError: if the loss or a gradient is not finite; nothing is updated then.
-    """
+    """One update of the prompts."""
     optimizer.zero_grad(set_to_none=True)
     outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)

@@ -8,8 +8,8 @@ from typing import Any
 
 import samples
 from calprompt import Classifier
-from calprompt.features import FeatureStore
-from calprompt.runs import Resources
+from calprompt.features.store import FeatureStore
+from calprompt.runs.resources import Resources
 
 SHARED = Resources(store=FeatureStore())
 QUICK: dict[str, Any] = {"epochs": 1, "folds": 2, "batch_size": 16, "verbose": False}

@@ -14,7 +14,8 @@ from calprompt import CalpromptError, SettingError
 from calprompt.classifier.calibration import left_out_rates
 from calprompt.classifier.fitted_model import PROMISED
 from calprompt.cli import main
-from calprompt.export import OnnxPredictor, graphs
+from calprompt.export import graphs
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.promises import fit_sets
 from classifier.fits import classifier, fitted, picture_paths, saved
 from export.exported import copied

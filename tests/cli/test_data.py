@@ -12,7 +12,7 @@ import samples
 from calprompt.cli.data import add_arguments
 from calprompt.data import catalogue
 from calprompt.errors import CalpromptError
-from calprompt.runs import plan
+from calprompt.runs.planning import plan
 from data import trees
 
 

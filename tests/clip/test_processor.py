@@ -3,7 +3,8 @@ import os
 import pytest
 import torch
 
-from calprompt.clip import load_backbone, processor
+from calprompt.clip import processor
+from calprompt.clip.load import load_backbone
 from calprompt.clip.processor import make_half_precision_safe
 from tiny import tiny_backbone
 

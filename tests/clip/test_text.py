@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from calprompt.clip import TextPrompts
 from calprompt.clip.plain import encode_text_plain
+from calprompt.clip.prompts import TextPrompts
 from calprompt.clip.text import best_row, encode_text, fold
 from calprompt.errors import CalpromptError
 from tiny import tiny_backbone

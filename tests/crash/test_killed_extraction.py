@@ -16,9 +16,11 @@ import pytest
 import torch
 
 import samples
-from calprompt.data import ImageFiles, UnreadableImages
-from calprompt.features import encoding, extraction, frozen_features
+from calprompt.data.images import ImageFiles
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.features import encoding, extraction
 from calprompt.features import store as store_file
+from calprompt.features.extraction import frozen_features
 from calprompt.features.housekeeping import spaces, verify
 from calprompt.features.store import FeatureFile, FeatureStore, Space
 

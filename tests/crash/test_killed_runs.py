@@ -14,9 +14,8 @@ import pytest
 
 import samples
 from calprompt import files
-from calprompt.runs import run
 from calprompt.runs.config import RunConfig
-from calprompt.runs.execute import read_tensor_file
+from calprompt.runs.execute import read_tensor_file, run
 from calprompt.runs.folder import load_run
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.data import base_novel, catalogue, few_shot, load_dataset
+from calprompt.data import catalogue
 from calprompt.data.catalogue import FIELD, Counts, check, get
+from calprompt.data.load import load_dataset
+from calprompt.data.splits import base_novel, few_shot
 from calprompt.errors import CalpromptError
 from data import trees
 

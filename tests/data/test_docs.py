@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.data import few_shot, load_dataset
+from calprompt.data.load import load_dataset
+from calprompt.data.splits import few_shot
 from data import trees
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.data import load_dataset, read_folder
+from calprompt.data.folders import read_folder
 from calprompt.data.listing import split_counts
+from calprompt.data.load import load_dataset
 from calprompt.data.overview import warn_left_out
 from calprompt.errors import CalpromptError
 from calprompt.runs.preparation import prepare

@@ -6,9 +6,10 @@ import pytest
 from PIL import Image
 
 from calprompt.cli import main
-from calprompt.data import catalogue, load_dataset
+from calprompt.data import catalogue
 from calprompt.data.catalogue import check, get
 from calprompt.data.labelled import labelled_images
+from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.progress import silent
 from data import trees

@@ -18,11 +18,14 @@ import torch
 from PIL import Image
 
 import samples
-from calprompt.clip import Preprocessing
-from calprompt.data import ImageFiles, drop_images, find_unreadable, image_digests, load_dataset, unreadable_error
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.decoding import decode, read
+from calprompt.data.digests import image_digests
+from calprompt.data.images import ImageFiles
+from calprompt.data.load import load_dataset
+from calprompt.data.unreadable import drop_images, find_unreadable, unreadable_error
 from calprompt.errors import CalpromptError
-from calprompt.runs import plan
+from calprompt.runs.planning import plan
 from data import trees
 
 NOISE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from calprompt.data import load_dataset
 from calprompt.data.catalogue import Counts, check, get
 from calprompt.data.catalogue.digestpath import corners
 from calprompt.data.catalogue.pannuke import diagnosis, split_rows
+from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.progress import silent
 from data import trees

@@ -8,16 +8,11 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.data import (
-    base_novel,
-    few_shot,
-    load_dataset,
-    load_split,
-    read_split_file,
-    save_split,
-    saved_splits,
-    write_split_file,
-)
+from calprompt.data import saved_splits
+from calprompt.data.load import load_dataset
+from calprompt.data.saved_splits import load_split, save_split
+from calprompt.data.split_files import read_split_file, write_split_file
+from calprompt.data.splits import base_novel, few_shot
 from calprompt.errors import CalpromptError
 from data import trees
 

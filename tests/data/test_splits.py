@@ -10,8 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calprompt.data import Dataset, FeatureRows, Split, base_novel, few_shot
 from calprompt.data.classes import with_base
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.images import FeatureRows
+from calprompt.data.splits import base_novel, few_shot
 from calprompt.errors import CalpromptError
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.data import base_novel, load_dataset
+from calprompt.data.load import load_dataset
+from calprompt.data.splits import base_novel
 from calprompt.errors import CalpromptError
 from data import trees
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import samples
-from calprompt.data import load_dataset
+from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 
 

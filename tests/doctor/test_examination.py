@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.doctor import Check, Finding, examine
-from calprompt.doctor.examination import CHECKS, describe
+from calprompt.doctor.examination import CHECKS, Check, describe, examine
+from calprompt.doctor.finding import Finding
 from calprompt.doctor.worker import Worker
 from calprompt.errors import BackboneError
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from calprompt.errors import CalpromptError, UnknownNameError
-from calprompt.evaluation import bootstrap_intervals
 from calprompt.evaluation.bootstrap import (
     NOT_COVERED,
+    bootstrap_intervals,
     draw_counts,
     expected_interval,
     percentile_interval,

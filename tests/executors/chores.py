@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from calprompt.executors import Outcome
+from calprompt.executors.protocol import Outcome
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors import RayExecutor, WorkerResources, ray_cluster, shared_folder
-from calprompt.executors.protocol import parse_resources
-from calprompt.executors.ray import cut_groups
+from calprompt.executors import ray_cluster, shared_folder
+from calprompt.executors.protocol import WorkerResources, parse_resources
+from calprompt.executors.ray import RayExecutor, cut_groups
 from calprompt.executors.shared_folder import is_shared, pack_folder, shared_marker, unpack_folder
 
 

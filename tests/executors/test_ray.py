@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from calprompt.errors import CalpromptError
-from calprompt.executors import RayExecutor, WorkerResources
 from calprompt.executors import ray as ray_module
+from calprompt.executors.protocol import WorkerResources
+from calprompt.executors.ray import RayExecutor
 from executors import chores, clusters
 from executors.chores import Chore
 

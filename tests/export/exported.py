@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import samples
-from calprompt.export import OnnxPredictor, export_predictor, graphs
+from calprompt.export import graphs
+from calprompt.export.exporter import export_predictor
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, OpenSetRule, SetRule
 from calprompt.promises.conformal import class_scores, softmax

@@ -18,7 +18,8 @@ from calprompt import calibrators
 from calprompt.calibrators import Calibrator, Chain, StoredLogits
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.settings import create_calibrator
-from calprompt.export import OnnxPredictor, runtime
+from calprompt.export import runtime
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from export.exported import CLASSES, export, pictures, tuned
 

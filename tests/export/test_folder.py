@@ -13,8 +13,9 @@ import pytest
 
 import calprompt
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
-from calprompt.export import OnnxPredictor, exporter, packages, runtime
+from calprompt.export import exporter, packages, runtime
 from calprompt.export.folder import script
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule
 from export.exported import export, folder, own_copy, pictures, tuned

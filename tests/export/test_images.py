@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from calprompt.clip import Preprocessing
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.inputs import open_image
 from calprompt.errors import ImageError
 from calprompt.export import runtime

@@ -15,10 +15,10 @@ import torch
 import samples
 from calprompt import calibrators, pocket
 from calprompt.calibrators import StoredLogits
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.export import OnnxPredictor, quantize_folder
-from calprompt.export.quantization import EARLY, check_quality, nodes_to_keep
+from calprompt.export.onnx_predictor import OnnxPredictor
+from calprompt.export.quantization import EARLY, check_quality, nodes_to_keep, quantize_folder
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, SetRule
 from calprompt.tuners import create

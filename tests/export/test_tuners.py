@@ -13,7 +13,8 @@ import torch
 
 from calprompt import tuners
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.export import OnnxPredictor, graphs
+from calprompt.export import graphs
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, make_answers
 from export.exported import BACKBONES, export, folder, loaded, pictures, tuned

@@ -18,12 +18,15 @@ import torch
 import samples
 from calprompt.cli.app import main
 from calprompt.errors import CalpromptError, DataError, SettingError
-from calprompt.executors import LocalExecutor, RayExecutor
-from calprompt.extraction import ExtractionSettings, extract, plan_extraction
+from calprompt.executors.local import LocalExecutor
+from calprompt.executors.ray import RayExecutor
 from calprompt.extraction import plan as plan_module
 from calprompt.extraction import work as work_module
-from calprompt.features import FeatureStore, extraction, housekeeping
-from calprompt.runs import run
+from calprompt.extraction.driver import extract
+from calprompt.extraction.plan import ExtractionSettings, plan_extraction
+from calprompt.features import extraction, housekeeping
+from calprompt.features.store import FeatureStore
+from calprompt.runs.execute import run
 from executors import clusters
 from sweep.sweeps import Here
 

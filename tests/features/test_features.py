@@ -9,11 +9,14 @@ import torch
 from PIL import Image
 
 import samples
-from calprompt.data import ImageFiles, UnreadableImages, image_digests, load_dataset
-from calprompt.data.images import ImageRows
+from calprompt.data.digests import image_digests
+from calprompt.data.images import ImageFiles, ImageRows
+from calprompt.data.load import load_dataset
+from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import CalpromptError
-from calprompt.features import FeatureBank, PixelBank, frozen_features
+from calprompt.features.banks import FeatureBank, PixelBank
 from calprompt.features.encoding import Uint8Preprocessing, normalise, view_generator
+from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.parallel import batched, map_in_threads
 from calprompt.training import seeded

@@ -12,9 +12,10 @@ import torch
 
 import samples
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.features import merge_store, merging
+from calprompt.features import merging
 from calprompt.features import store as store_file
 from calprompt.features.housekeeping import spaces, verify
+from calprompt.features.merging import merge_store
 from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 
 ABOUT = {"backbone": "b", "dtype": "float32"}

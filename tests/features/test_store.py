@@ -17,20 +17,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import samples
-from calprompt.clip import Backbone, load_backbone
-from calprompt.data import (
-    FeatureRows,
-    ImageFiles,
-    ImageRows,
-    UnreadableImages,
-)
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.load import load_backbone
+from calprompt.data.images import FeatureRows, ImageFiles, ImageRows
+from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import CalpromptError
-from calprompt.features import encoding, extraction, frozen_features
+from calprompt.features import encoding, extraction
 from calprompt.features import store as store_file
+from calprompt.features.extraction import frozen_features
 from calprompt.features.housekeeping import remove, spaces, to_prune, unused, verify
 from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 from calprompt.progress import FeatureProgress, silent
-from calprompt.runs import run
+from calprompt.runs.execute import run
 
 backbone, files = samples.loaded, samples.picture_files
 

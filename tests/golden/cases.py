@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.clip import Backbone, TextPrompts, unit
+from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.prompts import TextPrompts
 from calprompt.losses import Objective, mean_variance_margin, text_moment_matching
 from calprompt.outputs import Outputs
 from calprompt.training import training_step

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import clip_from_state_dict
 
 DEFAULT_TOLERANCE = 2e-5  # of entries whose manifest recommends none

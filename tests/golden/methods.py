@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.tuners import CoCoOp, CoOp, KgCoOp, MaPLe, ProDA, ProGrad, PromptSRC, Tuner
 
 Case = Mapping[str, Any]

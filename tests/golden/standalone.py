@@ -15,7 +15,7 @@ from torch import Tensor
 
 from calprompt.calibrators import DistanceAware, StoredLogits, TemperatureSGD
 from calprompt.class_names import fill_template
-from calprompt.clip import Backbone, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.tokens import Tokenizer
 from calprompt.errors import CalpromptError
 from calprompt.losses import (

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from calprompt import pocket
-from calprompt.data import catalogue, load_dataset
+from calprompt.data import catalogue
+from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import Sheet
 from pretrain.icons import SETS as ICON_SETS

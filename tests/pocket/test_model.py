@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calprompt import pocket
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.pocket.sheets import DATA
 from pretrain.evaluate import zero_shot
 from pretrain.selection import COMPARED, KEPT_OUT

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calprompt import pocket
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from calprompt.pocket.sheets import DATA
 from pretrain.compare import FEW, SAMPLE, card_table, sample
 from pretrain.selection import COMPARED

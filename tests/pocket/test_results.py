@@ -12,9 +12,9 @@ import pytest
 from paired import Method
 from paired_tables import PLACE, PLAIN, TCPT, fill_page
 
-from calprompt.results import read_table
 from calprompt.results.collecting import rows_by_run
-from calprompt.sweep import read_sweep
+from calprompt.results.table import read_table
+from calprompt.sweep.sweep_file import read_sweep
 
 ROOT = Path(__file__).parents[2]
 

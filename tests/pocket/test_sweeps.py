@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 from calprompt import pocket
 from calprompt.pocket.datasets import MODELS
-from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 from pretrain import scales
 from sweep import sweeps
 

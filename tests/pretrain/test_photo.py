@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from pretrain.concepts import Concept
 from pretrain.packages import _debian_data
 from pretrain.photo import tower

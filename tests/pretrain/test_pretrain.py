@@ -26,7 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import samples
-from calprompt.clip import load_backbone
+from calprompt.clip.load import load_backbone
 from pretrain import depths, packages
 from pretrain.captions import caption
 from pretrain.concepts import Concept

@@ -11,7 +11,7 @@ import samples
 from calprompt.report.page import ReportSettings, build_report, write_report
 from calprompt.report.page.document import Report
 from calprompt.results.sources import read_source
-from calprompt.runs import run
+from calprompt.runs.execute import run
 
 HOSTILE = (
     "<script>alert(1)",

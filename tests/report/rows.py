@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from calprompt.results import Table
 from calprompt.results.collecting import setting_columns
-from calprompt.sweep import Cell, Sweep, read_sweep
+from calprompt.results.table import Table
+from calprompt.sweep.expansion import Cell
+from calprompt.sweep.sweep_file import Sweep, read_sweep
 
 METRICS = ("accuracy", "ece", "ace", "mce", "weighted_mce", "nll", "mean_confidence")
 TIMES = ("seconds_step", "seconds_epoch", "cpu_seconds_train", "peak_memory_train")

@@ -29,9 +29,9 @@ from calprompt.report.page.document import COUNT, DASH, PERCENT, POINTS, Column,
 from calprompt.report.page.listings import train_command
 from calprompt.report.page.reading import read_page
 from calprompt.report.page.svg import clean_svg
-from calprompt.results import read_table
 from calprompt.results.sources import read_source
-from calprompt.runs import load_run
+from calprompt.results.table import read_table
+from calprompt.runs.folder import load_run
 from calprompt.runs.recipes import build_config
 from report import reports
 

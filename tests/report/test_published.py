@@ -26,7 +26,7 @@ from calprompt.report.published import (
 )
 from calprompt.report.tables import TABLES, PaperTable, TableOptions, make_tables, to_csv, to_latex, to_markdown
 from calprompt.results.sources import ReportSource
-from calprompt.sweep import read_sweep
+from calprompt.sweep.sweep_file import read_sweep
 from report import rows as sample_rows
 
 PUBLISHED = TableOptions(published=True)

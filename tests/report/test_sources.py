@@ -10,9 +10,9 @@ import yaml
 
 import samples
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError, UnknownNameError
-from calprompt.results import Table
 from calprompt.results.sources import read_source
-from calprompt.sweep import read_sweep
+from calprompt.results.table import Table
+from calprompt.sweep.sweep_file import read_sweep
 from report import reports
 from report import rows as sample_rows
 

@@ -38,9 +38,9 @@ from calprompt.report.tables.names import metric_measure
 from calprompt.report.tables.paper_table import rank_values
 from calprompt.report.tables.renderings import cell_text
 from calprompt.report.tables.values import collect
-from calprompt.results import Table
 from calprompt.results.sources import ReportSource, read_source
-from calprompt.sweep import read_sweep
+from calprompt.results.table import Table
+from calprompt.sweep.sweep_file import read_sweep
 from report import rows as sample_rows
 
 LATEX_ROW = re.compile(r"(?<!\\)&")

@@ -12,15 +12,17 @@ import pytest
 
 import samples
 from calprompt.cli import main
-from calprompt.demo import DemoSettings, run_demo
+from calprompt.demo.comparison import run_demo
+from calprompt.demo.settings import DemoSettings
 from calprompt.errors import DataError
 from calprompt.report.figures import draw
 from calprompt.report.page import ReportSettings, build_report
 from calprompt.report.page.reading import read_page
 from calprompt.report.tables import make_tables
-from calprompt.results import ReportSource, Table, methods_of, read_source
-from calprompt.results.methods import Cells
-from calprompt.runs import run
+from calprompt.results.methods import Cells, methods_of
+from calprompt.results.sources import ReportSource, read_source
+from calprompt.results.table import Table
+from calprompt.runs.execute import run
 
 RECIPE = "tuner: coop\noptions: {context: 2}\nshots: 4\nviews: 2\nbatch_size: 8\nlr: 0.01\nepochs: 2\n"
 ROW = {"tuner": "coop", "loss": "ce", "model": "tuned", "calibrator": "none", "dataset": "toys", "shots": 16}

@@ -14,9 +14,14 @@ import torch
 import samples
 from calprompt.cli import main
 from calprompt.errors import DamagedFileError, NewerFormatError, NotFoundError
-from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluations
-from calprompt.runs import Target, evaluate_on, execute, load_run, run
-from calprompt.runs.folder import FORMAT, read_run_tensors
+from calprompt.evaluation.output import write_evaluations
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.runs import execute
+from calprompt.runs.config import Target
+from calprompt.runs.execute import run
+from calprompt.runs.folder import FORMAT, load_run, read_run_tensors
+from calprompt.runs.transfer import evaluate_on
 from calprompt.tensor_files import read_tensor_file, tensor_file
 
 RECORD, EVALUATION, TRANSFER = "run.json", "evaluation.json", "transfer/drawings/transfer.json"

@@ -16,13 +16,20 @@ import pytest
 import calprompt
 import samples
 from calprompt.cli import main
-from calprompt.clip import Preprocessing, identify_backbone, load_backbone
-from calprompt.data import ImageMemory, UnreadableImages
+from calprompt.clip.identity import identify_backbone
+from calprompt.clip.load import load_backbone
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data import memory as memory_file
+from calprompt.data.memory import ImageMemory
+from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
-from calprompt.features import FeatureStore
-from calprompt.runs import Resources, RunConfig, plan, planning, run
+from calprompt.features.store import FeatureStore
+from calprompt.runs import planning
+from calprompt.runs.config import RunConfig
+from calprompt.runs.execute import run
 from calprompt.runs.finished import find_finished
+from calprompt.runs.planning import plan
+from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
 

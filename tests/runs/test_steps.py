@@ -15,9 +15,9 @@ import samples
 from calprompt import files, hardware
 from calprompt.diagnostics import RATIOS, spread
 from calprompt.errors import DamagedFileError
-from calprompt.runs import load_run, run
 from calprompt.runs.config import RunConfig
-from calprompt.runs.folder import steps_bytes
+from calprompt.runs.execute import run
+from calprompt.runs.folder import load_run, steps_bytes
 from calprompt.stopwatch import Stopwatch
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors", "steps.csv")

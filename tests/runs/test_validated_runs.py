@@ -14,14 +14,20 @@ import pytest
 import samples
 from calprompt.cli import main
 from calprompt.errors import SettingError
-from calprompt.evaluation import EvaluationSettings, evaluate_run
-from calprompt.results import merge_tables, read_table, results
-from calprompt.runs import RunConfig, load_run, plan, run
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.results.collecting import results
+from calprompt.results.table import merge_tables, read_table
+from calprompt.runs.config import RunConfig
+from calprompt.runs.execute import run
 from calprompt.runs.finished import find_finished, settings_record
-from calprompt.runs.folder import LOGITS, read_run_tensors
+from calprompt.runs.folder import LOGITS, load_run, read_run_tensors
+from calprompt.runs.planning import plan
 from calprompt.runs.restoring import config_of_record
-from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.expansion import Cell
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 from sweep import sweeps
 
 MARK = "validated on test images"

@@ -46,8 +46,7 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
     from dataclasses import replace
 
     from calprompt.promises import DecisionRule, ImageWatch
-    from calprompt.serve import ServedModel
-    from calprompt.serve.served_model import View
+    from calprompt.serve.served_model import ServedModel, View
 
     directions = np.random.default_rng(0).normal(size=(3, len(labels)))
 
@@ -279,7 +278,8 @@ def wait_until(condition: Any, seconds: float = 20.0) -> bool:
 
 
 def main() -> None:
-    from calprompt.serve import ServeSettings, run_server
+    from calprompt.serve.server import run_server
+    from calprompt.serve.settings import ServeSettings
 
     given = json.loads(sys.argv[1])
     settings = ServeSettings(**{name: _setting(value) for name, value in given["settings"].items()})

@@ -20,11 +20,14 @@ import samples
 from calprompt import Predictor
 from calprompt.cli import main
 from calprompt.errors import NotFoundError, SettingError
-from calprompt.export import OnnxPredictor
+from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.promises import DecisionRule
-from calprompt.serve import ServeSettings, create_app, load_served, marks, served_export
+from calprompt.serve import marks
+from calprompt.serve.app import create_app
+from calprompt.serve.loading import load_served, served_export
 from calprompt.serve.marks import MarkBook, MarkedAlreadyError
 from calprompt.serve.receipts import Receipt
+from calprompt.serve.settings import ServeSettings
 from classifier import fits
 from serve.serving import wait_until
 

@@ -24,9 +24,10 @@ from PIL import Image
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.ray_worker import describe_driver
-from calprompt.serve import ServeSettings, load_served
+from calprompt.serve.loading import load_served
 from calprompt.serve.on_ray import Replicas, run_on_ray
 from calprompt.serve.ray_replica import check_machine, folder_digest
+from calprompt.serve.settings import ServeSettings
 from executors import clusters
 from export import exported
 from serve.serving import Running

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from calprompt.serve import create_app
+from calprompt.serve.app import create_app
 from serve import serving
 
 CHECKS = [

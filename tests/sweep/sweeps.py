@@ -44,7 +44,7 @@ def call(*words: Any, expected: int | None = 0) -> subprocess.CompletedProcess[s
 
 def table(out: Path) -> bytes:
     """The table of a folder without times, made in this process."""
-    from calprompt.results import results
+    from calprompt.results.collecting import results
 
     return results(out).to_csv(times=False)
 

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.runs import build_config
-from calprompt.runs.recipes import read_recipe
-from calprompt.sweep import read_sweep
-from calprompt.sweep.sweep_file import available
+from calprompt.runs.recipes import build_config, read_recipe
+from calprompt.sweep.sweep_file import available, read_sweep
 from calprompt.tuners import available as tuners
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,12 @@ import pytest
 
 import samples
 from calprompt.errors import SettingError
-from calprompt.executors import RayExecutor, WorkerResources
-from calprompt.sweep import plan_sweep, read_sweep, run_sweep, sending
+from calprompt.executors.protocol import WorkerResources
+from calprompt.executors.ray import RayExecutor
+from calprompt.sweep import sending
+from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 from executors import clusters
 from sweep import sweeps
 

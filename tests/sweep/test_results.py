@@ -18,14 +18,18 @@ from pyarrow import parquet
 import samples
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
-from calprompt.evaluation import EvaluationSettings, evaluate_run, write_evaluations
+from calprompt.evaluation.output import write_evaluations
+from calprompt.evaluation.run_evaluation import evaluate_run
+from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.metrics import metrics
-from calprompt.results import Table, merge_tables, read_table, results, rows_of
-from calprompt.results.table import TIMES
+from calprompt.results.collecting import results, rows_of
+from calprompt.results.table import TIMES, Table, merge_tables, read_table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
 from calprompt.sweep import measuring as measuring_module
-from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 from calprompt.training_config import TrainingConfig
 from sweep import sweeps
 

@@ -14,12 +14,16 @@ from calprompt import files
 from calprompt.cli import main
 from calprompt.cli.sweep import show_sweep
 from calprompt.errors import CalpromptError
+from calprompt.executors.protocol import Outcome
 from calprompt.files import locked
-from calprompt.runs import Resources
 from calprompt.runs.folder import load_run
-from calprompt.sweep import Outcome, SweepPlan, SweepState, Task, plan_sweep, read_sweep, run_sweep
+from calprompt.runs.resources import Resources
 from calprompt.sweep import driver as driver_module
 from calprompt.sweep import work as work_module
+from calprompt.sweep.driver import SweepState, run_sweep
+from calprompt.sweep.executors import Task
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import SweepPlan, plan_sweep
 from sweep import sweeps
 
 GOOD, BAD = "ce", "ce + 1e30*moments"  # the second diverges

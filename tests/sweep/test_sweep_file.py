@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
-from calprompt.sweep import Sweep, read_sweep, sweep_file
-from calprompt.sweep.sweep_file import parse_sweep
+from calprompt.sweep import sweep_file
+from calprompt.sweep.sweep_file import Sweep, parse_sweep, read_sweep
 
 BASE: dict[str, Any] = {"settings": {"backbone": "pocket", "data": "pocket_photos"}}
 

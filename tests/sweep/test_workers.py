@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.sweep import LocalExecutor, Task, plan_sweep, read_sweep, run_sweep
+from calprompt.executors.local import LocalExecutor
+from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.executors import Task
+from calprompt.sweep.sweep_file import read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 from sweep import deadly, sweeps
 
 SETTINGS = {"epochs": 40, "lr": 0.002}

@@ -11,7 +11,7 @@ import torch
 import samples
 from calprompt import tuners
 from calprompt.cli import main
-from calprompt.runs import run
+from calprompt.runs.execute import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-tuner.md"
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from open_clip.model import CLIP
 
 from calprompt import tuners
-from calprompt.clip import Backbone, Preprocessing
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError
 from calprompt.tuners import CoOp, MaPLe, ProDA, PromptSRC, create
 from calprompt.tuners.kgcoop import mean_similarity

@@ -105,12 +105,7 @@ def left_out_rates(predicted: Predicted, threshold: float) -> list[float]:
 
 
 def create_image_watch(model: FittedModel, *, false_alarms: float = 0.01) -> ImageWatch | None:
-    """Watches whether images are like the held-out ones; None if there are none.
-
-    Args:
-        model: Fitted.
-        false_alarms: Share of models that alarm although their images are alike, at most.
-    """
+    """Watches whether images are like the held-out ones; None if there are none."""
     found = model.predicted
     held, crossed = found.logits[found.fold == PROMISED], found.logits[found.fold >= 0]
     if not len(held) or not len(crossed):

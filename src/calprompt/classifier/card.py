@@ -44,12 +44,7 @@ def model_card(model: FittedModel) -> str:
 
 
 def export_card(model: FittedModel, labels: Sequence[object]) -> str:
-    """card.md of an exported model: what it promises as it is exported, and what was measured before.
-
-    Args:
-        model: With the rule and the promises that are exported.
-        labels: Of the exported classes.
-    """
+    """card.md of an exported model: what it promises as it is exported, and what was measured before."""
     added = [str(label) for label in labels if label not in model.labels]
     lines = [f"- {line}" for line in summary(model)]
     if added:

@@ -165,15 +165,7 @@ def check(
     majority: int,
     zero_shot_logits: NDArray[Any] | None = None,
 ) -> Check:
-    """Measure predictions of images that the model did not learn from.
-
-    Args:
-        source: What these images are.
-        images: Logits, calibrated probabilities and labels.
-        class_names: Of the labels.
-        majority: The class that was most frequent when the model was fitted.
-        zero_shot_logits: Of the untuned model, [n, C].
-    """
+    """Measure predictions of images that the model did not learn from."""
     labels, predicted = images.labels, images.probabilities.argmax(axis=1)
     n, right = len(labels), int(images.correct.sum())
     confusion = np.zeros((len(class_names), len(class_names)), dtype=np.int64)
@@ -207,14 +199,7 @@ def check(
 def outcomes(
     rule: DecisionRule, promises: Sequence[Promise], images: Evidence, class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """What a rule does with labelled images that it was not made on.
-
-    Args:
-        rule: Decides what is answered, and makes prediction sets.
-        promises: What goes with it.
-        images: Logits, calibrated probabilities and labels.
-        class_names: Of the labels; sets that are promised for some classes are held against images of these.
-    """
+    """What a rule does with labelled images that it was not made on."""
     made = {promise.kind: promise for promise in promises if promise.status == MADE}
     decisions = rule.decide(images.logits, images.probabilities)
     answered = np.array([decision == ANSWER for decision in decisions])

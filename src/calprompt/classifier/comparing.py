@@ -11,7 +11,7 @@ import numpy as np
 from calprompt.classifier.estimator import Classifier
 from calprompt.classifier.evaluating import images_to_measure
 from calprompt.classifier.model_folder import read_model
-from calprompt.data import labelled_images
+from calprompt.data.labelled import labelled_images
 from calprompt.errors import SettingError
 from calprompt.progress import Progress, silent
 from calprompt.results.compare import Answers, Contender
@@ -22,11 +22,7 @@ STORED = "images that all models stored predictions of"
 
 
 def stored_contenders(folders: Sequence[str | Path]) -> list[Contender]:
-    """Models with the predictions in their folders, each made by prompts that did not learn from the image.
-
-    Args:
-        folders: Of fitted classifiers.
-    """
+    """Models with the predictions in their folders, each made by prompts that did not learn from the image."""
     found = []
     for name, folder in zip(model_names(folders), folders, strict=True):
         model = read_model(folder)
@@ -39,17 +35,7 @@ def stored_contenders(folders: Sequence[str | Path]) -> list[Contender]:
 def measured_contenders(
     folders: Sequence[str | Path], data: Any, *, device: str | None = None, progress: Progress = silent
 ) -> list[Contender]:
-    """Models with their answers to labelled images that none of them learned from.
-
-    Args:
-        folders: Of fitted classifiers.
-        data: Labelled images, as `Classifier.evaluate` takes them.
-        device: Where to compute.
-        progress: Shows how far it is.
-
-    Raises:
-        DataError: if a model learned from one of the images, or does not know a class.
-    """
+    """Models with their answers to labelled images that none of them learned from."""
     found, resources = [], Resources()
     for name, folder in zip(model_names(folders), folders, strict=True):
         classifier = Classifier.load(folder, device=device, resources=resources)

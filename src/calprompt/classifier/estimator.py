@@ -35,7 +35,7 @@ from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
 from calprompt.errors import Parameter, SettingError
-from calprompt.features import FeatureStore
+from calprompt.features.store import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
 from calprompt.progress import Progress, silent
 from calprompt.progress_display import show_progress

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from calprompt.classifier.checks import Check, check, outcomes
-from calprompt.data import LabelledImages, Split, find_unreadable
+from calprompt.data.dataset import Split
+from calprompt.data.labelled import LabelledImages
+from calprompt.data.unreadable import find_unreadable
 from calprompt.errors import DataError
 from calprompt.progress import Progress, silent
 from calprompt.promises import Evidence
@@ -22,16 +24,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: Progress = silent) -> Check:
-    """Measure a classifier.
-
-    Args:
-        classifier: A fitted one.
-        data: Labelled images; if they have splits, those to test on are taken.
-        progress: Shows how far it is.
-
-    Raises:
-        DataError: if there are labels that it does not know, or images that it learned from.
-    """
+    """Measure a classifier."""
     names = [str(label) for label in classifier.classes_.tolist()]
     split, labels = images_to_measure(classifier, data, names)
     predictor = classifier.predictor_

@@ -38,18 +38,8 @@ def export_model(
     labels: Sequence[Any],
     progress: Progress = silent,
 ) -> Path:
-    """Write a fitted model into a folder that runs with onnxruntime, numpy and Pillow alone.
-
-    Args:
-        model: What was fitted.
-        predictor: On the classes to export.
-        out: The folder, which must not exist or be empty.
-        rule: The thresholds of answers.
-        promises: What is promised, refused or withdrawn.
-        labels: What the user calls each class.
-        progress: Shows how far it is.
-    """
-    from calprompt.export import export_predictor
+    """Write a fitted model into a folder that runs with onnxruntime, numpy and Pillow alone."""
+    from calprompt.export.exporter import export_predictor
 
     shown = replace(model, rule=rule, promises=tuple(promises))
     sentences = [promise.sentence for promise in promises]
@@ -81,24 +71,9 @@ def export_int8(
     The calibrator stays: it was fitted on other images, and so were the ranges of activations. Thresholds and quantiles
     are found anew on the int8 model's logits of the held-out images, so that its promises are worth as much, and the
     rates of none of these are measured anew. These images also decide whether int8 is good enough to be written at all.
-
-    Args:
-        model: What was fitted.
-        predictor: On the classes it was fitted on.
-        out: The folder, which must not exist or be empty.
-        data: The images that it was fitted on.
-        max_accuracy_drop: How much lower the accuracy may be, as a fraction.
-        max_ece_rise: How much higher the calibration error may be, as a fraction.
-        progress: Shows how far it is.
-
-    Returns:
-        What was measured before and after.
-
-    Raises:
-        CalpromptError: if accuracy or calibration suffers more than that; nothing is written then.
     """
-    from calprompt.export import export_predictor, quantize_folder
-    from calprompt.export.exporter import calibrator_steps
+    from calprompt.export.exporter import calibrator_steps, export_predictor
+    from calprompt.export.quantization import quantize_folder
 
     held = model.predicted.take(model.predicted.fold == PROMISED)
     crossed = model.predicted.take(model.predicted.fold >= 0)

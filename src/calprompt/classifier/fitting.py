@@ -35,8 +35,12 @@ from calprompt.classifier.calibration import (
 from calprompt.classifier.checks import check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import FitSettings
-from calprompt.data import ImageFiles, LabelledImages, Part, Split, find_unreadable, image_digests
-from calprompt.data.digests import two_labels
+from calprompt.data.dataset import Split
+from calprompt.data.digests import image_digests, two_labels
+from calprompt.data.images import ImageFiles
+from calprompt.data.labelled import LabelledImages
+from calprompt.data.splits import Part
+from calprompt.data.unreadable import find_unreadable
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
@@ -44,10 +48,11 @@ from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.groups import join_groups
 from calprompt.promises.sentences import plan_sentences
-from calprompt.runs import Resources, Run, RunPlan, run
 from calprompt.runs.config import RunConfig
-from calprompt.runs.folder import LOGITS, PROMPTS, read_run_tensors
-from calprompt.runs.planning import TEMPLATE, data_digest
+from calprompt.runs.execute import run
+from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
+from calprompt.runs.planning import TEMPLATE, RunPlan, data_digest
+from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten, slug
 
 FITS = "fits"
@@ -66,19 +71,7 @@ def fit_model(
     progress: Progress = silent,
     announce: Callable[[Sequence[str]], None] | None = None,
 ) -> FittedModel:
-    """Fit a classifier.
-
-    Args:
-        settings: Of the classifier.
-        data: The images.
-        resources: What is loaded already; its store keeps the features between the runs.
-        groups: Images of one group are not divided.
-        progress: Shows how far it is.
-        announce: Is told what will be done with the images, before anything is learned.
-
-    Raises:
-        CalpromptError: for whatever is wrong with the settings or the images.
-    """
+    """Fit a classifier."""
     requests = settings.checked_requests()
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist

@@ -77,12 +77,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
-    """A place to write a model to; raises now rather than after hours of fitting.
-
-    Args:
-        folder: Where the model goes.
-        overwrite: Replace a model that is there.
-    """
+    """A place to write a model to; raises now rather than after hours of fitting."""
     folder = Path(folder).expanduser()
     check_writable(folder)
     if folder.is_dir() and any(folder.iterdir()):
@@ -106,13 +101,7 @@ def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
 
 
 def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = False) -> Path:
-    """Write a model; the folder is there in full or not at all.
-
-    Args:
-        model: The fitted classifier.
-        folder: Where it goes.
-        overwrite: Replace a model that is there.
-    """
+    """Write a model; the folder is there in full or not at all."""
     from calprompt.classifier.card import draw_reliability, model_card
 
     shown = check_place(folder, overwrite=overwrite)
@@ -156,18 +145,7 @@ def read_model(
     device: str | None = None,
     imports: Sequence[str | Path] | None = None,
 ) -> FittedModel:
-    """A model, every file verified.
-
-    Args:
-        folder: Where it is.
-        backbone: Where its backbone is now.
-        device: Instead of the one it was fitted on.
-        imports: The Python files of your own that it needs; they are run only if named here.
-
-    Raises:
-        NotFoundError: if there is no model.
-        DamagedFileError: if a file is not what was written, or of a newer version.
-    """
+    """A model, every file verified."""
     folder = Path(folder).expanduser()
     require_kind(folder, MODEL)
     record = read_sealed(folder / CONFIG, FORMAT, KEYS, ADVICE)

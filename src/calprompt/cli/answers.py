@@ -21,13 +21,7 @@ Writer = Callable[[Any], None]  # takes an answer; None is the end
 
 
 def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
-    """What writes answers to standard output.
-
-    Args:
-        kind: The dataclass of the answers.
-        as_json: A JSON object per line.
-        as_csv: A CSV table.
-    """
+    """What writes answers to standard output."""
     if as_json:
         return lambda answer: None if answer is None else print_line(json.dumps(asdict(answer), ensure_ascii=False))
     if as_csv:

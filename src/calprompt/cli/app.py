@@ -53,15 +53,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        arguments: Those of the command line, unless given.
-
-    Returns:
-        0 if it worked; 1 if `doctor` found a problem, a run of `sweep` failed or an image of `extract` cannot be read;
-        2 for a mistake of the user's, 130 if it was interrupted, 141 if nobody reads its output.
-    """
+    """Run a command."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = create_parser()
     flags: dict[str, str] = {}
@@ -123,11 +115,7 @@ class _Command(argparse.ArgumentParser):
 
 
 def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
-    """The parser of all commands.
-
-    Args:
-        complete: With the arguments of every command, which imports all of their modules.
-    """
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="calprompt",
         description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",

@@ -82,7 +82,8 @@ def show(args: argparse.Namespace) -> None:
     from rich.markup import escape
 
     from calprompt.cli.tables import create_table
-    from calprompt.features import FeatureStore, housekeeping
+    from calprompt.features import housekeeping
+    from calprompt.features.store import FeatureStore
 
     store = FeatureStore()
     spaces = housekeeping.spaces(store)
@@ -121,7 +122,8 @@ def show(args: argparse.Namespace) -> None:
 
 def prune(args: argparse.Namespace) -> None:
     """Print what would be removed, or remove it."""
-    from calprompt.features import FeatureStore, housekeeping
+    from calprompt.features import housekeeping
+    from calprompt.features.store import FeatureStore
 
     store = FeatureStore()
     files = housekeeping.to_prune(store, older_than=args.older_than, max_size=args.max_size, backbone=args.backbone)
@@ -137,7 +139,8 @@ def prune(args: argparse.Namespace) -> None:
 
 def verify(args: argparse.Namespace) -> None:
     """Compare all checksums; a damaged file is an error."""
-    from calprompt.features import FeatureStore, housekeeping
+    from calprompt.features import housekeeping
+    from calprompt.features.store import FeatureStore
 
     results = list(housekeeping.verify(FeatureStore()))
     damaged = [f"{file.path} ({reason})" for file, reason in results if reason]
@@ -150,7 +153,8 @@ def verify(args: argparse.Namespace) -> None:
 
 def merge(args: argparse.Namespace) -> None:
     """Copy what is missing from other stores; damaged files and conflicts are an error."""
-    from calprompt.features import FeatureStore, merge_store
+    from calprompt.features.merging import merge_store
+    from calprompt.features.store import FeatureStore
 
     if args.into is not None:
         check_writable(args.into, parameter="into")

@@ -133,12 +133,7 @@ def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Tables of every dataset, who is right where, and means over datasets.
-
-    Args:
-        comparison: To print.
-        console: Where to.
-    """
+    """Tables of every dataset, who is right where, and means over datasets."""
     from rich.markup import escape
 
     from calprompt.cli.comparison_table import print_results

@@ -15,7 +15,7 @@ from calprompt.cli.flags import describe
 from calprompt.text import plural, visible
 
 if TYPE_CHECKING:
-    from calprompt.doctor import Finding
+    from calprompt.doctor.finding import Finding
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 STATUS, NAME = 8, 25  # widths of columns
@@ -39,12 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Print the findings as they come.
-
-    Returns:
-        The exit code.
-    """
-    from calprompt.doctor import examine
+    """Print the findings as they come."""
+    from calprompt.doctor.examination import examine
 
     found: list[Finding] = []
     for finding in examine():

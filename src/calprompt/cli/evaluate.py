@@ -17,7 +17,7 @@ from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
 
 if TYPE_CHECKING:
     from calprompt.classifier.checks import Check
-    from calprompt.evaluation import Evaluation
+    from calprompt.evaluation.run_evaluation import Evaluation
 
 SUFFIXES = (".json", ".csv")
 EXAMPLES = """\
@@ -59,7 +59,8 @@ def evaluate(args: argparse.Namespace) -> None:
             "is for models; write what was measured of runs with ", Parameter("out", "FILE"), parameter="json"
         )
     from calprompt.cli.evaluation_table import print_evaluation
-    from calprompt.evaluation import evaluate_run, write_evaluations
+    from calprompt.evaluation.output import write_evaluations
+    from calprompt.evaluation.run_evaluation import evaluate_run
 
     settings = EvaluationSettings(**settings_of(args, EvaluationSettings))
     if args.out is not None:
@@ -96,8 +97,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from calprompt.data.labelled import labelled_images
 
     labelled_images(data)  # a wrong path is told before the model is read
-    from calprompt.classifier import Classifier
     from calprompt.classifier.checks import band_sentence
+    from calprompt.classifier.estimator import Classifier
     from calprompt.classifier.summary import check_sentences
     from calprompt.cli.check_table import outcome_sentences, print_check
 

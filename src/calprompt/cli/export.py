@@ -81,7 +81,7 @@ def export(args: argparse.Namespace) -> None:
     require_kind(args.model, MODEL)
     check_free(Path(args.out).expanduser())
     require_packages()
-    from calprompt.classifier import Classifier
+    from calprompt.classifier.estimator import Classifier
     from calprompt.classifier.model_folder import read_model
 
     fitted = read_model(args.model, backbone=args.backbone, device="cpu", imports=args.imports)

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def extract(args: argparse.Namespace) -> int:
     """Fill the store, and print what was there and what was computed."""
-    from calprompt.extraction import extract as run_extraction
-    from calprompt.extraction import plan_extraction
+    from calprompt.extraction.driver import extract as run_extraction
+    from calprompt.extraction.plan import plan_extraction
     from calprompt.parallel import available_cores
 
     given = settings_of(args, ExtractionSettings)
@@ -62,7 +62,8 @@ def extract(args: argparse.Namespace) -> int:
                 plan, workers=args.workers or (available_cores() if on_cpu else 1), progress=progress
             )
     else:
-        from calprompt.executors import RayExecutor, WorkerResources
+        from calprompt.executors.protocol import WorkerResources
+        from calprompt.executors.ray import RayExecutor
 
         resources = WorkerResources(args.cpus, gpus=1 if settings.device.startswith("cuda") else 0)
         with (

@@ -50,7 +50,7 @@ def fit(args: argparse.Namespace) -> None:
     plain.checked_requests()
     labelled_images(args.data, root=plain.root, classes=plain.classes)
     check_writable(args.out, parameter="out")
-    from calprompt.classifier import Classifier
+    from calprompt.classifier.estimator import Classifier
     from calprompt.classifier.model_folder import check_place
     from calprompt.cli.check_table import print_check
 

@@ -38,36 +38,18 @@ ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-conf
 
 
 def describe(parser: argparse.ArgumentParser, description: str, examples: str | None = None) -> None:
-    """Say at the beginning of a command's help what it does, and show command lines at its end.
-
-    Args:
-        parser: Of the command.
-        description: What it does.
-        examples: Command lines.
-    """
+    """Say at the beginning of a command's help what it does, and show command lines at its end."""
     parser.description = description
     parser.epilog = f"examples:\n{examples}" if examples else None
 
 
 def add_actions(parser: argparse.ArgumentParser, **settings: Any) -> Any:
-    """What `create_action` adds to.
-
-    Args:
-        parser: Of a command that has several actions.
-        **settings: As `add_subparsers` takes them.
-    """
+    """What `create_action` adds to."""
     return parser.add_subparsers(required=True, parser_class=argparse.ArgumentParser, **settings)
 
 
 def create_action(actions: Any, name: str, *, help: str, description: str) -> argparse.ArgumentParser:
-    """Add an action to a command that has several, such as `cache prune`.
-
-    Args:
-        actions: What `add_subparsers` returned.
-        name: Of the action.
-        help: A line in the list of actions.
-        description: At the beginning of its own help.
-    """
+    """Add an action to a command that has several, such as `cache prune`."""
     parser: argparse.ArgumentParser = actions.add_parser(
         name, help=help, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,14 +80,7 @@ def attribute_help(kind: type) -> dict[str, str]:
 def add_flags(
     parser: argparse.ArgumentParser, kind: type, *, leave_out: tuple[str, ...] = (), required: tuple[str, ...] = ()
 ) -> None:
-    """Add a flag for every field of a dataclass; what is not given is left to the dataclass.
-
-    Args:
-        parser: Gets the flags.
-        kind: The dataclass.
-        leave_out: Fields that are no flags.
-        required: Fields that have to be given.
-    """
+    """Add a flag for every field of a dataclass; what is not given is left to the dataclass."""
     hints, helps = get_type_hints(kind), attribute_help(kind)
     for field in dataclasses.fields(kind):
         if field.name in leave_out:
@@ -148,12 +123,7 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def checked_tolerance(args: argparse.Namespace, usual: float) -> float:
-    """The value of --tolerance, which goes with --check.
-
-    Args:
-        args: Of the command line.
-        usual: What it is unless given.
-    """
+    """The value of --tolerance, which goes with --check."""
     if args.tolerance is None:
         return usual
     if args.check is None:

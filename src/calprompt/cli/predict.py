@@ -20,10 +20,10 @@ from calprompt.folder_kinds import MODEL, RUN, WORDS, require_kind
 from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
-    from calprompt.classifier import Classifier
+    from calprompt.classifier.estimator import Classifier
     from calprompt.predictor import PredictionBatch
     from calprompt.promises import ImageWatch, SetRule
-    from calprompt.runs import Run
+    from calprompt.runs.folder import Run
 
 EXAMPLES = """\
   calprompt predict model photo.jpg
@@ -125,7 +125,7 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
         raise SettingError("is about sets; give ", Parameter("sets", "X"), " too", parameter="per_class")
     if args.move_into is not None:
         check_writable(args.move_into, parameter="move_into")
-    from calprompt.classifier import Classifier
+    from calprompt.classifier.estimator import Classifier
     from calprompt.classifier.model_folder import read_model
 
     fitted = read_model(folder, backbone=args.backbone, device=args.device, imports=args.imports)
@@ -149,7 +149,7 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
 
 def _predict_with_run(args: argparse.Namespace, folder: Path, images: Iterable[str]) -> None:
     from calprompt.evaluation.predicting import default_calibrator
-    from calprompt.runs import load_run
+    from calprompt.runs.folder import load_run
 
     run = load_run(folder)
     calibrator = default_calibrator(run) if args.calibrator is None else args.calibrator

@@ -14,7 +14,7 @@ from calprompt.extensions import load_extension
 from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
-    from calprompt.results import Table
+    from calprompt.results.table import Table
 
 EXAMPLES = """\
   calprompt results runs/main
@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def results(args: argparse.Namespace) -> None:
     """Make the table, write it down, and print what is in it."""
-    from calprompt.results import merge_tables
-    from calprompt.results.table import packed
+    from calprompt.results.table import merge_tables, packed
 
     for path in args.imports:
         load_extension(path)
@@ -73,8 +72,8 @@ def results(args: argparse.Namespace) -> None:
 
 
 def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
-    from calprompt.results import read_table
-    from calprompt.results import results as collect
+    from calprompt.results.collecting import results as collect
+    from calprompt.results.table import read_table
 
     if Path(place).expanduser().is_dir():
         return collect(place, calibrators=calibrators, progress=progress)

@@ -15,7 +15,7 @@ from calprompt.data.validation import OWN
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.results import Table
+    from calprompt.results.table import Table
 
 METRICS = ("accuracy", "ece", "ace", "nll")
 

@@ -71,7 +71,8 @@ def serve(args: argparse.Namespace) -> None:
         replicas = None if args.replicas is None else Replicas.parse(args.replicas)
         run_on_ray(args.model, settings, address=args.ray, replicas=replicas, options=options, announce=announce)
         return
-    from calprompt.serve import load_served, run_server
+    from calprompt.serve.loading import load_served
+    from calprompt.serve.server import run_server
 
     model = load_served(args.model, **options)
     what = f"{model.name}, {len(model.labels)} classes"

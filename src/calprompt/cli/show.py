@@ -19,6 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def show(args: argparse.Namespace) -> None:
     """Print the results in a run folder."""
     from calprompt.cli.run_table import print_run
-    from calprompt.runs import load_run
+    from calprompt.runs.folder import load_run
 
     print_run(load_run(args.run))

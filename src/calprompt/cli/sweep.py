@@ -18,9 +18,10 @@ from calprompt.text import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from calprompt.executors import Outcome, RayExecutor
-    from calprompt.sweep import Sweep
+    from calprompt.executors.protocol import Outcome
+    from calprompt.executors.ray import RayExecutor
     from calprompt.sweep.driver import SweepState, Watch
+    from calprompt.sweep.sweep_file import Sweep
     from calprompt.sweep.sweep_plan import PlannedCell, SweepPlan
 
 EXAMPLES = """\
@@ -66,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def sweep(args: argparse.Namespace) -> int:
     """Print the plan, do it, and print what failed."""
-    from calprompt.sweep import plan_sweep, read_sweep, run_sweep
+    from calprompt.sweep.driver import run_sweep
+    from calprompt.sweep.sweep_file import read_sweep
+    from calprompt.sweep.sweep_plan import plan_sweep
 
     _check_places(args)
     chosen = read_sweep(args.file, root=args.root, device=args.device)
@@ -102,7 +105,7 @@ def _check_places(args: argparse.Namespace) -> None:
 
 
 def _ray_executor(args: argparse.Namespace, chosen: Sweep) -> RayExecutor:
-    from calprompt.executors import RayExecutor
+    from calprompt.executors.ray import RayExecutor
 
     workers = args.workers or chosen.workers
     return RayExecutor(args.ray, resources=chosen.resources, threads=chosen.threads, workers=workers)

@@ -12,13 +12,7 @@ WIDTH = 100  # of lines of text
 
 
 def create_table(columns: Iterable[tuple[str, str]], *, title: str | None = None, **style: Any) -> Table:
-    """A table in the look of all commands.
-
-    Args:
-        columns: Heading and alignment (left or right) of each.
-        title: Above it, escaped already.
-        **style: What is different, as `rich.table.Table` takes it; `vertical="top"` for cells of several lines.
-    """
+    """A table in the look of all commands."""
     vertical = style.pop("vertical", "bottom")
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     table = Table(title=title, title_justify="left", **look | style)

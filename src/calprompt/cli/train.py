@@ -14,7 +14,8 @@ from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 
 if TYPE_CHECKING:
-    from calprompt.runs import Resources, Run
+    from calprompt.runs.folder import Run
+    from calprompt.runs.resources import Resources
 
 EXAMPLES = """\
   calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
@@ -69,8 +70,8 @@ def run_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resources) -> Run:
-    from calprompt.features import FeatureStore
-    from calprompt.runs import run
+    from calprompt.features.store import FeatureStore
+    from calprompt.runs.execute import run
     from calprompt.runs.recipes import build_config
 
     config = build_config(**settings)

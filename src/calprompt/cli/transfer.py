@@ -64,8 +64,11 @@ def transfer(args: argparse.Namespace) -> None:
             "evaluate them one at a time, with --name"
         )
     from calprompt.cli.run_table import print_run
-    from calprompt.features import FeatureStore
-    from calprompt.runs import Resources, evaluate_on, load_run, restore
+    from calprompt.features.store import FeatureStore
+    from calprompt.runs.folder import load_run
+    from calprompt.runs.resources import Resources
+    from calprompt.runs.restoring import restore
+    from calprompt.runs.transfer import evaluate_on
 
     resources = Resources(store=None if args.no_cache else FeatureStore())
 

@@ -181,11 +181,7 @@ class Architecture:
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any]) -> Architecture:
-        """From open_clip's model config, with its defaults.
-
-        Raises:
-            BackboneError: if it is not a CLIP of the supported kind.
-        """
+        """From open_clip's model config, with its defaults."""
         if config.get("multimodal_cfg"):
             raise _unsupported("multimodal_cfg", config["multimodal_cfg"], "CLIP, without it (this is CoCa)")
         if config.get("init_logit_bias") is not None:
@@ -210,11 +206,7 @@ class Architecture:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Architecture:
-        """From the config.json of a Hugging Face `CLIPModel`.
-
-        Raises:
-            BackboneError: if it is not a CLIP of the supported kind.
-        """
+        """From the config.json of a Hugging Face `CLIPModel`."""
         if config.get("model_type", "clip") != "clip":
             raise _unsupported("model_type", config["model_type"], "'clip'")
         # files of 2022 have each section twice; *_config_dict takes precedence
@@ -265,11 +257,7 @@ class Architecture:
 
 
 def measure(state: State) -> dict[str, tuple[Any, str]]:
-    """The fields of the architecture that follow from the tensors: field -> (value, the tensor it was read from).
-
-    Raises:
-        BackboneError: if a tensor is missing or has an impossible shape.
-    """
+    """The fields of the architecture that follow from the tensors: field -> (value, the tensor it was read from)."""
 
     def size(name: str, axis: int) -> tuple[int, str]:
         if name not in state:
@@ -325,11 +313,7 @@ def is_timm(state: State) -> bool:
 
 
 def check(architecture: Architecture, state: State, layout: str) -> None:
-    """Check that the tensors are those of the architecture, first by its fields, then tensor by tensor.
-
-    Raises:
-        BackboneError: if they are not.
-    """
+    """Check that the tensors are those of the architecture, first by its fields, then tensor by tensor."""
     if is_timm(state) != (architecture.timm is not None):
         kinds = ("ViT or a ModifiedResNet", "tower of timm's (visual.trunk)")
         raise BackboneError(

@@ -30,11 +30,7 @@ class Downloaded:
 
 
 def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[Downloaded]:
-    """Every name of open_clip's table and every repository of a CLIP whose weights are in a local cache.
-
-    Args:
-        cache_dir: Where downloads are kept; where open_clip and Hugging Face keep them, unless given.
-    """
+    """Every name of open_clip's table and every repository of a CLIP whose weights are in a local cache."""
     for spec in _candidates(cache_dir):
         try:
             source = find(spec, cache_dir, download=False)

@@ -80,16 +80,7 @@ def remember_backbone(
     dtype: str = "float32",
     cache_dir: str | Path | None = None,
 ) -> None:
-    """Write an identity down; a cache that cannot be written to is no error.
-
-    Args:
-        identity: Of the backbone that was loaded.
-        files: All files that it depends on, also those that are not there but would have been read.
-        spec: As given to `load_backbone`, as are the others.
-        config: See `identify_backbone`.
-        dtype: See `identify_backbone`.
-        cache_dir: See `identify_backbone`.
-    """
+    """Write an identity down; a cache that cannot be written to is no error."""
     entry = {
         "spec": str(spec),
         "identity": {**asdict(identity), "preprocessing": identity.preprocessing.to_dict()},

@@ -27,19 +27,7 @@ if TYPE_CHECKING:
 def encode_image(
     visual: VisionTransformer | ModifiedResNet | TimmModel, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
-    """Image features of a tower.
-
-    Args:
-        visual: The image tower.
-        images: Normalised pixels [B, 3, height, width].
-        prompts: Visual prompts; only for vision transformers.
-
-    Returns:
-        Features [B, D], not normalised, in float32 or better.
-
-    Raises:
-        SettingError: if there are visual prompts for a tower that is no vision transformer of open_clip's own.
-    """
+    """Image features of a tower."""
     from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 

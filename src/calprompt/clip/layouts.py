@@ -66,12 +66,7 @@ def recognise(state: State) -> str:
 
 
 def convert(state: State, layout: str) -> State:
-    """The same tensors under the names of open_clip's class `CLIP`.
-
-    Raises:
-        UnknownNameError: if there is no such layout.
-        BackboneError: if they are not the tensors of a CLIP.
-    """
+    """The same tensors under the names of open_clip's class `CLIP`."""
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     state = _from_huggingface(state) if layout == "huggingface" else dict(state)

@@ -35,15 +35,7 @@ _IN_WORDS: tuple[tuple[type[Exception], str], ...] = (  # the first that fits
 
 
 def attempt(address: str, download: Callable[[], T]) -> tuple[T | None, str]:
-    """Download something, if its host can be reached.
-
-    Args:
-        address: Where it comes from.
-        download: Fetches it.
-
-    Returns:
-        What `download` returns and an empty text, or `None` and the reason.
-    """
+    """Download something, if its host can be reached."""
     reason = f"{OFFLINE} is set, which forbids downloads" if is_offline() else obstacle(address)
     if reason:
         return None, reason

@@ -122,19 +122,7 @@ class PromptLayout:
 def lay_out(
     head: int, context: int, name_lengths: Sequence[int], tails: Sequence[int], position: str, class_specific: bool
 ) -> tuple[list[int], list[list[int]]]:
-    """Rows of the prefix and of each class's rest, in the table [head tokens; tails; learned vectors].
-
-    Args:
-        head: Tokens of the phrase with its start token; the learned vectors replace tokens 1 … context of it.
-        context: How many learned vectors there are, per class if class-specific.
-        name_lengths: Tokens of each class name.
-        tails: Tokens of each class after the phrase, its name first.
-        position: Of the class name: "end", "middle" or "front".
-        class_specific: Whether every class has its own learned vectors.
-
-    Raises:
-        SettingError: if the position is unknown, or is not "end" for a phrase longer than the context.
-    """
+    """Rows of the prefix and of each class's rest, in the table [head tokens; tails; learned vectors]."""
     if position not in POSITIONS:
         raise unknown("position of the class name", position, POSITIONS)
     kept = list(range(1 + context, head))  # words of the phrase after the context: they stay frozen

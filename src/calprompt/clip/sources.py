@@ -58,17 +58,7 @@ class Source:
 
 
 def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = True) -> Source:
-    """The weights that a spec names.
-
-    Args:
-        spec: `calprompt.clip.load` says what it can be.
-        cache_dir: Where downloads are kept; where open_clip and Hugging Face keep them, unless given.
-        download: Fetch what is not on this machine.
-
-    Raises:
-        NotFoundError: if they are not there, and cannot or may not be downloaded.
-        DamagedFileError: if an earlier download is not what it should be, and may not be replaced.
-    """
+    """The weights that a spec names."""
     if isinstance(spec, Path):
         return _local(spec)
     if spec in MODELS:

@@ -51,14 +51,7 @@ class Rows:
 
 @lru_cache(maxsize=64)
 def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens: int) -> Rows:
-    """Fold classes into rows of about equal length, near `row_tokens` with the prefix.
-
-    Args:
-        prefix: Tokens of the prefix.
-        lengths: Tokens of each class after the prefix.
-        device: Where the tensors are.
-        row_tokens: Tokens per row to aim at; a longer class gets a row of its own.
-    """
+    """Fold classes into rows of about equal length, near `row_tokens` with the prefix."""
     total = sum(lengths)
     target = total / max(1, round(total / max(1, row_tokens - prefix)))
     rows: list[list[int]] = [[]]  # class numbers
@@ -99,20 +92,7 @@ def fold(prefix: int, lengths: tuple[int, ...], device: torch.device, row_tokens
 
 
 def encode_text(model: CLIP, prompts: TextPrompts, *, chunk: int | None = None, checkpointing: bool = False) -> Tensor:
-    """Text features of every class under every prefix.
-
-    Args:
-        model: The CLIP whose text tower is run.
-        prompts: The prompts of N prefixes and C classes.
-        chunk: Classes at a time; all, unless given.
-        checkpointing: Do not keep the activations of a chunk, compute them again for its gradient.
-
-    Returns:
-        Features at end-of-text [N, C, D], not normalised.
-
-    Raises:
-        ValueError: if `chunk` is not at least 1.
-    """
+    """Text features of every class under every prefix."""
     lengths = prompts.lengths
     chunk = len(lengths) if chunk is None else chunk
     if chunk < 1:

@@ -59,15 +59,7 @@ class Tokenizer:
         return list(_ids(text))
 
     def sequence(self, text: str, *, of: str | None = None) -> list[int]:
-        """[start, ids …, end], up to the first end-of-text.
-
-        Args:
-            text: To encode.
-            of: The class that it is the prompt of, for the error.
-
-        Raises:
-            SettingError: if it is too long.
-        """
+        """[start, ids …, end], up to the first end-of-text."""
         sequence = [START, *self.ids(text), END]
         sequence = sequence[: sequence.index(END) + 1]
         if len(sequence) > self.context_length:
@@ -79,15 +71,7 @@ class Tokenizer:
         return sequence
 
     def __call__(self, texts: str | Sequence[str], *, truncate: bool = False) -> Tensor:
-        """Ids padded with zeros, [texts, context_length].
-
-        Args:
-            texts: One text or several.
-            truncate: Cut texts that are too long.
-
-        Raises:
-            SettingError: if a text is too long, unless `truncate`.
-        """
+        """Ids padded with zeros, [texts, context_length]."""
         import torch
 
         texts = [texts] if isinstance(texts, str) else list(texts)

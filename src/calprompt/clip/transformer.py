@@ -28,19 +28,7 @@ def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
 def run_block(
     block: ResidualAttentionBlock, x: Tensor, mask: Tensor | None = None, read: Tensor | None = None
 ) -> Tensor:
-    """A transformer block: x + attention, then x + mlp.
-
-    Args:
-        block: open_clip's module.
-        x: [R, L, W].
-        mask: Booleans [R or 1, 1, L, L], true where a position (row) may attend to another (column); everywhere,
-            unless given.
-        read: Positions [R, Q] whose output is needed; nothing else is computed, and the mask is that of these
-            positions, [R or 1, 1, Q, L].
-
-    Returns:
-        [R, L, W], or [R, Q, W] with `read`.
-    """
+    """A transformer block: x + attention, then x + mlp."""
     h = layer_norm(block.ln_1, x)
     weight, bias, width = block.attn.in_proj_weight, block.attn.in_proj_bias, x.shape[-1]
     if read is None:

@@ -50,14 +50,7 @@ _DEEPEST = 32  # modules inside modules; CLIP has six
 
 
 def read_weights(path: Path) -> State:
-    """Read all tensors of a file; checkpoints are unwrapped and the prefixes of training wrappers removed.
-
-    Args:
-        path: The file; one that ends in .index.json stands for the shards that it lists.
-
-    Raises:
-        BackboneError: if the file cannot be read, is damaged, or refers to anything but tensors.
-    """
+    """Read all tensors of a file; checkpoints are unwrapped and the prefixes of training wrappers removed."""
     if path.name.endswith(INDEX_SUFFIX):
         return _read_shards(path)
     head = _first_bytes(path)
@@ -79,11 +72,7 @@ def read_weights(path: Path) -> State:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        BackboneError: if it cannot be read, or is no object.
-    """
+    """The object in a JSON file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -109,11 +109,7 @@ def decode(data: bytes, *, upright: bool = False) -> Image.Image:
 
 
 def identify(data: bytes) -> tuple[str, int, int]:
-    """Format, width and height of an image file, from its header alone: no pixel is decoded.
-
-    Raises:
-        ImageError: if it is no image that can be read.
-    """
+    """Format, width and height of an image file, from its header alone: no pixel is decoded."""
     with _opened(io.BytesIO(data)) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)  # two JPEGs in one file, as some cameras write
         return kind, *image.size

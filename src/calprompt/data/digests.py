@@ -54,12 +54,7 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
 
 
 def two_labels(rows: Rows, class_names: Sequence[str]) -> list[str]:
-    """Images whose bytes stand under more than one class, a line for each, with their names and classes.
-
-    Args:
-        rows: What `image_digests` returned.
-        class_names: By label.
-    """
+    """Images whose bytes stand under more than one class, a line for each, with their names and classes."""
     places: dict[str, dict[int, str]] = {}
     for split in rows.values():
         for name, label, digest in split:

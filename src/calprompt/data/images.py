@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from calprompt.clip import Backbone, BackboneIdentity, Preprocessing
+    from calprompt.clip.backbone import Backbone
+    from calprompt.clip.identity import BackboneIdentity
+    from calprompt.clip.preprocessing import Preprocessing
 
 
 class Picture(Protocol):

@@ -15,7 +15,8 @@ from calprompt.data.images import FileContent, Images, Picture, PillowPicture
 from calprompt.errors import ImageError, SettingError
 
 if TYPE_CHECKING:
-    from calprompt.clip import Backbone, BackboneIdentity
+    from calprompt.clip.backbone import Backbone
+    from calprompt.clip.identity import BackboneIdentity
 
 CHANNELS = (1, 3, 4)
 
@@ -61,14 +62,7 @@ class GivenImages(Images):
 
 
 def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
-    """What to iterate over, one image or many, and how many there are, if that is known.
-
-    Args:
-        images: A path, bytes, a PIL image or an array, or an iterable of these.
-
-    Raises:
-        SettingError: if it is none of these, or an array that may be read in two ways.
-    """
+    """What to iterate over, one image or many, and how many there are, if that is known."""
     if isinstance(images, str | bytes | bytearray | memoryview | Path) or _is_pillow(images):
         return [images], 1
     if _is_array(images):
@@ -87,17 +81,7 @@ def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
 
 
 def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
-    """One image of whatever kind, read and ready to be decoded.
-
-    Args:
-        image: A path, bytes, a PIL image or a uint8 array [height, width(, channels)].
-        number: Its place, which names an image that has no path.
-        upright: Turn it as its EXIF data say.
-        name: What an image without a path is called; "image 3" for number 3, unless given.
-
-    Raises:
-        ImageError: if it cannot be read.
-    """
+    """One image of whatever kind, read and ready to be decoded."""
     name = name or f"image {number}"
     if isinstance(image, str | Path):
         try:

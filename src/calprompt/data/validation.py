@@ -30,12 +30,6 @@ EXPECTED = "own, test, or train:SHARE with a share above 0 and below 1, such as 
 def parse_validation(text: str) -> tuple[str, float | None]:
     """Where validation images come from, and the share of training images.
 
-    Args:
-        text: own, test, or train and a share.
-
-    Raises:
-        SettingError: if it is none of these.
-
     >>> parse_validation("own"), parse_validation("train:0.20")
     (('own', None), ('train', 0.2))
     """
@@ -59,13 +53,7 @@ def normalized_validation(text: str) -> str:
 
 
 def with_validation(dataset: Dataset, validation: str, seed: int) -> Dataset:
-    """The dataset with validation images from where they are wanted.
-
-    Args:
-        dataset: To take them from.
-        validation: own, test, or train and a share.
-        seed: Of the draw.
-    """
+    """The dataset with validation images from where they are wanted."""
     kind, share = parse_validation(validation)
     if kind == TEST:
         return replace(dataset, val=dataset.test)
@@ -88,12 +76,6 @@ def image_groups(split: Split, group_by: str | None) -> list[str] | None:
 
 def keep_share(labels: Sequence[int], share: float, seed: int, groups: Sequence[Hashable] | None = None) -> list[int]:
     """Indices of the images that are kept from training, in order.
-
-    Args:
-        labels: Of all training images.
-        share: Of each class, above 0 and below 1.
-        seed: Of the draw.
-        groups: What each image is of; images of one thing stay together. Each image is its own, if None.
 
     >>> keep_share([0, 0, 0, 0, 0, 1, 1, 2], share=0.4, seed=1)
     [3, 4, 6]

@@ -23,7 +23,7 @@ import calprompt
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import SettingError
 from calprompt.evaluation.models import TUNED, ZERO_SHOT
-from calprompt.features import FeatureStore
+from calprompt.features.store import FeatureStore
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.page import ReportSettings, build_report, write_report
@@ -31,7 +31,9 @@ from calprompt.report.reliability import reliability_figure, runs_panel, save_fi
 from calprompt.results.comparison import Results, Row, compare
 from calprompt.results.sources import read_source
 from calprompt.results.stored import StoredRun
-from calprompt.runs import Resources, Run, run
+from calprompt.runs.execute import run
+from calprompt.runs.folder import Run
+from calprompt.runs.resources import Resources
 from calprompt.text import slug
 
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything else is the same

@@ -50,13 +50,7 @@ CHECKS = (
 
 
 def examine(checks: Sequence[Check] = CHECKS, *, patience: float = 120, apart: bool = True) -> Iterator[Finding]:
-    """Run checks, and yield what each finds as soon as it is known.
-
-    Args:
-        checks: Which ones; all, unless given.
-        patience: Seconds to wait for the next finding before a check is given up.
-        apart: Run them in a process of their own, so that a library that hangs or crashes is a finding like any other.
-    """
+    """Run checks, and yield what each finds as soon as it is known."""
     from calprompt.doctor.worker import Worker
 
     broken: set[str] = set()
@@ -77,12 +71,7 @@ def examine(checks: Sequence[Check] = CHECKS, *, patience: float = 120, apart: b
 
 
 def run_check(function: str, name: str) -> Iterator[Finding]:
-    """Run a check in this process; an error is a finding too.
-
-    Args:
-        function: Where it is, as "module:function".
-        name: What an error is said to be about.
-    """
+    """Run a check in this process; an error is a finding too."""
     module, _, attribute = function.partition(":")
     try:
         with warnings.catch_warnings():

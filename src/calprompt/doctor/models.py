@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from calprompt import pocket
-from calprompt.clip import Backbone, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.downloaded import downloaded_backbones
 from calprompt.clip.load import load_clip
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables

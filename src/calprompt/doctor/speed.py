@@ -72,9 +72,6 @@ def estimated_images_per_second(images: int = 2) -> float:
     """What a ViT-B/16 would do: two of its blocks are run, with random weights, and the others are calculated.
 
     The last block is cheaper than the others, since only the class token is read out of it.
-
-    Args:
-        images: In a batch.
     """
     layers = VIT_B_16.vision_layers
     assert isinstance(layers, int)

@@ -56,12 +56,7 @@ class Worker:
         self._end()
 
     def run(self, function: str, name: str) -> Iterator[Finding]:
-        """Run one check.
-
-        Args:
-            function: Where it is, as "module:function".
-            name: What a finding about its end is called.
-        """
+        """Run one check."""
         try:
             process = self._process or self._start()
             assert process.stdin is not None

@@ -103,11 +103,6 @@ def expected_interval(value: float, values: Floats, level: float) -> tuple[float
     Resamples of a calibration error are too large, and those of a difference are off to the side of the method that is
     better calibrated. The interval therefore contains the percentile one, and the same moved so that its resamples have
     their mean at the value: `experiments/intervals.py` counts how often it covers.
-
-    Args:
-        value: Of the sample.
-        values: Of the resamples.
-        level: How often it is to cover.
     """
     low, high = percentile_interval(values, level)
     moved = value - float(values.mean())
@@ -115,11 +110,7 @@ def expected_interval(value: float, values: Floats, level: float) -> tuple[float
 
 
 def resample_counts(rng: np.random.Generator, n: int, resamples: int) -> Iterator[Ints]:
-    """How often each of n images is drawn in each resample, some rows [R, n] at a time.
-
-    Raises:
-        SettingError: if `resamples` is not at least 1.
-    """
+    """How often each of n images is drawn in each resample, some rows [R, n] at a time."""
     if resamples < 1:
         raise SettingError(f"resamples must be at least 1, got {resamples}")
     while resamples:
@@ -159,11 +150,7 @@ class ResampledMetrics:
         self.confidence, self.correct = predictions.confidence, predictions.correct.astype(np.float64)
 
     def __call__(self, counts: Ints) -> dict[str, Floats]:
-        """The metrics of the sample that has image i counts[r, i] times, [R] each.
-
-        Args:
-            counts: [R, N]; all rows have the same sum.
-        """
+        """The metrics of the sample that has image i counts[r, i] times, [R] each."""
         values: dict[str, Floats] = {}
         weights = counts.astype(np.float64)
         groups: list[tuple[set[str], Callable[[Ints, Floats], dict[str, Floats]]]] = [

@@ -166,11 +166,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def begin_worker(threads: int) -> None:
-    """What a worker does first: pins its threads, leaves interrupts to its parent, and ends when that is gone.
-
-    Args:
-        threads: Of torch, which is imported with the first task and takes them from the environment.
-    """
+    """What a worker does first: pins its threads, leaves interrupts to its parent, and ends when that is gone."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -112,16 +112,7 @@ class WorkerResources:
 
 
 def parse_resources(content: Mapping[str, Any], where: str, usual: WorkerResources) -> WorkerResources:
-    """Resources from what a file says of them.
-
-    Args:
-        content: Names with values: cpus, gpus, memory.
-        where: What errors call the place.
-        usual: Values of what is not said.
-
-    Raises:
-        SettingError: for names and values that make no sense.
-    """
+    """Resources from what a file says of them."""
     known = [field.name for field in fields(WorkerResources)]
     for name in content:
         if name not in known:

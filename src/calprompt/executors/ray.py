@@ -173,12 +173,7 @@ class _Flight:
         return [group for group in self.groups if any(group.news is each for each in ready)]
 
     def next(self, group: _Group) -> Any:
-        """The next outcome of a group, or a task that it begins; None at its end.
-
-        Raises:
-            _LostError: if its worker is gone; the group is then taken off the list.
-            CalpromptError: if workers cannot do anything.
-        """
+        """The next outcome of a group, or a task that it begins; None at its end."""
         errors = self.ray.exceptions
         try:
             news = self.ray.get(next(group.news))
@@ -224,10 +219,6 @@ class _Flight:
 
 def cut_groups(groups: Sequence[Sequence[T]], pieces: int) -> list[list[T]]:
     """Groups cut so that there are about as many pieces, in their order; none is empty.
-
-    Args:
-        groups: Tasks that share what is loaded.
-        pieces: How many are wanted, at least, if there are so many tasks.
 
     >>> cut_groups(["abcdef", "gh"], 4)
     [['a', 'b'], ['c', 'd'], ['e', 'f'], ['g', 'h']]

@@ -27,11 +27,7 @@ OBJECT_STORE = 200_000_000  # bytes of memory for what workers send back; tasks 
 
 
 def import_ray() -> Any:
-    """The ray package.
-
-    Raises:
-        SettingError: if it is not installed.
-    """
+    """The ray package."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray
@@ -41,11 +37,7 @@ def import_ray() -> Any:
 
 
 def check_address(address: str) -> str:
-    """An address as Ray takes it.
-
-    Raises:
-        SettingError: if it is none.
-    """
+    """An address as Ray takes it."""
     if address in (LOCAL, AUTO) or re.fullmatch(r"[\w.-]+:\d{1,5}", address):
         return address
     hint = "; run the command on a machine of the cluster instead" if address.startswith("ray://") else ""
@@ -53,15 +45,7 @@ def check_address(address: str) -> str:
 
 
 def check_reachable(address: str) -> None:
-    """Raise unless a cluster could be used: Ray is installed, and somebody listens at its address.
-
-    Args:
-        address: As `connect` takes it.
-
-    Raises:
-        SettingError: if Ray is not installed, or the address is none.
-        NotFoundError: if nobody listens there.
-    """
+    """Raise unless a cluster could be used: Ray is installed, and somebody listens at its address."""
     check_address(address)
     if find_spec("ray") is None:
         raise SettingError(NOT_INSTALLED)
@@ -70,18 +54,7 @@ def check_reachable(address: str) -> None:
 
 
 def connect(address: str, cpus: float, *, time_limit: float = TIME_LIMIT) -> Any:
-    """Connect this process to a cluster, or start one on this machine; returns the ray package.
-
-    Args:
-        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
-        cpus: How many CPUs a started one has.
-        time_limit: Seconds in which a running one has to answer.
-
-    Raises:
-        SettingError: if Ray is not installed, or the address is none.
-        NotFoundError: if no cluster answers there.
-        CalpromptError: if it does not take us, for example because its version is another.
-    """
+    """Connect this process to a cluster, or start one on this machine; returns the ray package."""
     check_address(address)
     if address == LOCAL:
         _set_token()

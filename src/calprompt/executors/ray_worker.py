@@ -34,11 +34,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def describe_driver(threads: int) -> dict[str, Any]:
-    """What a worker has to know of its driver, as plain data.
-
-    Args:
-        threads: Of torch, in a worker.
-    """
+    """What a worker has to know of its driver, as plain data."""
     return {
         "versions": installed_versions(),
         "threads": threads,
@@ -53,18 +49,7 @@ def pack_group(work: Work[Any], tasks: Sequence[Task]) -> bytes:
 
 
 def do_group(driver: Mapping[str, Any], group: bytes) -> Iterator[int | Outcome[Any]]:
-    """Do the tasks of a group.
-
-    Args:
-        driver: What `describe_driver` returned.
-        group: What `pack_group` returned.
-
-    Yields:
-        The number of each task when it is begun, then its outcome.
-
-    Raises:
-        UnlikeDriverError: if this machine has other versions.
-    """
+    """Do the tasks of a group."""
     check_versions(driver["versions"])
     settle(driver)
     work, tasks = pickle.loads(group)

@@ -55,11 +55,7 @@ def _is_alive(process: int) -> bool:
 
 
 def is_shared(marker: str) -> bool:
-    """Whether this process sees the folder of a marker.
-
-    Args:
-        marker: What `shared_marker` gave, here or on another machine.
-    """
+    """Whether this process sees the folder of a marker."""
     if marker not in _seen:
         end = time.monotonic() + PATIENCE
         while not (found := os.path.isfile(marker)) and time.monotonic() < end:
@@ -78,12 +74,7 @@ def pack_folder(folder: Path) -> dict[str, bytes]:
 
 
 def unpack_folder(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write a folder in one step, in place of what was there.
-
-    Args:
-        files: What `pack_folder` returned.
-        folder: Where they go.
-    """
+    """Write a folder in one step, in place of what was there."""
     folder, token = Path(os.path.realpath(folder)), secrets.token_hex(4)
     draft, old = (folder.with_name(f".{folder.name}.{token}.{end}") for end in ("tmp", "old"))
     try:

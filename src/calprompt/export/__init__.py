@@ -6,25 +6,3 @@
 
 Importing this package takes neither torch nor onnxruntime.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from calprompt.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from calprompt.export.exporter import export_predictor
-    from calprompt.export.onnx_predictor import OnnxPredictor
-    from calprompt.export.quantization import quantize_folder
-
-__all__ = ["OnnxPredictor", "export_predictor", "quantize_folder"]
-
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "exporter": ("export_predictor",),
-        "onnx_predictor": ("OnnxPredictor",),
-        "quantization": ("quantize_folder",),
-    },
-)

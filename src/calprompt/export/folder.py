@@ -32,11 +32,7 @@ FOR_PEOPLE = (SCRIPT, README, CARD)  # not verified: whoever has the folder may 
 
 @contextmanager
 def new_folder(out: str | Path) -> Iterator[Path]:
-    """A temporary folder beside `out` that takes its place at the end, or is removed if anything goes wrong.
-
-    Raises:
-        SettingError: if there is something at `out` already.
-    """
+    """A temporary folder beside `out` that takes its place at the end, or is removed if anything goes wrong."""
     out = Path(out).expanduser()
     check_free(out)
     try:
@@ -64,13 +60,7 @@ def check_free(out: Path) -> None:
 
 
 def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = None) -> None:
-    """Add to the model's files what describes them: the script, the pages for people, and model.json.
-
-    Args:
-        folder: With the files of the model in it.
-        record: model.json without the digests.
-        card: Text of the model card.
-    """
+    """Add to the model's files what describes them: the script, the pages for people, and model.json."""
     from calprompt.export import runtime
 
     own = (*FOR_PEOPLE, RECORD)

@@ -367,13 +367,7 @@ class Model:
 def calibrated_logits(
     steps: Sequence[dict[str, Any]], logits: np.ndarray, zero_shot: np.ndarray | None = None
 ) -> np.ndarray:
-    """Logits [n, C] in float64 after all steps of a calibrator.
-
-    Args:
-        steps: As model.json has them.
-        logits: [n, C].
-        zero_shot: Logits of the untuned model, [n, C], for steps that need them.
-    """
+    """Logits [n, C] in float64 after all steps of a calibrator."""
     z = np.asarray(logits, dtype=np.float64)
     for step in steps:
         before = z
@@ -465,14 +459,7 @@ def keep_argmax(calibrated: np.ndarray, logits: np.ndarray) -> np.ndarray:
 def decide(
     logits: np.ndarray, probabilities: np.ndarray, min_confidence: float | None, open_set: dict[str, Any] | None
 ) -> list[str]:
-    """ "answer", "unsure" or "none of these" for each image.
-
-    Args:
-        logits: Before calibration, [n, C].
-        probabilities: Calibrated, [n, C].
-        min_confidence: Probabilities below this are "unsure"; None: nothing is.
-        open_set: When an image is none of the classes; None: never.
-    """
+    """ "answer", "unsure" or "none of these" for each image."""
     sure = probabilities.max(axis=1, initial=0) >= (min_confidence or 0.0)
     known = np.ones(len(sure), dtype=bool)
     if open_set is not None and len(sure) and open_set["threshold"] is not None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from calprompt.errors import CalpromptError
-from calprompt.executors import FAILED, Executor, LocalExecutor
+from calprompt.executors.local import LocalExecutor
+from calprompt.executors.protocol import FAILED, Executor
 from calprompt.executors.shared_folder import shared_marker
 from calprompt.extraction.plan import ExtractionPlan
 from calprompt.extraction.work import PortionReport, SentFeatures, work
@@ -99,15 +100,7 @@ def _take(
 
 
 def put(store: FeatureStore, sent: SentFeatures) -> None:
-    """Store features that came from elsewhere, but for those that are there.
-
-    Args:
-        store: The feature store.
-        sent: What a worker sent.
-
-    Raises:
-        CalpromptError: if the store cannot be written to.
-    """
+    """Store features that came from elsewhere, but for those that are there."""
     import torch
     from safetensors.torch import load
 

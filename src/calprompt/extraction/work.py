@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from calprompt.errors import CalpromptError, DataError
-from calprompt.executors import FAILED, FINISHED, Outcome
+from calprompt.executors.protocol import FAILED, FINISHED, Outcome
 from calprompt.executors.shared_folder import is_shared
 from calprompt.extraction.plan import Portion, names_digest
 from calprompt.runs.resources import Resources
@@ -21,7 +21,7 @@ from calprompt.text import os_problem
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from calprompt.clip import Backbone
+    from calprompt.clip.backbone import Backbone
     from calprompt.data.images import Images
     from calprompt.features.store import Space
 
@@ -64,11 +64,7 @@ class PortionReport:
 
 
 def work(portion: Portion) -> Outcome[Portion]:
-    """Do a portion; what goes wrong is its outcome.
-
-    Args:
-        portion: Some images.
-    """
+    """Do a portion; what goes wrong is its outcome."""
     start = time.perf_counter()
     try:
         report = _extract(portion)
@@ -105,7 +101,7 @@ def _extract(portion: Portion) -> PortionReport:
 
 
 def _resources(portion: Portion, store: str | None) -> Resources:
-    from calprompt.features import FeatureStore
+    from calprompt.features.store import FeatureStore
 
     key = repr((portion.settings, portion.backbone, store))
     if key not in _loaded:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calprompt.clip import Preprocessing
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.images import Images
 from calprompt.features.encoding import Uint8Preprocessing, load_views, normalise
 from calprompt.parallel import map_in_threads

@@ -21,8 +21,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from calprompt.clip import Backbone, Preprocessing
-from calprompt.clip.preprocessing import Evaluation
+from calprompt.clip.backbone import Backbone
+from calprompt.clip.preprocessing import Evaluation, Preprocessing
 from calprompt.data.images import Images, Picture
 from calprompt.features import EXTRACTION
 from calprompt.features.store import key

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.data.images import FeatureRows, Images, Picture
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import ImageError

@@ -77,19 +77,7 @@ def unused(store: FeatureStore) -> list[StoredFile]:
 def to_prune(
     store: FeatureStore, *, older_than: float | None = None, max_size: int | None = None, backbone: str | None = None
 ) -> list[StoredFile]:
-    """Files that can be removed: those that are not used, and others by one or several rules.
-
-    Args:
-        store: The feature store.
-        older_than: Files that were not used for so many seconds.
-        max_size: As many files as are needed to keep at most so many bytes, those not used for longest first.
-        backbone: Only files of backbones whose name or fingerprint begins with this; all of these, without another
-            rule.
-
-    Raises:
-        SettingError: if `backbone` is empty.
-        NotFoundError: if the store has no features of that backbone.
-    """
+    """Files that can be removed: those that are not used, and others by one or several rules."""
     if backbone == "":
         raise SettingError("must be the beginning of a name or fingerprint, got an empty text", parameter="backbone")
     rubbish = unused(store)
@@ -126,11 +114,7 @@ def remove(files: Sequence[StoredFile]) -> None:
 
 
 def verify(store: FeatureStore) -> Iterator[tuple[StoredFile, str]]:
-    """Check the structure of every file and all checksums; damaged features are removed, damaged files set aside.
-
-    Yields:
-        The file and what is wrong with it; an empty text if nothing is.
-    """
+    """Check the structure of every file and all checksums; damaged features are removed, damaged files set aside."""
     for space in spaces(store):
         problem = ""
         try:

@@ -155,12 +155,7 @@ def _merge_rows(rows: Mapping[bytes, bytes], file: FeatureFile, space: Space, re
 
 
 def rounding_limit(about: Mapping[str, Any], dtype: torch.dtype) -> float:
-    """The largest difference of two features, relative to their length, that rounding explains.
-
-    Args:
-        about: What the features depend on.
-        dtype: Their type, which counts if `about` does not name the one they were computed in.
-    """
+    """The largest difference of two features, relative to their length, that rounding explains."""
     name = str(about.get("autocast") or about.get("dtype") or dtype).removeprefix("torch.")
     computed = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}.get(name, torch.float32)
     if computed.itemsize < 4:

@@ -132,14 +132,7 @@ class Space:
         self._unusable = ""  # why the file is left alone
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], Tensor]:
-        """Look features up.
-
-        Args:
-            keys: See `calprompt.features.store.key`.
-
-        Returns:
-            The indices of the keys that have features, and the features [found, D].
-        """
+        """Look features up."""
         rows = {each: self._waiting[each] for each in keys if each in self._waiting}
         rest = [each for each in keys if each not in rows]
         stored = self._use(lambda file: (file, *file.find(rest))) if rest else None
@@ -176,12 +169,7 @@ class Space:
                 self.store.give_up(error)
 
     def insert(self, rows: Mapping[bytes, bytes], dtype: torch.dtype) -> None:
-        """Write features at once, but for those that are there.
-
-        Raises:
-            OSError: if the folder cannot be written to.
-            sqlite3.Error: if the file cannot be written to.
-        """
+        """Write features at once, but for those that are there."""
         kind = dtype, len(next(iter(rows.values())))
         for _ in range(5):  # another process may have removed the file, or this one has set it aside
             if self._use(lambda file: file.insert(rows), kind):
@@ -305,16 +293,7 @@ class FeatureFile:
 
     @classmethod
     def open(cls, path: Path, *, identity: str | None = None, read_only: bool = False) -> FeatureFile:
-        """Open the file of a space.
-
-        Args:
-            path: Where it is.
-            identity: Digest of what the features depend on, if the name of the file is another.
-            read_only: Leave the file and its folder as they are.
-
-        Raises:
-            sqlite3.Error: if it cannot be opened.
-        """
+        """Open the file of a space."""
         read_only = read_only or not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
         connection = _connect(path, "ro" if read_only else "rw")
         try:
@@ -458,14 +437,7 @@ def is_network(folder: Path) -> bool:
 
 
 def create_file(path: Path, kind: tuple[torch.dtype, int], name: str, about: Mapping[str, Any]) -> None:
-    """Begin the file of a space, which appears in one step, unless another process was faster.
-
-    Args:
-        path: Where.
-        kind: Type and bytes of a feature; pages have room for a dozen of them, so that little is left empty.
-        name: Of the backbone.
-        about: What the features depend on.
-    """
+    """Begin the file of a space, which appears in one step, unless another process was faster."""
     dtype, width = kind
     pages = next((size for size in (4096, 8192, 16384, 32768) if size >= 12 * (width + 60)), 65536)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp")

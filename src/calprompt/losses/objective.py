@@ -33,11 +33,7 @@ class Term:
     loss: Loss
 
     def value(self, outputs: Outputs) -> Tensor:
-        """The loss before its weight, a tensor of one number.
-
-        Raises:
-            SettingError: if the loss returns something else.
-        """
+        """The loss before its weight, a tensor of one number."""
         value: Any = self.loss(outputs)
         if not isinstance(value, Tensor) or value.ndim:
             what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -67,11 +63,7 @@ class Objective:
     terms: tuple[Term, ...]
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Evaluate the objective.
-
-        Returns:
-            The total, and every term by name: losses before their weight, terms of the tuner with theirs.
-        """
+        """Evaluate the objective."""
         values = {term.name: term.value(outputs) for term in self.terms}
         total = sum((term.weight * values[term.name] for term in self.terms), start=outputs.logits.new_zeros(()))
         added = self.terms_of_tuner(outputs)

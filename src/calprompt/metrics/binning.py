@@ -189,11 +189,7 @@ def cell_table(cell: Ints, n_cells: int, confidence: Floats, correct: Floats) ->
 
 
 def check_n_bins(n_bins: int, name: str = "n_bins") -> int:
-    """Check a number of bins: a whole number from 1 to 10,000.
-
-    Raises:
-        SettingError: if it is not; `name` is what the parameter is called.
-    """
+    """Check a number of bins: a whole number from 1 to 10,000."""
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
         raise SettingError(f"must be a whole number of at least 1, got {n_bins!r}", parameter=name)
     if n_bins > MOST_BINS:

@@ -15,12 +15,7 @@ MANY = 500  # predictions in a bin, from which on their share is as good as norm
 
 
 def chance_ece(confidence: Floats, draws: int = DRAWS) -> float:
-    """The mean ECE of a model that is right exactly as often as it says, on as many images: ECE is never 0.
-
-    Args:
-        confidence: Of the predictions, [n].
-        draws: How often right and wrong are drawn.
-    """
+    """The mean ECE of a model that is right exactly as often as it says, on as many images: ECE is never 0."""
     rng = np.random.default_rng(0)
     found = [
         equal_width_table(confidence, rng.random(len(confidence)) < confidence, n_bins=10).expected_gap
@@ -30,16 +25,7 @@ def chance_ece(confidence: Floats, draws: int = DRAWS) -> float:
 
 
 def chance_band(confidence: Floats, *, n_bins: int = 10, draws: int = BAND_DRAWS) -> NDArray[np.float64]:
-    """Between which accuracies 95 % of the bins of a perfectly calibrated model with these confidences lie.
-
-    Args:
-        confidence: Of the predictions, [n].
-        n_bins: Of equal width.
-        draws: How often right and wrong are drawn.
-
-    Returns:
-        [bins, 2], lower and upper ends; NaN for a bin without predictions.
-    """
+    """Between which accuracies 95 % of the bins of a perfectly calibrated model with these confidences lie."""
     rng = np.random.default_rng(0)
     confidence = np.asarray(confidence, dtype=np.float64)
     cell = width_index(confidence, n_bins, EqualWidth())

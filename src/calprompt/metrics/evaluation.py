@@ -71,14 +71,7 @@ class MetricRegistry(Registry[Metric]):
         unit: str = "%",
         better: Literal["higher", "lower", "zero"] = "lower",
     ) -> Callable[[Metric], Metric]:
-        """Decorator that files a metric under `name`.
-
-        Args:
-            name: In results and on the command line.
-            label: In tables and figures; the name, unless given.
-            unit: "%" for fractions, else what it is measured in.
-            better: Which way is better.
-        """
+        """Decorator that files a metric under `name`."""
         self._info.setdefault(name, MetricInfo(label or name, unit, better))
         return super().register(name)
 

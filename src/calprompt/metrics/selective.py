@@ -211,15 +211,6 @@ def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float,
     One start chosen well needs fewer images than several fixed ones, among which the risk is divided: 59 instead of 94
     for a target of 5 %.
 
-    Args:
-        confidence: Of other images than those that `guaranteed_threshold` is given, in [0, 1].
-        correct: Whether each prediction is right.
-        target_error: The largest error rate.
-        images: How many images the guarantee will rest on.
-
-    Returns:
-        The threshold at which as many images as that would most clearly pass.
-
     >>> choose_start([0.9] * 50 + [0.4] * 50, [True] * 50 + [False] * 50, target_error=0.1, images=60)
     0.9
     """

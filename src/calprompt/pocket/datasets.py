@@ -52,11 +52,7 @@ def rows(name: str, split: str) -> list[tuple[str, int]]:
 
 
 def folder(name: str) -> Path:
-    """The folder with the dataset's pictures, made if it does not exist.
-
-    Raises:
-        CalpromptError: if the pictures cannot be written.
-    """
+    """The folder with the dataset's pictures, made if it does not exist."""
     home = cache_folder("pocket")
     place = home / f"{name}-{sheet(name).digest[:12]}"
     if not place.is_dir():

@@ -44,11 +44,7 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:
-        """Read the record of a dataset.
-
-        Raises:
-            DamagedFileError: if it cannot be read or is not complete.
-        """
+        """Read the record of a dataset."""
         path = folder / f"{name}.json"
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -118,11 +114,7 @@ class Sheet:
                 yield label, number, pixels
 
     def checked(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The same as `pictures`, with a check of the digest after the last one.
-
-        Raises:
-            DamagedFileError: if they are not, bit for bit, those that the record was made with.
-        """
+        """The same as `pictures`, with a check of the digest after the last one."""
         digest = hashlib.sha256()
         for label, number, pixels in self.pictures(split):
             digest.update(label.to_bytes(2, "big") + pixels.tobytes())

@@ -84,12 +84,6 @@ def conformal_quantile(
 def rank_needed(n: int, coverage: float, *, level: float | None = None, by_class: bool = False) -> int:
     """Which of n scores, from the smallest, is the limit of sets; n + 1 or more if none is large enough.
 
-    Args:
-        n: How many scores there are.
-        coverage: How often the true class has to be in the set.
-        level: How sure that is for these very images; None: it holds on average over draws of them.
-        by_class: Whether the images were drawn class by class.
-
     >>> rank_needed(60, 0.9), rank_needed(60, 0.9, by_class=True), rank_needed(60, 0.9, level=0.95)
     (55, 55, 59)
     """
@@ -104,10 +98,6 @@ def rank_needed(n: int, coverage: float, *, level: float | None = None, by_class
 
 def class_scores(probabilities: ArrayLike, score: str = "lac") -> Floats:
     """How badly each class suits each image, [n, C].
-
-    Args:
-        probabilities: [n, C].
-        score: "lac" or "aps", see above.
 
     >>> class_scores([[0.7, 0.2, 0.1]]).round(3).tolist(), class_scores([[0.7, 0.2, 0.1]], "aps").round(3).tolist()
     ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])

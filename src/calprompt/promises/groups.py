@@ -10,9 +10,6 @@ from typing import Any
 def join_groups(*keys: Sequence[Any] | None) -> list[int]:
     """One number per image; images that share any of their keys have the same one.
 
-    Args:
-        *keys: Lists of one key per image; None is passed over.
-
     >>> join_groups(["a", "b", "a", "c"], [1, 2, 3, 2])
     [0, 1, 0, 1]
     """

@@ -64,10 +64,6 @@ ADVICE = (
 def image_scores(logits: ArrayLike, temperature: float) -> Floats:
     """The scores that are watched, [n, 3]: energy, contrast (see `OpenSetRule`) and the mean logit.
 
-    Args:
-        logits: Before calibration, [n, C].
-        temperature: Of the energy.
-
     >>> image_scores([[3.0, 1.0]], 1.0).round(3).tolist()
     [[3.127, 1.0, 2.0]]
     """
@@ -78,10 +74,6 @@ def image_scores(logits: ArrayLike, temperature: float) -> Floats:
 
 def bets(below: ArrayLike | float, above: ArrayLike | float) -> Floats:
     """The densities at p-values, [..., F]: c + (1 − c) (k + 1) (1 − p)^k for low scores, the same with p for high ones.
-
-    Args:
-        below: p.
-        above: 1 − p, given apart because it may be too small to be computed from p.
 
     >>> bets(0.5, 0.5).tolist()
     [1.0, 0.5, 0.01953125, 1.0, 0.5, 0.01953125, 1.0, 0.75, 0.509765625, 1.0, 0.75, 0.509765625]

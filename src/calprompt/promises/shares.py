@@ -86,10 +86,6 @@ class Stratum:
 def size_limits(sizes: Sequence[Sequence[int]], spare: float) -> list[int]:
     """The size of groups up to which each image of a class counts, for every class.
 
-    Args:
-        sizes: Images in each group, class by class.
-        spare: Share of all images that may be beyond the limits.
-
     >>> size_limits([[5, 5, 5], [1] * 99 + [2], [1, 4]], spare=0.01)
     [5, 1, 4]
     """
@@ -110,11 +106,6 @@ def size_limits(sizes: Sequence[Sequence[int]], spare: float) -> list[int]:
 
 def draw_counts(total: int, images: Sequence[int], rng: random.Random) -> list[int]:
     """Divide a total among classes in proportion to their images, rounding at random; see the top of this module.
-
-    Args:
-        total: To divide.
-        images: Of each class.
-        rng: The source of randomness.
 
     >>> draw_counts(60, [20, 20, 0], random.Random(0)), sum(draw_counts(7, [3] * 30, random.Random(0)))
     ([30, 30, 0], 7)
@@ -153,14 +144,7 @@ class Sample:
 
 
 def take_sample(strata: Sequence[Stratum], share: float, most_tuned: int | None, strictest: float) -> Sample:
-    """As many images as can be held out in proportion.
-
-    Args:
-        strata: The classes.
-        share: Of the groups of a class that may be held out.
-        most_tuned: Groups of a class that tune at most.
-        strictest: The smallest share that a promise allows to be wrong.
-    """
+    """As many images as can be held out in proportion."""
     limits = [each.most(share, most_tuned) for each in strata]
     images = tuple(each.images if limit else 0 for each, limit in zip(strata, limits, strict=True))
     seen, total = sum(images), sum(each.images + each.crowded for each in strata)

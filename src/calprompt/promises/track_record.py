@@ -71,9 +71,6 @@ class Meaning:
     def sentence(self, noun: str = "answers") -> str:
         """In words.
 
-        Args:
-            noun: What is counted: "answers", or "guesses" where the model does not answer.
-
         >>> Meaning(0.92, (0.812, 0.968), 50, "held out").sentence()
         'Of 100 answers this sure, about 92 were right (81 to 97, judged by 50 held-out images).'
         >>> Meaning(None, None, 12, "held out").sentence()
@@ -106,14 +103,7 @@ class TrackRecord:
     def of(
         cls, source: str, probabilities: ArrayLike, labels: ArrayLike, taken: ArrayLike | None = None
     ) -> TrackRecord | None:
-        """From predictions; None if there are no images.
-
-        Args:
-            source: "held out", "cross-fitted" or "test".
-            probabilities: Calibrated, [n, C].
-            labels: True classes, [n].
-            taken: Whether each image was taken for one of the classes; all of them, unless given.
-        """
+        """From predictions; None if there are no images."""
         p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.int64)
         if not len(y):
             return None
@@ -135,11 +125,7 @@ class TrackRecord:
         return f"{plural(len(self), 'image')} {DESCRIPTIONS[self.source]}"
 
     def meaning(self, confidence: float) -> Meaning:
-        """How often answers of a confidence were right, as far as the images tell.
-
-        Args:
-            confidence: Of the answer.
-        """
+        """How often answers of a confidence were right, as far as the images tell."""
         sure, right = self.confidence[self.taken], self.correct[self.taken]
         below, above = (int(np.searchsorted(sure, confidence, side)) for side in ("right", "left"))
         low, fewer = _planned(sure[:below][::-1], 0)
@@ -214,11 +200,7 @@ class TrackRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrackRecord:
-        """From what `to_dict` gave.
-
-        Raises:
-            DamagedFileError: if it is something else.
-        """
+        """From what `to_dict` gave."""
         try:
             confidence = np.asarray(values["confidence"], dtype=np.float64)
             correct = np.asarray(values["correct"], dtype=bool)

@@ -146,13 +146,7 @@ def check_report(
 
 
 def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Comparison:
-    """Compare what a page says and shows with the report that its runs give.
-
-    Args:
-        page: As it was read.
-        rebuilt: As it should be.
-        tolerance: How far numbers may be apart, in percentage points.
-    """
+    """Compare what a page says and shows with the report that its runs give."""
     compared = Comparison(tolerance / 100)
     _compare_data(page.data, to_data(rebuilt), compared)
     _compare_page(page, rebuilt, compared, loose=tolerance > 0)
@@ -167,14 +161,7 @@ def _same_drawer(page: Page, rebuilt: Report) -> bool:
 
 
 def require_true(checked: Checked) -> None:
-    """Raise what a check found, if it found anything.
-
-    Args:
-        checked: What `check_report` returned.
-
-    Raises:
-        CalpromptError: with a line for everything that differs.
-    """
+    """Raise what a check found, if it found anything."""
     if checked.differences:
         hint = f"\n{HINT}" if checked.small else ""
         raise CalpromptError(f"{checked.path} does not say what its runs say:{bullets(checked.differences)}{hint}")

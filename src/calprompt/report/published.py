@@ -104,9 +104,6 @@ def published_table(name: str) -> Mapping[Key, float]:
 def row_means(name: str) -> Mapping[Key, float]:
     """Of every printed average of a table, the mean of the numbers that it is the average of.
 
-    Args:
-        name: As in `PublishedNumber.table`.
-
     >>> margin = ("novel", "ViT-B/16", "maple", "margin", "ece", "average")
     >>> published_table("ablation_losses")[margin], round(row_means("ablation_losses")[margin], 2)
     (5.09, 6.15)
@@ -173,10 +170,6 @@ def verdict(published: float, ours: Sequence[float], rounding: float = ROUNDING)
 
 def variance_verdict(published: float, ours: Sequence[float]) -> str:
     """Whether the variance of our seeds agrees with a published one of three: an F-test at 5 %.
-
-    Args:
-        published: The variance in the paper, which has two decimals.
-        ours: One number per seed.
 
     >>> variance_verdict(1.0, [70.0, 71.0, 72.5]), variance_verdict(400.0, [70.0, 71.0, 72.5])
     ('agrees', 'differs')

@@ -101,7 +101,13 @@ class Panel:
 
 
 def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) -> Panel:
-    """The panel of logits [N, C] and labels [N]."""
+    """One panel of a reliability diagram.
+
+    Args:
+        logits: [N, C].
+        labels: [N], the index of the true class.
+        n_bins: Number of bins of equal width.
+    """
     return runs_panel([predictions(logits, labels, from_logits=True)], n_bins=n_bins)
 
 
@@ -328,11 +334,7 @@ def _legend() -> list[Patch | Line2D]:
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of a file that figures can be written to.
-
-    Raises:
-        SettingError: if it is none of .png, .svg and .pdf.
-    """
+    """The suffix of a file that figures can be written to."""
     kind = Path(path).suffix.lower()
     if kind not in SUFFIXES:
         raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {Path(path).name!r}")
@@ -341,6 +343,10 @@ def check_suffix(path: str | Path) -> str:
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as PNG, SVG or PDF, by its suffix; the same figure gives the same bytes.
+
+    Args:
+        figure: A matplotlib figure.
+        path: The file to write.
 
     Raises:
         SettingError: if the suffix is another one.

@@ -74,15 +74,7 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
 
 
 def run_results(folder: str | Path, *, calibrators: Sequence[str] = ()) -> Table:
-    """The table of one run.
-
-    Args:
-        folder: Of the run.
-        calibrators: What to measure with.
-
-    Returns:
-        A row per model, calibrator and split; one with its status, if it is not finished.
-    """
+    """The table of one run."""
     specs = list(dict.fromkeys((NONE, *map(normalized_spec, calibrators))))
     return Table(tuple(_run_rows(read_folder(Path(folder).expanduser()), specs, [])), str(folder)).sorted()
 
@@ -216,12 +208,7 @@ def rows_of(table: Table, cells: Iterable[Cell]) -> Table:
 def rows_by_run(
     table: Table, key: Callable[[Mapping[str, Any]], str] = record_key
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """All rows of a table that have settings, by the key of their run, which is that of its cell in a sweep.
-
-    Args:
-        table: Results of any runs.
-        key: Of the record of a run; that of all settings, unless given.
-    """
+    """All rows of a table that have settings, by the key of their run, which is that of its cell in a sweep."""
     keys: dict[tuple[Any, ...], str] = {}
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in table.rows:
@@ -235,11 +222,7 @@ def rows_by_run(
 
 
 def row_record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a row as the record of a run has them; what `setting_columns` made of them, undone.
-
-    Args:
-        row: Of a table.
-    """
+    """The settings of a row as the record of a run has them; what `setting_columns` made of them, undone."""
     flat = {name: row.get(CLASSES_FILE if name == "classes" else name) for name in (*RUN, *TRAINING)}
     flat |= {name: json.loads(flat[name] or empty) for name, empty in DATA.items()}
     flat |= {name: flat[name] == "true" for name in FLAGS}

@@ -158,15 +158,7 @@ def compare_contenders(
 
 
 def align(answers: Sequence[Answers], what: str) -> list[Answers]:
-    """The answers to the images that all have, in the order of the first, with its order of classes.
-
-    Args:
-        answers: To the same classes.
-        what: They are of, for errors.
-
-    Raises:
-        DataError: if they have no image in common, or other classes, or disagree about a label.
-    """
+    """The answers to the images that all have, in the order of the first, with its order of classes."""
     first = answers[0]
     shared = set(first.images).intersection(*(each.images for each in answers[1:]))
     if not shared:

@@ -211,12 +211,7 @@ class Results:
 
     @classmethod
     def read(cls, path: str | Path) -> Results:
-        """Read what `write_json` wrote.
-
-        Raises:
-            NotFoundError: if there is no such file.
-            DamagedFileError: if it is not a table of results.
-        """
+        """Read what `write_json` wrote."""
         path = Path(path).expanduser()
         payload = read_json(path)
         try:
@@ -238,21 +233,7 @@ def check_settings(settings: Mapping[str, Any], expected: Results, name: str) ->
 
 
 def check_results(results: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
-    """Compare results with expected ones.
-
-    Args:
-        results: To compare.
-        expected: To compare with.
-        name: Of the file with the expected results, for errors.
-        tolerance: In percentage points.
-
-    Returns:
-        How many numbers were compared.
-
-    Raises:
-        CalpromptError: if a number differs by more than the tolerance.
-        SettingError: if the settings differ.
-    """
+    """Compare results with expected ones."""
     check_settings(results.settings, expected, name)
     rows, expected_rows = ({row.key: row for row in table.rows} for table in (results, expected))
     lines, compared = list[str](), 0

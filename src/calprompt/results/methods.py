@@ -151,11 +151,7 @@ def methods_of(rows: Iterable[Row]) -> list[Method]:
 
 
 def tell_apart(methods: Iterable[tuple[Key, Method, Row]]) -> dict[tuple[Key, Method], str]:
-    """What to add to the name of each method, so that no two methods have one name.
-
-    Args:
-        methods: Names and methods of rows. What has no result yet gets a name of its own, and leaves others theirs.
-    """
+    """What to add to the name of each method, so that no two methods have one name."""
     alike: dict[Key, dict[Method, bool]] = {}
     for name, method, row in methods:
         group = alike.setdefault(name, {})

@@ -42,16 +42,7 @@ class StoredRun:
         return classes, images
 
     def sample(self, model: str, split: str, calibrator: str = NONE) -> Predictions:
-        """What was predicted, under a calibrator fitted on the run's validation images.
-
-        Args:
-            model: tuned or zero-shot.
-            split: base, novel or all, or one of other data.
-            calibrator: As `EvaluationSettings` has it.
-
-        Raises:
-            CalpromptError: if the calibrator cannot be fitted or applied.
-        """
+        """What was predicted, under a calibrator fitted on the run's validation images."""
         stored, fitted = self.models[model], create_calibrator(calibrator)
         if fitted.learns:
             if stored.val is None:

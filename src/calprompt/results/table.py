@@ -207,12 +207,7 @@ def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
 
 
 def packed(data: bytes, path: str | Path) -> bytes:
-    """What to write into a file: compressed if it is called .xz, else as it is.
-
-    Args:
-        data: Of a table.
-        path: Where it will be written.
-    """
+    """What to write into a file: compressed if it is called .xz, else as it is."""
     return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if Path(path).suffix == XZ else data
 
 

@@ -61,14 +61,6 @@ class Anchor:
 def fit_anchor(cosines: Tensor, labels: Sequence[int] | Tensor, own_scale: float) -> Anchor:
     """The logit scale of the best likelihood, within `RANGE` times the model's own.
 
-    Args:
-        cosines: Of images with classes, [n, C].
-        labels: Class indices [n].
-        own_scale: The model's own scale.
-
-    Raises:
-        DataError: if there are no images, or a cosine is not a number.
-
     >>> cosines = torch.tensor([[0.3, 0.1], [0.3, 0.1], [0.3, 0.1], [0.1, 0.3]])  # three of four are right
     >>> anchor = fit_anchor(cosines, [0, 0, 0, 0], own_scale=20.0)
     >>> round(anchor.logit_scale, 3)  # log 3 / 0.2: then it is 75 % sure

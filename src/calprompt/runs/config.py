@@ -127,11 +127,7 @@ class RunConfig:
 
 
 def check_values(settings: Mapping[str, Any]) -> None:
-    """Raise for values that no run can have, among settings of the right types; needs no torch.
-
-    Args:
-        settings: Some or all of those of `RunConfig`.
-    """
+    """Raise for values that no run can have, among settings of the right types; needs no torch."""
     for name, least in (("shots", 1), ("val_shots", 0), ("views", 0), ("chunk", 1)):
         value = settings.get(name)
         if value is not None and value < least:

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calprompt.clip import unit
-from calprompt.data import UnreadableImages, find_unreadable
+from calprompt.clip.backbone import unit
+from calprompt.data.unreadable import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError, Parameter
-from calprompt.features import FeatureBank, FeatureStore, PixelBank
+from calprompt.features.banks import FeatureBank, PixelBank
+from calprompt.features.store import FeatureStore
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
 from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
@@ -349,14 +350,6 @@ def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[Traini
 
     Both are empty if there is no checkpoint of this run, or if its history or its diagnosed steps are lost or damaged:
     training starts over.
-
-    Args:
-        folder: Of the run.
-        fingerprints: Of the run; after the first, those that earlier versions gave it, whose checkpoints have no
-            checksums.
-
-    Raises:
-        DamagedFileError: if the checkpoint is not what was written.
     """
     path = folder / CHECKPOINT
     if not path.is_file():

@@ -27,19 +27,7 @@ MEMORY = ".safetensors"  # of data that only torch reads
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
-    """The finished run of these settings, if it is there.
-
-    Args:
-        settings: Of `RunConfig` and, among them, of `TrainingConfig`; what is not given has its default.
-        out: Folder of run folders.
-        resources: Gets the dataset, which is loaded in any case.
-
-    Returns:
-        The run, or `None` if it is not there or that is not certain.
-
-    Raises:
-        DataError: if the data cannot be used.
-    """
+    """The finished run of these settings, if it is there."""
     resources = resources or Resources()
     data = str(settings["data"])
     if data.endswith(MEMORY):
@@ -97,11 +85,7 @@ def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings as a run's record has them; None if they are not even of the right names and types.
-
-    Args:
-        settings: Of `RunConfig` and, among them, of `TrainingConfig`; what is not given has its default.
-    """
+    """The settings as a run's record has them; None if they are not even of the right names and types."""
     training = {field.name: settings[field.name] for field in fields(TrainingConfig) if field.name in settings}
     record: dict[str, Any] = {}
     for field in fields(RunConfig):

@@ -197,11 +197,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run is finished and has all of its files.
-
-    Raises:
-        DamagedFileError: if one of them is not what was written.
-    """
+    """Whether a run is finished and has all of its files."""
     if not (folder / RECORD).is_file():
         return False
     record = read_record(folder)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from calprompt import metrics
-from calprompt.clip import Backbone
-from calprompt.data import Split
+from calprompt.clip.backbone import Backbone
+from calprompt.data.dataset import Split
 from calprompt.predictor import Predictor, zero_shot_logits
 from calprompt.tuners import Tuner
 
@@ -26,13 +26,6 @@ def split_tensors(
 
     Zero-shot logits are those of the model as it was loaded, also where a run has fitted another logit scale.
     Where every image has text features of its own, as with CoCoOp, `text` is one set that stands for all of them.
-
-    Args:
-        backbone: The frozen CLIP.
-        tuner: On the classes of the split; `None` if its prompts do not apply to them.
-        frozen_text: Untuned text features of the classes.
-        split: Labelled images.
-        features: Frozen features of these images, [n, D].
     """
     found = {
         "labels": torch.tensor(split.labels),

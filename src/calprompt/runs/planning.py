@@ -18,19 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.clip.identity import BackboneIdentity
-from calprompt.data import (
-    Dataset,
-    Part,
-    Split,
-    all_classes,
-    base_novel,
-    drop_images,
-    few_shot,
-    find_unreadable,
-    image_digests,
-)
+from calprompt.data.dataset import Dataset, Split
+from calprompt.data.digests import image_digests
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
+from calprompt.data.splits import Part, all_classes, base_novel, few_shot
+from calprompt.data.unreadable import drop_images, find_unreadable
 from calprompt.data.validation import OWN
 from calprompt.errors import DataError, SettingError
 from calprompt.extensions import load_extension
@@ -204,11 +197,7 @@ def readable_id(tuner: str, dataset: str, shots: int | None, seed: int) -> str:
 
 
 def is_current(record: Mapping[str, Any]) -> bool:
-    """Whether the same settings, weights and images would give the results of this record today.
-
-    Args:
-        record: Of a run, by whatever version.
-    """
+    """Whether the same settings, weights and images would give the results of this record today."""
     first = "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
     return record.get("results", 1 if first else None) == RESULTS
 

@@ -12,7 +12,7 @@ import torch
 
 import calprompt
 from calprompt import tuners
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.errors import CalpromptError
 from calprompt.hardware import processor_name
 from calprompt.losses import Objective

@@ -29,8 +29,8 @@ from calprompt.progress import Progress, silent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from calprompt.clip import Backbone
-    from calprompt.features import FeatureStore
+    from calprompt.clip.backbone import Backbone
+    from calprompt.features.store import FeatureStore
 
 FEATURE_BUDGET = 1 << 30  # bytes of features kept in memory
 

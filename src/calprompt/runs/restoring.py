@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import calprompt
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter
 from calprompt.extensions import extension_digest, imported_files
 from calprompt.files import file_digest
@@ -106,16 +106,7 @@ def moved_settings(
 
 
 def allowed_imports(folder: Path, record: Mapping[str, Any], named: Sequence[str | Path] | None = None) -> list[str]:
-    """The Python files to run for a run or model: those the user names, or has imported before; never the record's own.
-
-    Args:
-        folder: Of the run or model.
-        record: With the digests of the files it needs.
-        named: Files that the user names.
-
-    Raises:
-        CalpromptError: if a file is missing, or is not the one that the run or model was tuned with.
-    """
+    """The Python files to run for a run or model: those the user named or has imported, never the record's own."""
     digests = sorted(record.get("imports", []))
     places = imported_files(digests) if named is None else [str(path) for path in named]
     if len(places) < len(digests) and not named:
@@ -134,14 +125,7 @@ def allowed_imports(folder: Path, record: Mapping[str, Any], named: Sequence[str
 
 
 def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: Backbone) -> None:
-    """Raise if a backbone is not the one that a run or model was tuned on, or prepares images in another way.
-
-    Args:
-        folder: Of the run or model.
-        record: Fingerprint and preprocessing of the backbone as it was.
-        spec: What the backbone is called now.
-        loaded: The backbone, as the run or model uses it.
-    """
+    """Raise if a backbone is not the one that a run or model was tuned on, or prepares images in another way."""
     if loaded.fingerprint != record["fingerprint"]:
         raise CalpromptError(
             f"{spec} has other weights than {folder} was tuned on, and its prompts mean nothing to them; say where the "

@@ -17,11 +17,14 @@ from typing import Any
 
 import calprompt
 from calprompt.class_names import normalized_name
-from calprompt.data import Dataset, UnreadableImages, drop_images, find_unreadable, image_digests
+from calprompt.data.dataset import Dataset
+from calprompt.data.digests import image_digests
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
+from calprompt.data.unreadable import UnreadableImages, drop_images, find_unreadable
 from calprompt.errors import CalpromptError, DataError, Parameter
-from calprompt.features import EXTRACTION, FeatureStore
+from calprompt.features import EXTRACTION
+from calprompt.features.store import FeatureStore
 from calprompt.files import canonical_json, clear_leftovers, clear_stale_lock, locked, write_bytes
 from calprompt.progress import Progress, silent
 from calprompt.runs.config import Target

@@ -77,11 +77,7 @@ class Ticket:
     bytes: int = 0
 
     def take(self, *, images: int = 0, size: int = 0) -> None:
-        """Take up more room.
-
-        Raises:
-            OverloadedError: if there is not so much; nothing is taken then.
-        """
+        """Take up more room."""
         room = self.admission
         if room.images + images > room.most_images:
             waiting = math.ceil(room.images / max(room.rate(), 0.1))
@@ -136,12 +132,7 @@ class Batcher(Generic[R]):
         self._task = asyncio.create_task(self._run())
 
     async def submit(self, key: Hashable, item: object) -> R:
-        """The result for an item; whatever `work` raises is raised for every item of its batch.
-
-        Args:
-            key: Items of different keys are never in one batch.
-            item: What to work on.
-        """
+        """The result for an item; whatever `work` raises is raised for every item of its batch."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(key, item, future))
         self._wake.set()

@@ -18,18 +18,7 @@ RAW = ("image/", "application/octet-stream")
 
 
 async def read_body(request: Request, ticket: Ticket, *, most: int, timeout: float) -> bytes:
-    """The body of a request.
-
-    Args:
-        request: Whose body has not been read.
-        ticket: Takes up its bytes.
-        most: Bytes that it may have.
-        timeout: Seconds that it may take to arrive.
-
-    Raises:
-        ProblemError: if it is too large (413) or too slow (408).
-        OverloadedError: if there is no memory for it.
-    """
+    """The body of a request."""
     length = request.headers.get("content-length", "")
     if length.isdecimal():
         if int(length) > most:
@@ -59,18 +48,7 @@ def _too_large(size: int, most: int) -> ProblemError:
 
 
 async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_images: int) -> Form:
-    """The images and fields of a body: raw bytes of an image, or a form.
-
-    Args:
-        request: Whose body it is.
-        data: The body.
-        ticket: Takes up the parts of a form, which are a copy.
-        most_images: That it may have.
-
-    Raises:
-        ProblemError: if it is of another type (415) or malformed (400), or has too many images (413).
-        OverloadedError: if there is no memory for it.
-    """
+    """The images and fields of a body: raw bytes of an image, or a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         ticket.take(size=len(data))
@@ -86,11 +64,7 @@ async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_image
 
 
 def read_json(request: Request, data: bytes) -> dict[str, Any]:
-    """The JSON object in a body.
-
-    Raises:
-        ProblemError: if it is of another type (415) or malformed (400).
-    """
+    """The JSON object in a body."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ProblemError(415, f"the body has the type {kind[:100]!r}; send application/json or multipart/form-data")

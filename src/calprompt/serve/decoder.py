@@ -64,12 +64,7 @@ class DecoderSettings:
 
 
 def decode_image(data: bytes, settings: DecoderSettings) -> tuple[dict[str, Any], bytes]:
-    """Width, height and format of an image, or the reason why it cannot be read, and its levels.
-
-    Args:
-        data: The image file.
-        settings: What becomes of it.
-    """
+    """Width, height and format of an image, or the reason why it cannot be read, and its levels."""
     try:
         facts = _facts(data, settings)
         image = decode(data, upright=settings.upright)

@@ -87,15 +87,7 @@ class DecoderPool:
         await asyncio.gather(*(self._add() for _ in range(self.count)))
 
     async def decode(self, data: bytes) -> DecodedImage:
-        """The levels of an image.
-
-        Args:
-            data: The image file.
-
-        Raises:
-            ImageError: if it cannot be read, takes too long, or crashes the decoder.
-            DecoderLostError: if the process was ended from outside.
-        """
+        """The levels of an image."""
         process = await self._free.get()
         while not _is_alive(process):  # it died while nobody asked it
             process = await self._free.get()

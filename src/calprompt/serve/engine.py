@@ -142,11 +142,7 @@ class Engine:
         await self.batcher.close()
 
     async def variant(self, classes: Sequence[str]) -> ServedModel:
-        """The model with other classes, made in the thread of the model.
-
-        Raises:
-            SettingError: if the classes make no sense, or cannot be edited.
-        """
+        """The model with other classes, made in the thread of the model."""
         key = tuple(classes)
         if not key:
             return self.model
@@ -161,18 +157,7 @@ class Engine:
         return found
 
     async def answer(self, name: str, data: bytes, options: Options) -> Answered:
-        """The answer for an image file.
-
-        Args:
-            name: Of the image.
-            data: The file.
-            options: How it is to be answered.
-
-        Raises:
-            ImageError: if it cannot be read.
-            SettingError: if an option makes no sense for the model.
-            DecoderLostError: if the process that decoded it was ended.
-        """
+        """The answer for an image file."""
         model = await self.variant(options.classes)
         set_rule = model.set_rule(options.coverage, options.per_class)
         image = await self.decoders.decode(data)

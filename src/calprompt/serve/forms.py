@@ -48,16 +48,7 @@ class Form:
 
 
 async def parse_form(kind: str, data: bytes, *, most_images: int) -> Form:
-    """The images and fields of a form.
-
-    Args:
-        kind: The header Content-Type, which says how parts are divided.
-        data: The body.
-        most_images: That it may have.
-
-    Raises:
-        ProblemError: if it is malformed (400), or has too many images (413).
-    """
+    """The images and fields of a form."""
     boundary = parse_options_header(kind)[1].get(b"boundary")
     if not boundary:
         raise _unreadable("its type says no boundary")

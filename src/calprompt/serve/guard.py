@@ -118,10 +118,6 @@ async def respond(problem: ProblemError, send: Send) -> None:
 def known_hosts(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:
     """Names that browsers may know a server by.
 
-    Args:
-        host: Address that it listens on.
-        others: Further names.
-
     >>> known_hosts("127.0.0.1"), known_hosts("10.0.0.5", ["models.example"])
     (('localhost', '127.0.0.1', '[::1]'), ('localhost', '127.0.0.1', '[::1]', '10.0.0.5', 'models.example'))
     """

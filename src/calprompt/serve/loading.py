@@ -18,10 +18,10 @@ from calprompt.serve.served_model import Predict, ServedModel, View
 from calprompt.text import shorten
 
 if TYPE_CHECKING:
-    from calprompt.classifier import Classifier
-    from calprompt.export import OnnxPredictor
+    from calprompt.classifier.estimator import Classifier
+    from calprompt.export.onnx_predictor import OnnxPredictor
     from calprompt.predictor import Predictor
-    from calprompt.runs import Run
+    from calprompt.runs.folder import Run
 
 ONNX = "onnx"
 EDITED = "classes were edited after it was fitted"
@@ -66,16 +66,16 @@ def load_served(
                 raise SettingError(
                     "is not for exported models, which need nothing besides their folder", parameter=name
                 )
-        from calprompt.export import OnnxPredictor
+        from calprompt.export.onnx_predictor import OnnxPredictor
 
         found = served_export(OnnxPredictor(folder, threads=threads), folder.resolve().name)
     elif kind == MODEL:
-        from calprompt.classifier import Classifier
+        from calprompt.classifier.estimator import Classifier
 
         model = Classifier.load(folder, backbone=backbone, device=device, imports=imports)
         found = served_classifier(model, folder.resolve().name)
     else:
-        from calprompt.runs import load_run
+        from calprompt.runs.folder import load_run
 
         found = served_run(
             load_run(folder), calibrator=calibrator, part=part, backbone=backbone, device=device, imports=imports

@@ -112,11 +112,7 @@ class MarkStore:
             yield MarkRecord(**{**values, "right": bool(values["right"]), "counted": bool(values["counted"])})
 
     def add(self, mark: MarkRecord) -> None:
-        """Keep a mark; when this returns it is on the disk.
-
-        Raises:
-            NoRoomError: if the disk is full; nothing of the mark is kept then.
-        """
+        """Keep a mark; when this returns it is on the disk."""
         with self._changing():
             self._insert(mark)
 

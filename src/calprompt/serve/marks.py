@@ -126,19 +126,7 @@ class MarkBook:
         image: bytes | None = None,
         format: str | None = None,
     ) -> Mark:
-        """Mark an answer.
-
-        Args:
-            receipt: Of the answer.
-            right: Whether its class is the true one.
-            class_name: The true class, if it is known.
-            image: The image file, to be kept.
-            format: Of the image file.
-
-        Raises:
-            MarkedAlreadyError: if it was marked before.
-            SettingError: if the mark contradicts itself.
-        """
+        """Mark an answer."""
         if right and class_name not in (None, receipt.class_name):
             raise SettingError(
                 f"must be {receipt.class_name!r} if the answer is right, got {class_name!r}", parameter="class_name"
@@ -167,12 +155,7 @@ class MarkBook:
             return Mark(reason is None, reason, kept, self._state())
 
     def see(self, scores: Sequence[float], digest: str) -> None:
-        """Watch an image that was answered. The file is written within seconds, and at once for an alarm.
-
-        Args:
-            scores: Of the image, see `image_scores`.
-            digest: Of its content.
-        """
+        """Watch an image that was answered. The file is written within seconds, and at once for an alarm."""
         with self._lock:
             if self.images is None:
                 return

@@ -88,19 +88,7 @@ def run_on_ray(
     options: Mapping[str, Any] | None = None,
     announce: Callable[[str, str], None] = lambda address, what: None,
 ) -> None:
-    """Serve a model on a Ray cluster until SIGTERM or Ctrl-C.
-
-    Args:
-        folder: Of the model; every machine of the cluster needs it at this path.
-        settings: How it is served. Limits such as `queue` are those of each replica.
-        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
-        replicas: How many; one, unless given.
-        options: Further arguments of `load_served`. A replica takes `threads` CPUs, and a GPU if `device` is "cuda".
-        announce: Told the address and what is served, once it can be reached.
-
-    Raises:
-        CalpromptError: if the cluster, one of its machines or the model does not allow it.
-    """
+    """Serve a model on a Ray cluster until SIGTERM or Ctrl-C."""
     from calprompt.serve.loading import load_served
 
     replicas, options = replicas or Replicas(), _replica_options(folder, options or {})

@@ -25,24 +25,12 @@ def options_in_address(
     classes: Classes = [],  # noqa: B006
     top: Top = TOP,
 ) -> Options:
-    """Options from the address of a request; FastAPI describes and checks them by this signature.
-
-    Args:
-        coverage: Of the prediction set.
-        per_class: Whether the coverage holds for each class by itself.
-        min_confidence: Instead of the model's own threshold.
-        classes: Instead of the model's own classes.
-        top: How many probabilities to give.
-    """
+    """Options from the address of a request; FastAPI describes and checks them by this signature."""
     return Options(coverage, per_class, min_confidence, tuple(classes), top)
 
 
 def options_of(fields: dict[str, list[str]], given: Options) -> Options:
-    """Options from the fields of a form, in the place of those in the address.
-
-    Raises:
-        ProblemError: if a field makes no sense.
-    """
+    """Options from the fields of a form, in the place of those in the address."""
     found: dict[str, Any] = {}
     for name, texts in fields.items():
         if name == "classes":

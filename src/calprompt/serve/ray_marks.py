@@ -114,13 +114,7 @@ class SharedMarks:
 
 
 def start_keeper(ray: Any, driver: Mapping[str, Any], book: Mapping[str, Any]) -> Any:
-    """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it.
-
-    Args:
-        ray: The package, connected.
-        driver: What `describe_driver` returned.
-        book: Arguments of the `MarkBook`.
-    """
+    """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

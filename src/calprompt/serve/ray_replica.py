@@ -57,16 +57,7 @@ class Replica:
 
 
 def check_machine(driver: Mapping[str, Any], folder: str, digest: str) -> None:
-    """Raise unless this machine has the versions and the model of the driver.
-
-    Args:
-        driver: What `describe_driver` returned.
-        folder: Of the model.
-        digest: What `folder_digest` returned for the driver.
-
-    Raises:
-        CalpromptError: if a replica cannot be here.
-    """
+    """Raise unless this machine has the versions and the model of the driver."""
     check_versions(driver["versions"])
     settle(driver)
     where = f"the machine {platform.node()} of the Ray cluster"

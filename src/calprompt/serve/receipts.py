@@ -42,15 +42,7 @@ class Receipt:
 
     @classmethod
     def of(cls, model: str, pixels: bytes, decision: str, class_name: str, promised: bool) -> Receipt:
-        """For an answer about an image.
-
-        Args:
-            model: Fingerprint of the model that answered.
-            pixels: What the model saw of the image.
-            decision: "answer", "unsure" or "none of these".
-            class_name: The most probable class.
-            promised: Whether the promise on errors stood behind it.
-        """
+        """For an answer about an image."""
         return cls(secrets.token_hex(8), model, hashlib.sha256(pixels).hexdigest(), decision, class_name, promised)
 
 
@@ -70,11 +62,7 @@ class Signer:
         return f"{body}.{_encode(self._mac(body))}"
 
     def read(self, text: str) -> Receipt:
-        """The receipt that a client gave back.
-
-        Raises:
-            SettingError: if this server did not sign it.
-        """
+        """The receipt that a client gave back."""
         body, _, signature = text.partition(".")
         own = _encode(self._mac(body))
         if len(text) > LONGEST or not hmac.compare_digest(signature.encode("utf-8", "replace"), own.encode()):

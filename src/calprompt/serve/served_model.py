@@ -135,11 +135,7 @@ class ServedModel:
 
 
 def check_labels(names: Sequence[str]) -> tuple[str, ...]:
-    """Class names as a client may give them.
-
-    Raises:
-        SettingError: if there are too many, they are too long, alike, or no text that can be shown.
-    """
+    """Class names as a client may give them."""
     if len(names) > MOST_CLASSES:
         raise SettingError(f"must be {MOST_CLASSES} names at most, got {len(names)}", parameter="classes")
     for name in names:

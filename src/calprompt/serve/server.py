@@ -106,11 +106,7 @@ def run_server(
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        SettingError: if the address is not this machine's, or the port is in use.
-    """
+    """A socket that listens."""
     try:
         family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, Parameter
-from calprompt.executors import LocalExecutor
+from calprompt.executors.local import LocalExecutor
 from calprompt.executors.shared_folder import shared_marker
 from calprompt.files import is_locked
 from calprompt.sweep.executors import BUSY, Executor, Outcome, Task

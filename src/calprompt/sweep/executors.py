@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calprompt.executors import BUSY, Executor, Outcome, Work
+from calprompt.executors.protocol import BUSY, Executor, Outcome, Work
 from calprompt.runs.config import Target
 from calprompt.sweep.expansion import Cell
 

@@ -95,11 +95,7 @@ class Grid:
 
 
 def expand(grid: Grid) -> tuple[Cell, ...]:
-    """All runs of a grid, the last axis going fastest and seeds last of all.
-
-    Raises:
-        SettingError: for names, lengths and values that make no sense, with the file and the key.
-    """
+    """All runs of a grid, the last axis going fastest and seeds last of all."""
     factors = _factors(grid)
     fixed = {**({"recipe": grid.recipe} if grid.recipe else {}), **grid.settings}
     hidden = _hidden(grid.zipped)

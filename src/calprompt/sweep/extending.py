@@ -24,15 +24,6 @@ BY_NAME = ("settings", "axes")  # keys whose names go over those of the other fi
 def extend(base: Mapping[str, Any], changes: Mapping[str, Any], source: str, origin: str) -> dict[str, Any]:
     """What a file says that extends another.
 
-    Args:
-        base: Content of the other file.
-        changes: Content of the file itself, without `extends`.
-        source: What errors call the file.
-        origin: What they call the other file.
-
-    Raises:
-        SettingError: if it changes one of several settings that are zipped in the other file.
-
     >>> extend({"axes": {"loss": ["ce"], "data": ["a", "b"]}, "seeds": [1]}, {"settings": {"data": "b"}}, "it", "other")
     {'axes': {'loss': ['ce']}, 'seeds': [1], 'settings': {'data': 'b'}}
     """

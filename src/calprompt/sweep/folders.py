@@ -117,10 +117,5 @@ def read_folder(folder: Path) -> Found:
 
 
 def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:
-    """What a finished run was not evaluated on yet.
-
-    Args:
-        folder: Of the run.
-        targets: What it is to be evaluated on, each with a name.
-    """
+    """What a finished run was not evaluated on yet."""
     return [target for target in targets if not (folder / TRANSFERS / slug(str(target.name)) / TRANSFER).is_file()]

@@ -66,11 +66,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Journal:
-    """The journal in a file.
-
-    Raises:
-        DamagedFileError: if it is not what was written.
-    """
+    """The journal in a file."""
     keys = set(Journal.__dataclass_fields__)
     payload = read_sealed(path, FORMAT, keys, "delete it, and the sweep writes it again")
     return Journal(**{key: payload[key] for key in keys})

@@ -19,18 +19,7 @@ from calprompt.runs.folder import Run, load_run, read_evaluation
 
 
 def measure_run(folder: str | Path | Run, calibrators: Sequence[str]) -> dict[str, Any]:
-    """What evaluation.json of a run says, or would say, about some calibrators.
-
-    Args:
-        folder: Of a finished run, or the run.
-        calibrators: As in `EvaluationSettings`; `none` is always there.
-
-    Returns:
-        The record: `runs` has the splits and reasons, `rows` the numbers. It is kept in the folder for the next time.
-
-    Raises:
-        CalpromptError: if the run is not finished, or damaged.
-    """
+    """What evaluation.json of a run says, or would say, about some calibrators."""
     run = folder if isinstance(folder, Run) else load_run(folder)
     specs = tuple(dict.fromkeys((NONE, *map(normalized_spec, calibrators))))
     known: dict[str, Any] | None = None
@@ -40,8 +29,8 @@ def measure_run(folder: str | Path | Run, calibrators: Sequence[str]) -> dict[st
         return known
     import torch
 
-    from calprompt.evaluation import evaluate_run
     from calprompt.evaluation.output import evaluation_record, write_evaluations
+    from calprompt.evaluation.run_evaluation import evaluate_run
 
     keep = known is None or not known["settings"].get("bootstrap")
     if keep and known is not None:  # what it had stays in it

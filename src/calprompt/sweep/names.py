@@ -21,9 +21,6 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
     Files of the user's own may register any name, so with `imports` only the data are checked.
 
-    Args:
-        settings: Of a run.
-
     >>> check_names({"tuner": "coop", "options": {"contxt": 4}})
     Traceback (most recent call last):
     calprompt.errors.UnknownNameError: unknown option of tuner 'coop': 'contxt'. Did you mean 'context'? Known: \
@@ -45,12 +42,7 @@ class_specific, context, position, words.
 
 
 def check_calibrator(spec: Any, imports: bool = False) -> None:
-    """Raise for a calibrator, a link of a chain of them, or an option, that does not exist.
-
-    Args:
-        spec: As in `EvaluationSettings.calibrators`.
-        imports: Whether files of the user's own may register others.
-    """
+    """Raise for a calibrator, a link of a chain of them, or an option, that does not exist."""
     if not isinstance(spec, str):
         raise SettingError(f"a calibrator must be text such as temperature, got {spec!r}")
     for part in spec.split("->"):

@@ -28,12 +28,7 @@ T = TypeVar("T", bound=HasCell)
 
 
 def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
-    """Groups of what one worker does after another, the largest first, and at least as many as workers if possible.
-
-    Args:
-        items: What is to be done, each about a cell.
-        workers: How many groups are worked on at a time.
-    """
+    """Groups of what one worker does after another, the largest first, and at least as many as workers if possible."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(_values(item.cell, SHARED), []).append(item)

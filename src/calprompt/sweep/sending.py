@@ -34,11 +34,7 @@ class RunFiles:
 
 
 def work_anywhere(task: Task) -> Outcome[Task]:
-    """Do a task where its folder may not be visible; if it is not, the outcome has the files of the run.
-
-    Args:
-        task: A run to do.
-    """
+    """Do a task where its folder may not be visible; if it is not, the outcome has the files of the run."""
     if not task.send_back and (not task.marker or is_shared(task.marker)):
         return work(task)
     scratch = cache_folder(KIND) / hashlib.sha256(str(Path(task.marker).parent).encode()).hexdigest()[:16]
@@ -53,11 +49,7 @@ def work_anywhere(task: Task) -> Outcome[Task]:
 
 
 def receive(outcome: Outcome[Task]) -> Outcome[Task]:
-    """Write the run that an outcome brings into the folder of the sweep.
-
-    Args:
-        outcome: Of `work_anywhere`.
-    """
+    """Write the run that an outcome brings into the folder of the sweep."""
     if not isinstance(outcome.result, RunFiles):
         return outcome
     folder = Path(outcome.task.out) / outcome.result.name

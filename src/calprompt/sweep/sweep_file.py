@@ -141,12 +141,7 @@ def read_sweep(source: str | Path, *, root: str | None = None, device: str | Non
 
 
 def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
-    """Name and content of a sweep file, with that of the file that it extends.
-
-    Args:
-        source: Path of a YAML file, or the name of one of the package's.
-        seen: The files that extend this one.
-    """
+    """Name and content of a sweep file, with that of the file that it extends."""
     name, text = _text(source)
     try:
         content = yaml.load(text, _UniqueKeys)
@@ -171,15 +166,7 @@ def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str
 
 
 def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None, device: str | None = None) -> Sweep:
-    """A sweep from what its file contains.
-
-    Args:
-        content: Of the YAML file.
-        name: Of the sweep.
-        source: What errors call the file.
-        root: Instead of the setting of the file.
-        device: Instead of the setting of the file.
-    """
+    """A sweep from what its file contains."""
     if not isinstance(content, dict):
         raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
     _check_keys(content, source)

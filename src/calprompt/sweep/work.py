@@ -23,11 +23,7 @@ _loaded: dict[str, Resources] = {}  # of the group that this process is at
 
 
 def work(task: Task) -> Outcome:
-    """Do a task; what goes wrong is its outcome.
-
-    Args:
-        task: A run to do.
-    """
+    """Do a task; what goes wrong is its outcome."""
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -38,7 +34,11 @@ def work(task: Task) -> Outcome:
 
 
 def _outcome(task: Task) -> Outcome:
-    from calprompt.runs import build_config, evaluate_on, plan, restore, run
+    from calprompt.runs.execute import run
+    from calprompt.runs.planning import plan
+    from calprompt.runs.recipes import build_config
+    from calprompt.runs.restoring import restore
+    from calprompt.runs.transfer import evaluate_on
 
     folder: Path | None = None
     try:
@@ -64,7 +64,7 @@ def _outcome(task: Task) -> Outcome:
 
 
 def _resources(task: Task) -> Resources:
-    from calprompt.features import FeatureStore
+    from calprompt.features.store import FeatureStore
 
     key = f"{group_key(task.cell)} {task.store}"
     if key not in _loaded:

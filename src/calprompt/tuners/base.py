@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.class_names import check_class_names
-from calprompt.clip import Backbone, PromptLayout, unit
+from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.prompts import PromptLayout
 from calprompt.errors import SettingError
 from calprompt.options import check_types
 from calprompt.outputs import Outputs

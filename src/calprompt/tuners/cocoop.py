@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone, unit
+from calprompt.clip.backbone import Backbone, unit
 from calprompt.errors import SettingError
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 

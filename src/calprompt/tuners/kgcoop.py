@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.outputs import Outputs
 from calprompt.registry import unknown
 from calprompt.tuners.base import tuners

@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone, VisualPrompts, unit
+from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.prompts import VisualPrompts
 from calprompt.errors import SettingError
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 
@@ -70,14 +71,7 @@ class MaPLe(Tuner):
 
 
 def prompt_depth(depth: int | None, where: str, blocks: int, option: str = "depth") -> int:
-    """How many blocks get prompts: `depth` of them, or the published 9, but no more than the tower has.
-
-    Args:
-        depth: What was asked for; `None`: 9, or all blocks of a shallower tower.
-        where: The tower, for messages.
-        blocks: How many blocks it has.
-        option: What the parameter is called.
-    """
+    """How many blocks get prompts: `depth` of them, or the published 9, but no more than the tower has."""
     if depth is None:
         return min(9, blocks)
     if depth < 1:

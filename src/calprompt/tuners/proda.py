@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calprompt.clip import Backbone, PromptLayout, unit
+from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.prompts import PromptLayout
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calprompt.clip import Backbone
+from calprompt.clip.backbone import Backbone
 from calprompt.clip.tokens import PLACEHOLDER
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs

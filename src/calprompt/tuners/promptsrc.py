@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.class_names import fill_template
-from calprompt.clip import Backbone, VisualPrompts, unit
+from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.prompts import VisualPrompts
 from calprompt.clip.templates import IMAGENET_60, IMAGENET_80
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs

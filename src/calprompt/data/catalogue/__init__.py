@@ -41,11 +41,7 @@ def available() -> list[str]:
 
 
 def get(name: str) -> Entry:
-    """The entry of a dataset.
-
-    Raises:
-        UnknownNameError: if the catalogue has no such dataset.
-    """
+    """The entry of a dataset."""
     if not is_known(name):
         raise unknown("dataset", name, available())
     return _BY_NAME[plain(name)]

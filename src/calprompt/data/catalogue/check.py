@@ -39,12 +39,7 @@ class Report:
 
 
 def check(entry: Entry, root: Path | None) -> Report:
-    """Check the folder, files, classes and counts of a dataset, and whether all listed images exist; opens no image.
-
-    Args:
-        entry: The dataset.
-        root: The folder of all datasets; not needed for embedded ones.
-    """
+    """Check the folder, files, classes and counts of a dataset, and whether all listed images exist; opens no image."""
     report = Report(entry.title)
     try:
         folder = entry.find(root)

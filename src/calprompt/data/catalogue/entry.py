@@ -90,14 +90,7 @@ class Entry:
     embedded: Callable[[], Path] | None = None
 
     def locate(self, root: Path) -> Path:
-        """The dataset's folder.
-
-        Args:
-            root: The folder of all datasets, or that of this dataset.
-
-        Raises:
-            DataError: if it is not there.
-        """
+        """The dataset's folder."""
         if not root.is_dir():
             raise DataError(f"there is no folder {root}; expected the one that has the datasets")
         names = [plain(name) for name in self.folders]
@@ -114,11 +107,7 @@ class Entry:
         raise DataError(f"{root} has no folder of {self.title}; expected {' or '.join(self.folders)}{inside}")
 
     def find(self, root: Path | None) -> Path:
-        """The dataset's folder: in the folder of all datasets, or made from the package if `root` is None.
-
-        Raises:
-            DataError: if it is not there, or `root` is None for a dataset that is not in the package.
-        """
+        """The dataset's folder: in the folder of all datasets, or made from the package if `root` is None."""
         if root is not None:
             return self.locate(root)
         if self.embedded is not None:
@@ -130,11 +119,7 @@ class Entry:
         return self.listing_in(self.find(root))
 
     def listing_in(self, folder: Path) -> Listing:
-        """Class names and images of the dataset in this folder, without a check of the expected counts.
-
-        Raises:
-            DataError: if files are missing or not as expected.
-        """
+        """Class names and images of the dataset in this folder, without a check of the expected counts."""
         missing = self.layout.missing(folder, self.key)
         if missing:
             raise DataError(f"{self.title} is not complete:{bullets(missing)}")

@@ -41,11 +41,7 @@ class Layout(Protocol):
         ...
 
     def read(self, folder: Path) -> Listing:
-        """Class names and images.
-
-        Raises:
-            DataError: if files are not as expected.
-        """
+        """Class names and images."""
         ...
 
 

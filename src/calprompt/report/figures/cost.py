@@ -24,12 +24,7 @@ MEASURES = {
 
 
 def from_source(source: ReportSource, *, methods: Sequence[str] | None = None) -> Figure:
-    """Bars of a source's runs: CPU seconds and, if there was a GPU, its memory, else the process's.
-
-    Args:
-        source: Results with times.
-        methods: Which losses, by the names in the figure.
-    """
+    """Bars of a source's runs: CPU seconds and, if there was a GPU, its memory, else the process's."""
     names: dict[int, str] = {}
     rows = []
     seen = set()

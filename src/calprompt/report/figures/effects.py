@@ -22,17 +22,7 @@ PLAIN = "cross-entropy"
 def from_source(
     source: ReportSource, *, metric: str = "ece", methods: Sequence[str] | None = None, split: str | None = None
 ) -> Figure:
-    """Differences of a source's rows from those of the same tuner with cross-entropy.
-
-    Args:
-        source: Results of tuners with cross-entropy and with something else.
-        metric: Which.
-        methods: Which, in this order.
-        split: Only this one.
-
-    Raises:
-        NotFoundError: if there is nothing to compare.
-    """
+    """Differences of a source's rows from those of the same tuner with cross-entropy."""
     panels: dict[str, dict[str, dict[str, Interval]]] = {}
     counts: set[int] = set()
     tuners = list(dict.fromkeys(row["tuner"] for row in source.measured.rows if row["model"] == "tuned"))

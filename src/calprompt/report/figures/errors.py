@@ -25,14 +25,7 @@ BINS, SURE = 10, 0.8
 def from_source(
     source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None, bins: int = BINS
 ) -> Figure:
-    """Errors of a source's stored logits, means over runs.
-
-    Args:
-        source: With run folders.
-        split: Of which classes.
-        methods: Which, in this order.
-        bins: How many.
-    """
+    """Errors of a source's stored logits, means over runs."""
     stored = selection.stored_runs(source, split, methods=methods)
     runs = [run for group in stored.values() for run in group]
     images = sum(len(run.sample.labels) for run in next(iter(stored.values())))

@@ -26,14 +26,7 @@ WINDOW = 0.05  # of all steps, before and after a point
 
 
 def from_source(source: ReportSource) -> Figure:
-    """Ratios of a source's runs that were diagnosed, all of their steps together.
-
-    Args:
-        source: With run folders that have steps.csv.
-
-    Raises:
-        NotFoundError: if no run was diagnosed.
-    """
+    """Ratios of a source's runs that were diagnosed, all of their steps together."""
     found = [(run, steps) for run in selection.tuned_runs(source) if (steps := run.steps())]
     if not found:
         raise NotFoundError(

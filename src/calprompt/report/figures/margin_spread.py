@@ -39,13 +39,7 @@ class Spread:
 
 
 def from_source(source: ReportSource, *, split: str | None = None, methods: Sequence[str] | None = None) -> Figure:
-    """Margins and calibration errors of all runs of a source.
-
-    Args:
-        source: With run folders.
-        split: Only this one.
-        methods: Which.
-    """
+    """Margins and calibration errors of all runs of a source."""
     panels: dict[str, dict[str, Spread]] = {}
     for part in selection.check_split(source, split):
         stored = selection.stored_runs(source, part, methods=methods)

@@ -21,13 +21,7 @@ POINTS = 200  # of a cumulative distribution
 
 
 def from_source(source: ReportSource, *, split: str = "base", methods: Sequence[str] | None = None) -> Figure:
-    """Margins of a source's stored logits, images of all datasets and seeds together.
-
-    Args:
-        source: With run folders.
-        split: Of which classes.
-        methods: Which, in this order.
-    """
+    """Margins of a source's stored logits, images of all datasets and seeds together."""
     stored = selection.stored_runs(source, split, methods=methods)
     runs = [run for group in stored.values() for run in group]
     margins = {

@@ -14,12 +14,7 @@ from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, metric: str = "ece") -> Figure:
-    """Curves of a source's rows.
-
-    Args:
-        source: Runs with several weights of the moment loss.
-        metric: In the lower row; accuracy is in the upper one.
-    """
+    """Curves of a source's rows."""
 
     def group(row: Mapping[str, Any]) -> float | None:
         found = tcpt_weights(str(row["loss"]))

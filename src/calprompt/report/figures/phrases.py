@@ -15,12 +15,7 @@ from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, metric: str = "ece") -> Figure:
-    """Dots of a source's rows.
-
-    Args:
-        source: Runs that began with several phrases.
-        metric: In the lower row; accuracy is in the upper one.
-    """
+    """Dots of a source's rows."""
 
     def group(row: Mapping[str, Any]) -> tuple[str, str] | None:
         words = selection.options_of(row).get("words")

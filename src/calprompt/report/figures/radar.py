@@ -27,14 +27,7 @@ COLUMNS = 3  # of the legend
 def from_source(
     source: ReportSource, *, metric: str = "ece", methods: Sequence[str] | None = None, split: str | None = None
 ) -> Figure:
-    """The radar of a source's rows, means over seeds.
-
-    Args:
-        source: Results on three datasets or more.
-        metric: Which.
-        methods: Which, in this order.
-        split: Only this one.
-    """
+    """The radar of a source's rows, means over seeds."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     seeds: set[int] = set()
     for part in selection.check_split(source, split):

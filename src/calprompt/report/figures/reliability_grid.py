@@ -23,15 +23,7 @@ def from_source(
     bins: int = BINS,
     zero_shot: bool = False,
 ) -> Figure:
-    """The diagrams of a source's stored logits: images of all datasets and seeds together.
-
-    Args:
-        source: With run folders.
-        methods: Which, in this order.
-        split: Only this one.
-        bins: How many.
-        zero_shot: With the untuned model too.
-    """
+    """The diagrams of a source's stored logits: images of all datasets and seeds together."""
     panels: dict[str, dict[str, Panel]] = {}
     datasets: set[str] = set()
     seeds: set[int] = set()

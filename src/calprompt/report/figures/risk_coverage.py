@@ -21,14 +21,7 @@ POINTS = 100
 def from_source(
     source: ReportSource, *, methods: Sequence[str] | None = None, split: str | None = None, zero_shot: bool = False
 ) -> Figure:
-    """Curves of a source's stored logits, means over runs.
-
-    Args:
-        source: With run folders.
-        methods: Which, in this order.
-        split: Only this one.
-        zero_shot: With the untuned model too.
-    """
+    """Curves of a source's stored logits, means over runs."""
     panels, places = {}, set()
     for part in selection.check_split(source, split):
         stored = selection.stored_runs(source, part, methods=methods, zero_shot=zero_shot)

@@ -53,11 +53,7 @@ class RunSample:
 
 
 def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
-    """The runs of a source that have stored logits.
-
-    Raises:
-        NotFoundError: if there are none, as in a table of results.
-    """
+    """The runs of a source that have stored logits."""
     if not source.runs:
         raise NotFoundError(
             f"{source.title} has no run folders, and this figure is made from stored logits; give the folder of the "
@@ -69,18 +65,7 @@ def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
 def stored_runs(
     source: ReportSource, split: str, *, methods: Sequence[str] | None = None, zero_shot: bool = False
 ) -> dict[str, list[RunSample]]:
-    """The runs of every method on one test split, on the datasets and seeds that all of these methods have.
-
-    Args:
-        source: With run folders.
-        split: base, novel or all.
-        methods: Which, in this order; all, unless given.
-        zero_shot: With the untuned model too, once per dataset.
-
-    Raises:
-        DataError: if two runs of a method are of the same dataset and seed.
-        NotFoundError: if there are no run folders, none has that split, or methods share no dataset and seed.
-    """
+    """The runs of every method on one test split, on the datasets and seeds that all of these methods have."""
     runs = tuned_runs(source)
     rows = {
         (row["run"], row["model"]): row
@@ -148,11 +133,7 @@ def method_names(source: ReportSource, rows: Rows) -> dict[int, str]:
 
 
 def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
-    """Methods in the order asked for, or in that of all figures.
-
-    Raises:
-        UnknownNameError: if a method is not there.
-    """
+    """Methods in the order asked for, or in that of all figures."""
     if methods is None:
         return method_order(there)
     for name in methods:
@@ -167,17 +148,7 @@ def grouped(
     value: Callable[[Mapping[str, Any]], Any],
     by: Callable[[Mapping[str, Any]], Any],
 ) -> dict[Any, dict[tuple[str, int], Any]]:
-    """Values of rows by group, and in it by dataset and seed.
-
-    Args:
-        source: That the rows are of.
-        rows: Of one split.
-        value: Of a row; rows for which it is None are left out.
-        by: The group of a row.
-
-    Raises:
-        DataError: if a group has runs with different settings, or two of one dataset and seed.
-    """
+    """Values of rows by group, and in it by dataset and seed."""
     found: dict[Any, dict[tuple[str, int], Any]] = {}
     cells: Cells[Any] = Cells()
     for row in rows:
@@ -193,15 +164,7 @@ def grouped(
 def by_method(
     source: ReportSource, rows: Rows, metric: str, methods: Sequence[str] | None = None
 ) -> dict[str, dict[tuple[str, int], float]]:
-    """A metric of rows of one split, by method, dataset and seed.
-
-    Args:
-        source: That the rows are of.
-        rows: Of one split.
-        metric: Which.
-        methods: Those that will be shown; without them, the usual ones: losses as they are, and the calibrators of
-            the paper on cross-entropy.
-    """
+    """A metric of rows of one split, by method, dataset and seed."""
     if methods is None:
         rows = [row for row in rows if _is_usual(row)]
     names = method_names(source, rows)
@@ -306,17 +269,7 @@ class Series:
 def read_series(
     source: ReportSource, by: Callable[[Mapping[str, Any]], Group | None], metrics: tuple[str, ...], what: str
 ) -> Series:
-    """The series of a source's tuned models as they are.
-
-    Args:
-        source: Results.
-        by: The group of a row; rows without one are left out.
-        metrics: Which.
-        what: What errors call the groups.
-
-    Raises:
-        NotFoundError: if there are not two groups that share a dataset and a seed.
-    """
+    """The series of a source's tuned models as they are."""
     values: dict[tuple[str, str], dict[Group, dict[tuple[str, int], float]]] = {}
     for split in splits_of(source):
         rows = [row for row in uncalibrated(source.measured.rows, split) if by(row) is not None]

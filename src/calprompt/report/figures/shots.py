@@ -17,13 +17,7 @@ METRICS = ("accuracy", "ece")
 
 
 def from_source(source: ReportSource, *, methods: Sequence[str] | None = None, metric: str = "ece") -> Figure:
-    """Curves of a source's rows.
-
-    Args:
-        source: Runs with several numbers of shots.
-        methods: Which losses, by the names in the figure.
-        metric: In the lower row; accuracy is in the upper one.
-    """
+    """Curves of a source's rows."""
     tuners = {row["tuner"] for row in source.measured.rows}
 
     def group(row: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -22,13 +22,7 @@ from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None) -> Figure:
-    """Text features of one dataset and seed of a source: the dataset with most classes, and its first seed.
-
-    Args:
-        source: With run folders; others than the first are chosen by filtering it.
-        split: Of which classes.
-        methods: Which, in this order.
-    """
+    """Text features of one dataset and seed of a source: the dataset with most classes, and its first seed."""
     stored = selection.stored_runs(source, split, methods=methods)
     shared = set.intersection(*({(run.dataset, run.seed) for run in group} for group in stored.values()))
     selection.need(bool(shared), f"{source.title} has no dataset and seed that all of {', '.join(stored)} were run on")

@@ -19,12 +19,7 @@ from calprompt.results.sources import ReportSource
 
 
 def from_source(source: ReportSource, *, metric: str = "ece") -> Figure:
-    """The map of a source's rows.
-
-    Args:
-        source: Runs with several alphas and betas.
-        metric: In the lower row; accuracy is in the upper one.
-    """
+    """The map of a source's rows."""
 
     def group(row: Mapping[str, Any]) -> tuple[float, float] | None:
         found = tcpt_weights(str(row["loss"]))

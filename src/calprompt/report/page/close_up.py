@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calprompt.data import Dataset
+from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
@@ -65,12 +65,7 @@ class Subject:
 
 
 def subjects(measured: Measurements, *, plain: bool = False) -> list[Subject]:
-    """The first seed of the headline's method on each dataset, of a few datasets; none without stored logits.
-
-    Args:
-        measured: All results.
-        plain: Those of the method that it is compared with as well, before it.
-    """
+    """The first seed of the headline's method on each dataset, of a few datasets; none without stored logits."""
     pairs = headline_pairs(measured.methods)
     wanted = list(pairs[0] if plain else pairs[0][1:]) if pairs else measured.methods[:1]
     found: list[Subject] = []
@@ -87,11 +82,7 @@ def subjects(measured: Measurements, *, plain: bool = False) -> list[Subject]:
 
 
 def class_table(chosen: Sequence[Subject]) -> Table | None:
-    """A row per class of every subject and split.
-
-    Args:
-        chosen: Runs to look at.
-    """
+    """A row per class of every subject and split."""
     rows = []
     for subject in chosen:
         names, _ = subject.stored.names
@@ -136,11 +127,7 @@ def class_table(chosen: Sequence[Subject]) -> Table | None:
 
 
 def confusion_table(chosen: Sequence[Subject]) -> Table | None:
-    """The classes that are most often taken for another.
-
-    Args:
-        chosen: Runs to look at.
-    """
+    """The classes that are most often taken for another."""
     rows = []
     for subject in chosen:
         names, _ = subject.stored.names
@@ -194,12 +181,7 @@ def _gap(confidence: float, hits: int, said: int) -> Number:
 
 
 def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Table | None:
-    """A row per subject and error rate.
-
-    Args:
-        chosen: Runs to look at.
-        settings: Of the report.
-    """
+    """A row per subject and error rate."""
     splits = [split for split in SPLITS if any(split in subject.results for subject in chosen)]
     rows = []
     for subject in chosen:
@@ -259,13 +241,7 @@ def _accepted_share(accepted: Accepted | None, which: str) -> Number:
 def find_mistakes(
     chosen: Sequence[Subject], settings: ReportSettings, resources: Resources | None = None
 ) -> tuple[list[Mistake], list[str]]:
-    """The most confident mistakes of each subject and split, and notes on pictures that are not there.
-
-    Args:
-        chosen: Runs to look at.
-        settings: Of the report.
-        resources: Gets the datasets; None: without pictures.
-    """
+    """The most confident mistakes of each subject and split, and notes on pictures that are not there."""
     found: list[Mistake] = []
     notes: list[str] = []
     for subject in chosen:

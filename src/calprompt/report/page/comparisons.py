@@ -26,13 +26,7 @@ Seeds = tuple[int | None, ...]
 
 
 def dataset_table(measured: Measurements, settings: ReportSettings, progress: Progress = silent) -> Table:
-    """A row per dataset, split and method: means over seeds, and the paired difference to the plain tuner.
-
-    Args:
-        measured: All results.
-        settings: Of the report.
-        progress: Shows how far it is.
-    """
+    """A row per dataset, split and method: means over seeds, and the paired difference to the plain tuner."""
     rows: list[Row] = []
     datasets = measured.datasets
     for number, dataset in enumerate(datasets):
@@ -65,11 +59,7 @@ def dataset_table(measured: Measurements, settings: ReportSettings, progress: Pr
 
 
 def average_table(measured: Measurements) -> Table | None:
-    """A row per split and method: means over datasets; None if there are so few that an interval says nothing.
-
-    Args:
-        measured: All results.
-    """
+    """A row per split and method: means over datasets; None if there are so few that an interval says nothing."""
     if len(measured.datasets) < FEWEST:
         return None
     rows = []

@@ -303,16 +303,7 @@ def _rounded(number: float | None) -> float | None:
 
 
 def check_data(data: Any, source: str) -> dict[str, Any]:
-    """The embedded data of a report, if that is what it is.
-
-    Args:
-        data: What was read.
-        source: What errors call it.
-
-    Raises:
-        DamagedFileError: if it is something else.
-        NewerFormatError: if a newer version of calprompt wrote it.
-    """
+    """The embedded data of a report, if that is what it is."""
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise DamagedFileError(f"{source} is not a report of calprompt: its data have no format number")
     if data["format"] > FORMAT:

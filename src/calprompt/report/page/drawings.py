@@ -38,14 +38,7 @@ OVER_DATASETS = ("radar", "effects")
 def draw_figures(
     source: ReportSource, measured: Measurements, settings: ReportSettings, progress: Progress = silent
 ) -> tuple[list[Figure], list[str]]:
-    """Figures, and why some are not there.
-
-    Args:
-        source: Runs and tables.
-        measured: All results.
-        settings: Of the report.
-        progress: Shows how far it is.
-    """
+    """Figures, and why some are not there."""
     found = [figure for dataset in _closest(measured) if (figure := _reliability(dataset, measured, settings))]
     notes: list[str] = []
     wanted = [name for name in NAMED if measured.stored or FIGURES[name].needs == "rows"]

@@ -62,14 +62,7 @@ class Change:
 def headline(
     measured: Measurements, shares: Sequence[SureShare], datasets: Table | None, settings: ReportSettings
 ) -> tuple[list[str], list[str]]:
-    """The sentences of the page, and what has to be added to them.
-
-    Args:
-        measured: All results.
-        shares: How often methods are right when they are sure, of all datasets and splits.
-        datasets: The table of each dataset, which has the paired differences.
-        settings: Of the report.
-    """
+    """The sentences of the page, and what has to be added to them."""
     pairs = headline_pairs(measured.methods)
     splits = [split for split in SPLITS if any(result.split == split for result in measured.results)]
     sentences, unit = [], ""

@@ -20,12 +20,7 @@ OPTIONAL = {"shots": "shots", "epochs": "epochs", "anchor": "anchor", "backbone"
 
 
 def results_table(measured: Measurements, settings: ReportSettings) -> Table | None:
-    """A row per run, model, calibrator and split; None if there are too many.
-
-    Args:
-        measured: All results.
-        settings: Of the report.
-    """
+    """A row per run, model, calibrator and split; None if there are too many."""
     if len(measured.results) > MOST_ROWS:
         return None
     optional = [name for name in OPTIONAL if len({each.row.get(name) for each in measured.results}) > 1]
@@ -62,12 +57,7 @@ def _text(result: Result, name: str) -> str:
 
 
 def run_table(measured: Measurements, unfinished: Sequence[tuple[str, str, str]]) -> Table:
-    """A row per run, finished and not.
-
-    Args:
-        measured: All results.
-        unfinished: Title, status and reason of what has no result.
-    """
+    """A row per run, finished and not."""
     first: dict[int, Mapping[str, Any]] = {}
     for result in measured.results:
         if not result.method.is_zero_shot:
@@ -103,11 +93,7 @@ def run_table(measured: Measurements, unfinished: Sequence[tuple[str, str, str]]
 
 
 def unfinished_rows(found: Sequence[Unfinished]) -> tuple[tuple[str, str, str], ...]:
-    """Title, status and reason of everything planned that has no result.
-
-    Args:
-        found: Of a source.
-    """
+    """Title, status and reason of everything planned that has no result."""
     return tuple((each.title, each.status, str(each.reason or "it was not run")) for each in found)
 
 
@@ -117,9 +103,6 @@ WORDS = {"shots": "all", "views": "new"}  # for None
 
 def train_command(config: Mapping[str, Any]) -> str:
     """The command line of a run's settings, as its record has them.
-
-    Args:
-        config: The settings, those of training under "training".
 
     >>> train_command({"backbone": "pocket", "data": "my photos", "shots": None, "training": {"seed": 2}})
     "calprompt train --backbone pocket --data 'my photos' --shots all --seed 2"

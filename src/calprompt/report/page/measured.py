@@ -131,14 +131,7 @@ def metric_columns() -> tuple[Column, ...]:
 def measure(
     source: ReportSource, runs: Sequence[RunIdentity], settings: ReportSettings, progress: Progress = silent
 ) -> Measurements:
-    """Measure all results of a source.
-
-    Args:
-        source: Runs and tables.
-        runs: The identities of all runs of the source.
-        settings: Of the report.
-        progress: Shows how far it is.
-    """
+    """Measure all results of a source."""
     rows = source.measured.sorted().rows
     known = {(run.name, run.fingerprint): place for place, run in enumerate(runs)}
     found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0)

@@ -41,16 +41,7 @@ class Page:
 
 
 def read_page(path: str | Path) -> Page:
-    """Read a report file.
-
-    Args:
-        path: Of the file.
-
-    Raises:
-        NotFoundError: if there is no such file.
-        DamagedFileError: if it is not a report.
-        NewerFormatError: if a newer version of calprompt wrote it.
-    """
+    """Read a report file."""
     path = Path(path).expanduser()
     try:
         text = path.read_text(encoding="utf-8")

@@ -172,11 +172,7 @@ def _figures(figures: Sequence[Figure]) -> str:
 
 
 def figure_html(figure: Figure) -> str:
-    """A figure as a page has it, with its caption.
-
-    Args:
-        figure: Which.
-    """
+    """A figure as a page has it, with its caption."""
     wide = " wide" if _width(figure.svg) > WIDE else ""
     command = f'<br><code class="command">{_text(figure.command)}</code>' if figure.command else ""
     return (
@@ -222,11 +218,7 @@ def _probabilities(mistake: Mistake) -> tuple[str, str]:
 
 
 def mistake_text(mistake: Mistake) -> str:
-    """What a page writes about a mistake.
-
-    Args:
-        mistake: Which.
-    """
+    """What a page writes about a mistake."""
     said, true = _probabilities(mistake)
     return f"says {mistake.said}, {said}is {mistake.true}, which got {true}{mistake.image}"
 

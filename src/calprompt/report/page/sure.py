@@ -71,12 +71,7 @@ class SureShare:
 
 
 def sure_shares(measured: Measurements, settings: ReportSettings) -> list[SureShare]:
-    """For every pair of the headline, dataset and split whose logits are here.
-
-    Args:
-        measured: All results.
-        settings: Of the report.
-    """
+    """For every pair of the headline, dataset and split whose logits are here."""
     found = []
     for pair in headline_pairs(measured.methods):
         for dataset in measured.datasets:
@@ -144,11 +139,7 @@ def _resampled(
 
 
 def sure_table(shares: Sequence[SureShare]) -> Table | None:
-    """What the headline rests on, for all splits.
-
-    Args:
-        shares: Of all datasets and splits.
-    """
+    """What the headline rests on, for all splits."""
     if not shares:
         return None
     rows = []

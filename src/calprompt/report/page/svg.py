@@ -26,13 +26,7 @@ SHORTHAND = re.compile(r"(?:(italic|oblique) )?(?:(bold|\d{3}) )?([\d.]+)px (.*)
 
 
 def figure_svg(figure: Figure, key: str, label: str) -> str:
-    """A figure as an SVG element for a page.
-
-    Args:
-        figure: What was drawn.
-        key: Prefix of the names of its elements.
-        label: What it shows, for those who do not see it.
-    """
+    """A figure as an SVG element for a page."""
     import matplotlib
 
     data = io.BytesIO()
@@ -42,13 +36,7 @@ def figure_svg(figure: Figure, key: str, label: str) -> str:
 
 
 def clean_svg(data: bytes, key: str, label: str) -> str:
-    """An SVG file of matplotlib as an element of a page.
-
-    Args:
-        data: The file.
-        key: Prefix of the names of its elements.
-        label: What it shows.
-    """
+    """An SVG file of matplotlib as an element of a page."""
     root = ElementTree.fromstring(data)
     _clean(root, key)
     width, height = (root.attrib.pop(name).removesuffix("pt") for name in ("width", "height"))

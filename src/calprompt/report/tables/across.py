@@ -40,14 +40,7 @@ PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, w
 
 
 def backbone_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
-    """Methods down; backbones, datasets and metrics across, and the average of all.
-
-    Args:
-        definition: Which table.
-        values: Results by their place, backbones apart.
-        split: Of the table.
-        options: What is different from the paper's.
-    """
+    """Methods down; backbones, datasets and metrics across, and the average of all."""
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
     name = definition.published.get(split, "")
     published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
@@ -106,13 +99,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
 
 
 def setting_table(definition: TableDefinition, values: Values, options: TableOptions) -> PaperTable:
-    """Settings of TCPT down; metrics on base and novel classes across, and the mean of both.
-
-    Args:
-        definition: Which table.
-        values: Results by their place.
-        options: What is different from the paper's.
-    """
+    """Settings of TCPT down; metrics on base and novel classes across, and the mean of both."""
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
     splits = (*PARTS, AVERAGE)
     name = definition.published[""]

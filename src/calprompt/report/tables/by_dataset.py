@@ -46,17 +46,7 @@ from calprompt.results.names import tuner_name
 
 
 def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
-    """The table of one split.
-
-    Args:
-        definition: Which table.
-        values: Results by their place.
-        split: base, novel, all or harmonic.
-        options: What is different from the paper's.
-
-    Raises:
-        NotFoundError: if the results have nothing of the split.
-    """
+    """The table of one split."""
     return _DatasetTable(definition, values, split, options).build()
 
 

@@ -198,9 +198,6 @@ TABLES = {table.name: table for table in _FOUND}
 def table_definition(name: str) -> TableDefinition:
     """The table of a name.
 
-    Raises:
-        UnknownNameError: if there is no such table.
-
     >>> table_definition("main").sweeps
     ['paper/main', 'paper/main-released', 'paper/main-mixed', 'paper/pocket-main']
     """

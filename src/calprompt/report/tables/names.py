@@ -108,9 +108,6 @@ def dataset_label(dataset: str) -> str:
 def metric_measure(metric: str) -> Measure:
     """How a metric is written.
 
-    Raises:
-        UnknownNameError: if there is no such metric.
-
     >>> metric_measure("weighted_mce").label, metric_measure("mce").label, metric_measure("nll").decimals
     ('MCE', 'MCE (textbook)', 3)
     """

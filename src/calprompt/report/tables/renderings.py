@@ -211,12 +211,7 @@ def has_published(line: Line) -> bool:
 
 
 def all_notes(table: PaperTable, *, styled: bool = True) -> list[str]:
-    """What stands under a table, a sentence each.
-
-    Args:
-        table: The table.
-        styled: Whether the best numbers are shown as such.
-    """
+    """What stands under a table, a sentence each."""
     return [*table.notes, *_marks(table, styled)]
 
 

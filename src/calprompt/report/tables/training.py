@@ -35,16 +35,7 @@ QUANTILES = ("median", "q10", "q90")
 
 
 def cost_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> PaperTable:
-    """Seconds and memory of training, a line per tuner and method.
-
-    Args:
-        definition: Which table.
-        source: Results with the columns of time.
-        options: What is different from the paper's.
-
-    Raises:
-        NotFoundError: if the results have no times.
-    """
+    """Seconds and memory of training, a line per tuner and method."""
     cells: Cells[tuple[str, str, str, str]] = Cells()
     named = [(row, method_of(row)) for row in source.measured.rows if row.get("model") == "tuned"]
     named = [(row, name) for row, name in named if name in definition.methods]
@@ -92,16 +83,7 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
 
 
 def gradient_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> PaperTable:
-    """Median and quantiles of the ratios of gradient norms over all diagnosed steps of all runs.
-
-    Args:
-        definition: Which table.
-        source: With folders of runs, as steps are not part of a table of results.
-        options: What is different from the paper's.
-
-    Raises:
-        NotFoundError: if there is no run with diagnosed steps.
-    """
+    """Median and quantiles of the ratios of gradient norms over all diagnosed steps of all runs."""
     import numpy as np
 
     diagnosed = {run.folder.name: steps for run in source.runs if (steps := run.steps())}

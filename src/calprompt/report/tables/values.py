@@ -78,12 +78,7 @@ class Values:
         return list(dict.fromkeys(place.method for place in self.rows if place.group == group))
 
     def chosen(self, groups: Iterable[Group], wanted: Iterable[str]) -> list[str]:
-        """The methods of groups that have some names, in the order of the names; one with several settings is several.
-
-        Args:
-            groups: Where to look.
-            wanted: Names, with or without settings.
-        """
+        """The methods of groups that have some names, in the order of the names; each setting is a method."""
         there = [method for group in groups for method in self.methods(group)]
         found = [method for name in wanted for method in there if name in (method, self.names[method])]
         return list(dict.fromkeys(found))
@@ -117,17 +112,7 @@ def collect(
     by_backbone: bool = False,
     method: Callable[[Mapping[str, Any]], str | None] = method_of,
 ) -> Values:
-    """Sort rows into places.
-
-    Args:
-        source: Results; rows of runs without results say what was planned.
-        transfers: Take the evaluations on other data, under their names, instead of the test images of each run.
-        by_backbone: Keep backbones apart in groups of their own.
-        method: Name of the method of a row; rows without one are left out.
-
-    Raises:
-        DataError: if two runs of a place have the same settings and seed, and are not the same.
-    """
+    """Sort rows into places."""
     named = [(row, name) for row in source.table.rows if row.get("tuner") is not None and (name := method(row))]
     groups = {id(row): (str(row["tuner"]), str(row["backbone"]) if by_backbone else "") for row, _ in named}
 
@@ -200,12 +185,7 @@ def variance_number(values: BySeed) -> Number:
 
 
 def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
-    """The mean over datasets, with the standard deviation over seeds of that mean.
-
-    Args:
-        numbers: One per dataset.
-        by_seed: The values behind them.
-    """
+    """The mean over datasets, with the standard deviation over seeds of that mean."""
     values = [number.value for number in numbers if number.value is not None]
     if not values or len(values) < len(numbers):
         return Number()
@@ -216,12 +196,7 @@ def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
 
 
 def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number:
-    """A method minus the plain tuner: paired by seed, and an interval over datasets.
-
-    Args:
-        ours: Values by seed, one record per dataset.
-        plain: Of the plain tuner on the same datasets.
-    """
+    """A method minus the plain tuner: paired by seed, and an interval over datasets."""
     found = []
     for one, other in zip(ours, plain, strict=True):
         shared = sorted(set(one) & set(other))
@@ -237,14 +212,7 @@ def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number
 def with_published(
     number: Number, published: float | None, judge: Judge = verdict, *, row_mean: float | None = None
 ) -> Number:
-    """A number beside the published one.
-
-    Args:
-        number: Ours.
-        published: The paper's; None if it has none here.
-        judge: From the published number and our seeds to what is said about them.
-        row_mean: Of a printed average, the mean of its row, which ours is compared with.
-    """
+    """A number beside the published one."""
     if published is None:
         return number
     fair = published if row_mean is None else row_mean
