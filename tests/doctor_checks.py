@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from calprompt.doctor.finding import Finding
+from calprompt.doctor.examination import Finding
 
 
 def fine() -> Iterator[Finding]:

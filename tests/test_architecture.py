@@ -19,9 +19,9 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "loss_sums", "kernel"},
-    {"stopwatch", "options", "files", "hardware", "extensions", "class_names", "folder_kinds", "progress_display"},
-    {"registry", "sealed_files", "tensor_files", "training_config", "pocket"},
+    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "kernel"},
+    {"files", "hardware", "class_names", "folder_kinds", "registry"},
+    {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
     {"diagnostics", "predictor"},

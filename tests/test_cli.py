@@ -23,9 +23,8 @@ from calprompt.cli.run_table import results_table
 from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.settings import EvaluationSettings
-from calprompt.runs.config import RunConfig, Target
+from calprompt.runs.config import RunConfig, Target, build_config
 from calprompt.runs.folder import load_run
-from calprompt.runs.recipes import build_config
 from calprompt.training_config import TrainingConfig
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -310,7 +309,7 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
 ) -> None:
     """A log says every few seconds where long work is, and is not filled with bars."""
     now = 0.0
-    monkeypatch.setattr("calprompt.progress_display.time.monotonic", lambda: now)
+    monkeypatch.setattr("calprompt.progress.time.monotonic", lambda: now)
     with show_progress() as progress:
         for done in range(1, 101):
             now += 0.5

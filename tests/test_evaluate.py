@@ -25,13 +25,12 @@ from calprompt.cli import main
 from calprompt.cli.app import create_parser
 from calprompt.evaluation.bootstrap import NOT_COVERED
 from calprompt.evaluation.output import tidy_rows
-from calprompt.evaluation.run_evaluation import evaluate_run
-from calprompt.evaluation.selection import Accepted, select, subset
+from calprompt.evaluation.run_evaluation import Accepted, evaluate_run, select, subset
 from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
 from calprompt.metrics import guaranteed_threshold
 from calprompt.runs.execute import run
 from calprompt.runs.folder import load_run
-from calprompt.tensor_files import read_tensor_file, tensor_file
+from calprompt.sealed_files import read_tensor_file, tensor_file
 
 BASE_TO_NOVEL = {"epochs": 20, "shots": None, "lr": 0.05, "loss": "ce", "options": {"context": 8}}
 

@@ -13,7 +13,7 @@ import samples
 from calprompt import metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
-from calprompt.extensions import extension_digest, load_extension
+from calprompt.registry import extension_digest, load_extension
 from calprompt.runs import execute
 from calprompt.runs.execute import run
 from calprompt.runs.folder import write_record

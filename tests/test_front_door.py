@@ -28,8 +28,8 @@ from calprompt.data.images import ImageRows
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.features.store import FeatureFile
-from calprompt.runs import recipes
-from calprompt.runs.recipes import build_config
+from calprompt.runs import config as recipes
+from calprompt.runs.config import build_config
 from calprompt.runs.restoring import restore
 
 NESTED = "[" * 100_000 + "]" * 100_000

@@ -18,7 +18,7 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.planning import plan
 from calprompt.runs.preparation import prepare
-from calprompt.tensor_files import read_tensor_file
+from calprompt.sealed_files import read_tensor_file
 from calprompt.training import TrainingConfig, train
 from calprompt.tuners import create
 from calprompt.tuners.base import option_names

@@ -31,9 +31,9 @@ from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
 from calprompt.features import extraction
 from calprompt.features.store import FeatureStore
 from calprompt.predictor import Prediction, Predictor
+from calprompt.runs.config import build_config
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, load_run, read_run_tensors
-from calprompt.runs.recipes import build_config
 from calprompt.runs.resources import Resources
 from tiny import LEARNED
 

@@ -12,10 +12,9 @@ import samples
 from calprompt.cli.app import create_parser
 from calprompt.cli.train import run_settings
 from calprompt.errors import CalpromptError
-from calprompt.runs import recipes
-from calprompt.runs.config import RunConfig
+from calprompt.runs import config as recipes
+from calprompt.runs.config import RunConfig, build_config
 from calprompt.runs.execute import run
-from calprompt.runs.recipes import build_config
 from calprompt.tuners import available, create
 from tiny import tiny_backbone
 

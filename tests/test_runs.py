@@ -17,17 +17,16 @@ from calprompt import metrics, pocket, training, tuners
 from calprompt.clip.backbone import unit
 from calprompt.clip.load import load_backbone
 from calprompt.data.load import load_dataset
-from calprompt.data.saved_splits import save_split
+from calprompt.data.split_files import save_split
 from calprompt.errors import CalpromptError
 from calprompt.features.encoding import encode
 from calprompt.files import locked
 from calprompt.runs import execute
-from calprompt.runs.config import RunConfig
+from calprompt.runs.config import RunConfig, build_config
 from calprompt.runs.execute import read_tensor_file, run
 from calprompt.runs.folder import FORMAT, load_run
 from calprompt.runs.planning import plan
 from calprompt.runs.preparation import prepare
-from calprompt.runs.recipes import build_config
 from calprompt.training import NonFiniteLossError, TrainingConfig
 from data import trees
 

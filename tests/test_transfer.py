@@ -32,7 +32,7 @@ from calprompt.runs.execute import run
 from calprompt.runs.folder import load_run
 from calprompt.runs.restoring import restore
 from calprompt.runs.transfer import evaluate_on, matched_parts
-from calprompt.tensor_files import read_tensor_file
+from calprompt.sealed_files import read_tensor_file
 from data import trees
 
 DRAWN = ("elk", "cat", "ant", "fox")  # base: cat, ant; novel: elk, fox

@@ -1,18 +1,68 @@
-"""Names to things: methods register themselves, and an unknown name is answered with the known ones."""
+"""Things that are made by name: registries, options checked against signatures, and Python files of the user."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from calprompt.errors import SettingError, UnknownNameError
-from calprompt.options import check_types
+from calprompt.errors import CalpromptError, NotFoundError, SettingError, UnknownNameError
 from calprompt.text import nearest
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "True or False",
+    type(None): "None",
+    Mapping: "names with values, such as {context: 4}",
+    tuple: "a list",
+}
+
+
+def check_types(what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Check that options have the types of a function's parameters; parameters without an annotation take anything.
+
+    >>> def bake(*, minutes: int, name: str | None = None): ...
+    >>> check_types("option", bake, {"minutes": "ten"})
+    Traceback (most recent call last):
+    calprompt.errors.SettingError: option minutes must be a whole number, got 'ten'
+    """
+    hints = _hints(function)
+    for name, value in values.items():
+        allowed = _alternatives(hints.get(name, Any))
+        if not any(_fits(value, hint) for hint in allowed):
+            words = " or ".join(_WORDS.get(get_origin(hint) or hint, str(hint)) for hint in allowed)
+            message = f"must be {words}, got {value!r}"
+            raise SettingError(f"{what} {name} {message}") if what else SettingError(message, parameter=name)
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    if hint is float:
+        return isinstance(value, int | float)
+    kind = get_origin(hint) or hint
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+
 
 T = TypeVar("T")
 
@@ -133,3 +183,47 @@ def registered_names(package: str, registry: str) -> Iterator[tuple[str, str]]:
                     if isinstance(call, ast.Call) and ast.unparse(call.func) == f"{registry}.register":
                         about = ast.get_docstring(node) or ""  # type: ignore[arg-type]
                         yield ast.literal_eval(call.args[0]), about.partition("\n")[0]
+
+
+_imported: dict[Path, str] = {}  # files that this process has run, and their digests
+
+
+def load_extension(path: str | Path) -> str:
+    """Import a Python file by its path, once per process.
+
+    The file is code and is run: import only what you trust. A file that has changed since it was imported is an error,
+    because the old code would be used under the digest of the new one.
+    """
+    path, digest = Path(path).expanduser().resolve(), extension_digest(path)
+    if _imported.get(path, digest) != digest:
+        raise SettingError(f"{path} has changed since this process imported it; start a new process to use it")
+    name = f"calprompt_extension_{digest[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:  # a file that ends the process is no better than one that fails
+            del sys.modules[name]
+            if isinstance(error, CalpromptError | KeyboardInterrupt):
+                raise
+            reason = f": {error}" if str(error) else ""
+            raise SettingError(f"importing {path} failed: {type(error).__name__}{reason}") from error
+    _imported[path] = digest
+    return digest
+
+
+def imported_files(digests: Sequence[str]) -> list[str]:
+    """For each of these digests, a file that this process has imported already, because the user named it."""
+    known = {digest: str(path) for path, digest in _imported.items() if path.is_file()}
+    return [known[digest] for digest in digests if digest in known]
+
+
+def extension_digest(path: str | Path) -> str:
+    """The sha256 of a Python file, which is not run."""
+    path = Path(path).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise NotFoundError(f"there is no Python file {path} to import")
+    return hashlib.sha256(path.read_bytes()).hexdigest()

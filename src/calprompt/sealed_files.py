@@ -1,16 +1,20 @@
-"""JSON files with a format number and a checksum of themselves: damage, edits and newer formats are noticed."""
+"""JSON and safetensors files with a checksum inside: damage, edits and newer formats are noticed."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import calprompt
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
 from calprompt.files import canonical_json, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def sealed(payload: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -76,3 +80,47 @@ def _release(version: str) -> tuple[int, int]:
     """Major and minor number: what may change a format."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+CHECKSUM = "sha256"
+
+
+def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
+    """A safetensors file.
+
+    Its metadata stand under one key, as JSON: of several keys the format does not keep the order. A checksum of tensors
+    and metadata stands among them.
+    """
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    payload = {**metadata, CHECKSUM: _tensor_checksum(plain, metadata)}
+    return bytes(save(plain, {"calprompt": canonical_json(payload).decode()}))
+
+
+def read_tensor_file(path: Path, *, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata that `tensor_file` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            metadata = json.loads((file.metadata() or {})["calprompt"])
+        expected = metadata.pop(CHECKSUM, None)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no {path}") from error
+    except (SafetensorError, OSError, KeyError, ValueError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged or not of a run ({error}); delete it to start over") from error
+    if (checked or expected is not None) and expected != _tensor_checksum(tensors, metadata):
+        raise DamagedFileError(f"{path} is damaged, its checksum is wrong; delete it to start over")
+    return tensors, metadata
+
+
+def _tensor_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    import torch
+
+    digest = hashlib.sha256(canonical_json(metadata))
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from calprompt.diagnostics import diagnose, spread
 from calprompt.errors import DataError, NonFiniteLossError
+from calprompt.hardware import Stopwatch
 from calprompt.losses import Objective
-from calprompt.stopwatch import Stopwatch
 from calprompt.training_config import TrainingConfig, learning_rate
 from calprompt.tuners import Tuner
 

@@ -12,7 +12,7 @@ import pytest
 
 import calprompt
 from calprompt.cli import main
-from calprompt.doctor.finding import Finding
+from calprompt.doctor.examination import Finding
 
 SOURCE = Path(calprompt.__file__).parents[1]
 FINE = Finding("torch", "ok", "2.15.0", section="packages")

@@ -19,7 +19,7 @@ import samples
 from calprompt.cli import main
 from calprompt.data import decoding
 from calprompt.errors import DataError, Parameter, SettingError, UnknownNameError
-from calprompt.executors.shared_folder import shared_marker
+from calprompt.executors.protocol import shared_marker
 from calprompt.folder_kinds import folder_kind, require_kind
 from calprompt.losses import losses
 from calprompt.sweep import names
@@ -191,7 +191,7 @@ def test_options_are_read_from_the_files_as_they_are() -> None:
 
 
 def test_what_a_killed_sweep_left_is_removed(tmp_path: Path) -> None:
-    script = "import os, sys; from pathlib import Path; from calprompt.executors.shared_folder import shared_marker\n"
+    script = "import os, sys; from pathlib import Path; from calprompt.executors.protocol import shared_marker\n"
     script += "with shared_marker(Path(sys.argv[1])): os._exit(9)"
     subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
     assert len(list(tmp_path.glob(".shared-*"))) == 1

@@ -23,7 +23,7 @@ from calprompt.clip.architecture import (
     known_architectures,
     measure,
 )
-from calprompt.clip.layouts import convert, recognise
+from calprompt.clip.weights import convert, recognise
 from calprompt.errors import CalpromptError
 
 VIT: dict[str, Any] = {

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.data import saved_splits
+from calprompt.data import split_files
 from calprompt.data.load import load_dataset
-from calprompt.data.saved_splits import load_split, save_split
-from calprompt.data.split_files import read_split_file, write_split_file
+from calprompt.data.split_files import load_split, read_split_file, save_split, write_split_file
 from calprompt.data.splits import base_novel, few_shot
 from calprompt.errors import CalpromptError
 from data import trees
@@ -152,7 +151,7 @@ def test_a_saved_split_may_not_point_outside(tmp_path: Path) -> None:
     save_split(dataset, tmp_path / "split.json")
     told = json.loads((tmp_path / "split.json").read_text())
     told["train"][0][0] = f"../photos/{told['train'][0][0]}"
-    told["digest"] = saved_splits._digest({key: value for key, value in told.items() if key != "digest"})
+    told["digest"] = split_files._digest({key: value for key, value in told.items() if key != "digest"})
     (tmp_path / "split.json").write_text(json.dumps(told))
     with pytest.raises(CalpromptError, match=r"lists \.\./photos/.*, which is outside of the image folder"):
         load_split(tmp_path / "split.json", folder)

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from calprompt.data.dataset import Dataset
 from calprompt.data.load import load_dataset
-from calprompt.data.saved_splits import load_split, save_split
-from calprompt.data.splits import base_novel, few_shot
-from calprompt.data.validation import keep_share, normalized_validation, parse_validation, with_validation
+from calprompt.data.split_files import load_split, save_split
+from calprompt.data.splits import (
+    base_novel,
+    few_shot,
+    keep_share,
+    normalized_validation,
+    parse_validation,
+    with_validation,
+)
 from calprompt.errors import CalpromptError, SettingError
 from data import trees
 from data.test_splits import dataset, known

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.doctor.examination import CHECKS, Check, describe, examine
-from calprompt.doctor.finding import Finding
-from calprompt.doctor.worker import Worker
+from calprompt.doctor.examination import CHECKS, Check, Finding, Worker, describe, examine
 from calprompt.errors import BackboneError
 
 

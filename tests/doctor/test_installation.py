@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calprompt.doctor import installation
-from calprompt.doctor.finding import Finding
+from calprompt.doctor.examination import Finding
 from calprompt.doctor.installation import (
     DEVELOPMENT,
     EXTRAS,

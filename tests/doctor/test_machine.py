@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calprompt.doctor import machine
-from calprompt.doctor.finding import Finding
+from calprompt.doctor.examination import Finding
 from calprompt.doctor.machine import check_accelerators, check_machine, memory, usable_cores
 
 

@@ -14,9 +14,9 @@ from open_clip import pretrained
 import samples
 from calprompt import pocket
 from calprompt.clip import network, sources
-from calprompt.clip.downloaded import downloaded_backbones
+from calprompt.clip.sources import downloaded_backbones
 from calprompt.doctor import models
-from calprompt.doctor.finding import Finding
+from calprompt.doctor.examination import Finding
 from calprompt.doctor.models import USUAL, check_backbones, check_pocket, load_embedded, self_test
 from calprompt.errors import BackboneError
 
@@ -33,7 +33,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sources, "attempt", asked)
     folders = (tmp_path / "hub", tmp_path / "clip")
     monkeypatch.setattr(sources, "download_folders", lambda cache_dir=None: folders)
-    monkeypatch.setattr("calprompt.clip.downloaded.download_folders", sources.download_folders)
+    monkeypatch.setattr("calprompt.clip.sources.download_folders", sources.download_folders)
     monkeypatch.setattr(models, "download_folders", sources.download_folders)
     for name in (network.OFFLINE, *network.PROXIES, *map(str.lower, network.PROXIES)):
         monkeypatch.delenv(name, raising=False)

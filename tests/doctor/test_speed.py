@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from calprompt.clip.image import encode_image
-from calprompt.doctor import speed
-from calprompt.doctor.models import load_embedded
-from calprompt.doctor.speed import PRODUCTS, VIT_B_16, check_speed, per_second
+from calprompt.doctor import models
+from calprompt.doctor.models import PRODUCTS, VIT_B_16, check_speed, load_embedded, per_second
 
 
 def test_it_is_said_what_was_measured_and_what_estimated() -> None:
@@ -31,7 +30,7 @@ def test_the_median_is_not_disturbed_by_others(monkeypatch: pytest.MonkeyPatch) 
         nonlocal now
         now += next(lengths)
 
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(models.time, "perf_counter", lambda: now)
     assert per_second(call, 5.25) == pytest.approx(10)
 
 

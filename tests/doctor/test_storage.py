@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from calprompt.doctor import storage
-from calprompt.doctor.finding import Finding
-from calprompt.doctor.storage import check_storage, size_of
+from calprompt.doctor import installation
+from calprompt.doctor.examination import Finding
+from calprompt.doctor.installation import check_storage, size_of
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -66,6 +66,6 @@ def test_a_large_cache_does_not_take_for_ever(folder: Path, monkeypatch: pytest.
         (folder / str(number)).mkdir(parents=True)
         (folder / str(number) / "a").write_bytes(bytes(10))
     assert size_of(folder) == (30, True)
-    monkeypatch.setattr(storage, "SECONDS", -1.0)
+    monkeypatch.setattr(installation, "SECONDS", -1.0)
     assert size_of(folder)[1] is False
     assert found()["cache size"].value.startswith("more than ")

@@ -15,10 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors import ray_cluster, shared_folder
-from calprompt.executors.protocol import WorkerResources, parse_resources
+from calprompt.executors import protocol, ray_cluster
+from calprompt.executors.protocol import (
+    WorkerResources,
+    is_shared,
+    pack_folder,
+    parse_resources,
+    shared_marker,
+    unpack_folder,
+)
 from calprompt.executors.ray import RayExecutor, cut_groups
-from calprompt.executors.shared_folder import is_shared, pack_folder, shared_marker, unpack_folder
 
 
 @given(st.lists(st.lists(st.integers(), max_size=30), max_size=8), st.integers(1, 20))
@@ -87,7 +93,7 @@ def test_nobody_answers() -> None:
 
 
 def test_a_folder_that_is_seen_and_one_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "PATIENCE", 0.0)
+    monkeypatch.setattr(protocol, "PATIENCE", 0.0)
     with shared_marker(tmp_path) as marker:
         assert is_shared(marker)
         assert not is_shared(str(tmp_path / "elsewhere" / ".shared-1"))

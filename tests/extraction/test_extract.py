@@ -16,14 +16,12 @@ import pytest
 import torch
 
 import samples
+from calprompt import extraction as extraction_room
 from calprompt.cli.app import main
 from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.executors.local import LocalExecutor
 from calprompt.executors.ray import RayExecutor
-from calprompt.extraction import plan as plan_module
-from calprompt.extraction import work as work_module
-from calprompt.extraction.driver import extract
-from calprompt.extraction.plan import ExtractionSettings, plan_extraction
+from calprompt.extraction import ExtractionSettings, extract, plan_extraction
 from calprompt.features import extraction, housekeeping
 from calprompt.features.store import FeatureStore
 from calprompt.runs.execute import run
@@ -35,10 +33,10 @@ VIEWS = 2
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(plan_module, "FEATURES", 12)
-    work_module._loaded.clear()
+    monkeypatch.setattr(extraction_room, "FEATURES", 12)
+    extraction_room._loaded.clear()
     yield
-    work_module._loaded.clear()
+    extraction_room._loaded.clear()
 
 
 @pytest.fixture

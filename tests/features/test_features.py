@@ -9,13 +9,11 @@ import torch
 from PIL import Image
 
 import samples
-from calprompt.data.digests import image_digests
 from calprompt.data.images import ImageFiles, ImageRows
 from calprompt.data.load import load_dataset
-from calprompt.data.unreadable import UnreadableImages
+from calprompt.data.unreadable import UnreadableImages, image_digests
 from calprompt.errors import CalpromptError
-from calprompt.features.banks import FeatureBank, PixelBank
-from calprompt.features.encoding import Uint8Preprocessing, normalise, view_generator
+from calprompt.features.encoding import FeatureBank, PixelBank, Uint8Preprocessing, normalise, view_generator
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.parallel import batched, map_in_threads

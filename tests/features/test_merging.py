@@ -12,10 +12,9 @@ import torch
 
 import samples
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.features import merging
+from calprompt.features import housekeeping
 from calprompt.features import store as store_file
-from calprompt.features.housekeeping import spaces, verify
-from calprompt.features.merging import merge_store
+from calprompt.features.housekeeping import merge_store, spaces, verify
 from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 
 ABOUT = {"backbone": "b", "dtype": "float32"}
@@ -131,15 +130,15 @@ def test_rounding_is_counted_and_more_is_a_conflict(tmp_path: Path) -> None:
     ],
 )
 def test_what_rounding_explains_follows_from_the_precision(about: dict[str, str], limit: float) -> None:
-    assert merging.rounding_limit(about, torch.float32) == limit
+    assert housekeeping.rounding_limit(about, torch.float32) == limit
 
 
 def test_nan_and_other_kinds_are_no_rounding() -> None:
     nan = torch.tensor([[float("nan"), 1.0]])
-    assert merging.differences(nan, nan).tolist() == [0.0]
-    assert np.isinf(merging.differences(nan, torch.ones(1, 2)))
-    assert np.isinf(merging.differences(torch.ones(1, 2), torch.ones(1, 3)))
-    assert merging.differences(torch.zeros(1, 2), -torch.zeros(1, 2))[0] > 0
+    assert housekeeping.differences(nan, nan).tolist() == [0.0]
+    assert np.isinf(housekeeping.differences(nan, torch.ones(1, 2)))
+    assert np.isinf(housekeeping.differences(torch.ones(1, 2), torch.ones(1, 3)))
+    assert housekeeping.differences(torch.zeros(1, 2), -torch.zeros(1, 2))[0] > 0
 
 
 def test_a_full_disk_is_an_error_and_the_rest_is_copied_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

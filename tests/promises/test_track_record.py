@@ -13,7 +13,7 @@ from scipy.stats import beta
 
 from calprompt.errors import DamagedFileError
 from calprompt.metrics import expected_calibration_error, risk_coverage
-from calprompt.metrics.chance import chance_band
+from calprompt.metrics.binomial import chance_band
 from calprompt.promises import TrackRecord
 
 

@@ -31,8 +31,8 @@ from calprompt.report.page.reading import read_page
 from calprompt.report.page.svg import clean_svg
 from calprompt.results.sources import read_source
 from calprompt.results.table import read_table
+from calprompt.runs.config import build_config
 from calprompt.runs.folder import load_run
-from calprompt.runs.recipes import build_config
 from report import reports
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")

@@ -25,20 +25,18 @@ from calprompt.evaluation.settings import create_calibrator
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from calprompt.results.collecting import results
-from calprompt.runs.anchor import RANGE, fit_anchor
-from calprompt.runs.config import RunConfig, Target
+from calprompt.runs.config import RunConfig, Target, build_config
 from calprompt.runs.execute import run
-from calprompt.runs.finished import find_finished
 from calprompt.runs.folder import LOGITS, PROMPTS, load_run, read_run_tensors
-from calprompt.runs.planning import plan
-from calprompt.runs.recipes import build_config
+from calprompt.runs.planning import find_finished, plan
+from calprompt.runs.preparation import RANGE, fit_anchor
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import restore
 from calprompt.runs.transfer import evaluate_on
+from calprompt.sealed_files import read_tensor_file, tensor_file
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep
-from calprompt.tensor_files import read_tensor_file, tensor_file
 from export.exported import export
 from sweep import sweeps
 from tiny import LEARNED

@@ -13,11 +13,10 @@ from calprompt.evaluation.predicting import fitted_calibrator
 from calprompt.evaluation.run_evaluation import evaluate_run
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.predictor import Predictor
-from calprompt.runs.config import Target
+from calprompt.runs.config import Target, build_config
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, load_run, read_evaluation, read_run_tensors
 from calprompt.runs.planning import plan
-from calprompt.runs.recipes import build_config
 from calprompt.runs.restoring import config_of_record
 from calprompt.runs.transfer import evaluate_on
 

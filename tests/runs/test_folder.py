@@ -22,7 +22,7 @@ from calprompt.runs.config import Target
 from calprompt.runs.execute import run
 from calprompt.runs.folder import FORMAT, load_run, read_run_tensors
 from calprompt.runs.transfer import evaluate_on
-from calprompt.tensor_files import read_tensor_file, tensor_file
+from calprompt.sealed_files import read_tensor_file, tensor_file
 
 RECORD, EVALUATION, TRANSFER = "run.json", "evaluation.json", "transfer/drawings/transfer.json"
 PROMPTS, LOGITS, METRICS, HISTORY = "prompts.safetensors", "logits.safetensors", "metrics.json", "history.jsonl"

@@ -19,16 +19,15 @@ from calprompt.cli import main
 from calprompt.clip.identity import identify_backbone
 from calprompt.clip.load import load_backbone
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.data import memory as memory_file
-from calprompt.data.memory import ImageMemory
+from calprompt.data import images as image_files
+from calprompt.data.images import ImageMemory
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
 from calprompt.features.store import FeatureStore
 from calprompt.runs import planning
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
-from calprompt.runs.finished import find_finished
-from calprompt.runs.planning import plan
+from calprompt.runs.planning import find_finished, plan
 from calprompt.runs.resources import Resources
 from calprompt.training_config import TrainingConfig
 
@@ -291,7 +290,7 @@ class TestMemory:
     def test_digests_outlive_the_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dataset = Resources(memory=ImageMemory(budget=0)).dataset(samples.pictures())
         before = [dataset.test.images.digest(index) for index in range(3)]
-        monkeypatch.setattr(memory_file, "read", None)  # nothing is read any more
+        monkeypatch.setattr(image_files, "read", None)  # nothing is read any more
         assert [dataset.test.images.digest(index) for index in range(3)] == before
 
 

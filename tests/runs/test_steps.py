@@ -15,10 +15,10 @@ import samples
 from calprompt import files, hardware
 from calprompt.diagnostics import RATIOS, spread
 from calprompt.errors import DamagedFileError
+from calprompt.hardware import Stopwatch
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import load_run, steps_bytes
-from calprompt.stopwatch import Stopwatch
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors", "steps.csv")
 WRITES = 14  # of three epochs: the record, 3 times (history, steps, checkpoint), prompts, logits, metrics, the record
@@ -128,7 +128,7 @@ def test_what_training_took(tmp_path: Path) -> None:
 
 def test_a_stopwatch_measures_what_is_between(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0, 11.0, 14.0, 14.5, 20.0, 22.0, 22.0])
-    monkeypatch.setattr("calprompt.stopwatch.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("calprompt.hardware.time.perf_counter", lambda: next(now))
     stopwatch = Stopwatch()
     for steps in (2, 1):
         stopwatch.begin_epoch()

@@ -20,9 +20,8 @@ from calprompt.results.collecting import results
 from calprompt.results.table import merge_tables, read_table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
-from calprompt.runs.finished import find_finished, settings_record
 from calprompt.runs.folder import LOGITS, load_run, read_run_tensors
-from calprompt.runs.planning import plan
+from calprompt.runs.planning import find_finished, plan, settings_record
 from calprompt.runs.restoring import config_of_record
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.expansion import Cell

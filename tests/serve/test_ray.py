@@ -23,7 +23,7 @@ from PIL import Image
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.executors.ray_worker import describe_driver
+from calprompt.executors.ray import describe_driver
 from calprompt.serve.loading import load_served
 from calprompt.serve.on_ray import Replicas, run_on_ray
 from calprompt.serve.ray_replica import check_machine, folder_digest

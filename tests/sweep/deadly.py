@@ -6,8 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from calprompt.sweep.executors import Outcome, Task
+from calprompt.executors.protocol import Outcome
 from calprompt.sweep.expansion import Cell
+from calprompt.sweep.work import Task
 
 
 class Lives(Cell):

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from calprompt.errors import CalpromptError
-from calprompt.sweep.extending import extend
-from calprompt.sweep.sweep_file import Sweep, parse_sweep, read_sweep
+from calprompt.sweep.sweep_file import Sweep, extend, parse_sweep, read_sweep
 
 FIRST = """
 settings: {backbone: pocket, shots: 4, options: {position: end}}

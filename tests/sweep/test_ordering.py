@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.ordering import arrange, group_key
+from calprompt.sweep.work import arrange, group_key
 
 
 @dataclass(frozen=True)

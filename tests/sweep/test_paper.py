@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from calprompt.runs.recipes import build_config, read_recipe
+from calprompt.runs.config import build_config, read_recipe
 from calprompt.sweep.sweep_file import available, read_sweep
 from calprompt.tuners import available as tuners
 

@@ -15,7 +15,7 @@ import samples
 from calprompt.errors import SettingError
 from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import RayExecutor
-from calprompt.sweep import sending
+from calprompt.sweep import work as sending
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep

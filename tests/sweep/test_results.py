@@ -26,7 +26,7 @@ from calprompt.results.collecting import results, rows_of
 from calprompt.results.table import TIMES, Table, merge_tables, read_table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
-from calprompt.sweep import measuring as measuring_module
+from calprompt.sweep import folders as measuring_module
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep

@@ -21,9 +21,9 @@ from calprompt.runs.resources import Resources
 from calprompt.sweep import driver as driver_module
 from calprompt.sweep import work as work_module
 from calprompt.sweep.driver import SweepState, run_sweep
-from calprompt.sweep.executors import Task
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import SweepPlan, plan_sweep
+from calprompt.sweep.work import Task
 from sweep import sweeps
 
 GOOD, BAD = "ce", "ce + 1e30*moments"  # the second diverges

@@ -5,15 +5,11 @@ calibrators.parse("temperature").fit(val)(test)        calibrated logits of the 
 calibrators.parse("temperature -> dac")                a chain: one after another
 """
 
-from calprompt.calibrators.base import Calibrator, calibrators
+from calprompt.calibrators.base import Calibrator, StoredLogits, calibrators
 from calprompt.calibrators.chain import Chain, parse
-from calprompt.calibrators.dac import DistanceAware
-from calprompt.calibrators.histogram import Histogram
-from calprompt.calibrators.isotonic import Isotonic
-from calprompt.calibrators.sals import SampleLogitScaling
-from calprompt.calibrators.stored_logits import StoredLogits
-from calprompt.calibrators.temperature import Temperature
-from calprompt.calibrators.temperature_sgd import TemperatureSGD
+from calprompt.calibrators.dac import DistanceAware, SampleLogitScaling
+from calprompt.calibrators.isotonic import Histogram, Isotonic
+from calprompt.calibrators.temperature import Temperature, TemperatureSGD
 from calprompt.calibrators.vector import Vector
 
 available = calibrators.available

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.calibrators.base import Calibrator, StoredLogits, calibrators
 from calprompt.errors import SettingError
 
 ARROW = "->"

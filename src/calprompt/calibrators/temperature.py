@@ -1,20 +1,33 @@
-"""Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017): logits divided by T.
+"""Temperature scaling, fitted exactly, and as the public code of DAC fits it.
+
+Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017): logits divided by T.
 
     T = argmin  NLL(s) = -mean_i log softmax(s z_i)[y_i],        s = 1 / T
 
 The NLL is convex in s, with a derivative that is the mean of E_p[z] - z_y. So T is found to the last digit by bisection
 on the sign of that derivative, without a learning rate. The published fit by SGD is `temperature_sgd`.
+
+Temperature scaling as the public code of DAC fits it (Wang et al., Open-Vocabulary Calibration, ICML 2024).
+
+    z = e^θ f·t,    θ starts at 4.6052 (a scale of 100) and follows SGD on the cross-entropy
+
+with momentum 0.9, a weight decay of 5e-4 that acts on θ too, batches of 100 in a fixed order, and 20 epochs: the first
+at a rate of 1e-5, the others along half a cosine from 0.05. Cosines are the stored logits divided by their scale. θ
+depends on these settings and does not quite reach the optimum, which `temperature` finds exactly. On the other hand it
+gives a number for any data, also where all predictions are right and the optimum is infinite.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.calibrators.base import Calibrator, calibrators
-from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.calibrators.base import Calibrator, StoredLogits, calibrators
 from calprompt.errors import SettingError
 
 SMALLEST, LARGEST = 1e-6, 1e12  # of s, for logits that differ by 1 at most
@@ -107,3 +120,110 @@ def slope(s: float, logits: Tensor, at_label: Tensor) -> float:
     """Derivative of the NLL at s: mean of the expected logit minus that of the label."""
     probabilities = (s * logits).softmax(dim=1)
     return float(((probabilities * logits).sum(dim=1) - at_label).mean())
+
+
+@calibrators.register("temperature_sgd")
+@dataclass
+class TemperatureSGD(Calibrator):
+    """One scale for all cosines, fitted by stochastic gradient descent as published.
+
+    Attributes:
+        initial: Where log_scale starts.
+        lr: Learning rate after the first epoch.
+        epochs: Passes over the validation images.
+        batch_size: Images per step.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+        warmup_lr: Learning rate of the first epoch.
+        log_scale: Logarithm of the scale, after the fit.
+
+    >>> logits, labels = torch.tensor([[4.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
+    >>> scaled = TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0))
+    >>> scaled(StoredLogits(logits, logit_scale=100.0)).softmax(dim=1)[0, 0].round(decimals=2).item()  # 75 % are right
+    0.74
+    """
+
+    keeps_argmax = True
+    novel = True
+    needs = ("logit_scale",)
+    learns = ("log_scale",)
+
+    initial: float = 4.6052
+    lr: float = 0.05
+    epochs: int = 20
+    batch_size: int = 100
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup_lr: float = 1e-5
+    log_scale: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise SettingError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
+
+    def learn(self, record: StoredLogits) -> None:
+        assert record.logit_scale is not None
+        self.log_scale = self.descend(record.logits.double() / record.logit_scale, record.given("labels")).log_scales[
+            -1
+        ]
+        if not math.isfinite(self.log_scale):
+            self.log_scale = None
+            raise SettingError(
+                f"temperature_sgd diverged at lr={self.lr}; lower it, or use the calibrator 'temperature'"
+            )
+
+    def apply(self, record: StoredLogits) -> Tensor:
+        return record.logits.double() * self.factor(record)
+
+    def as_step(self, record: StoredLogits) -> dict[str, Any]:
+        return {"step": "multiply", "by": self.factor(record)}
+
+    def factor(self, record: StoredLogits) -> float:
+        """What logits are multiplied by: the fitted scale over the one they have."""
+        assert record.logit_scale is not None
+        assert self.log_scale is not None
+        return math.exp(self.log_scale) / record.logit_scale
+
+    @torch.enable_grad()
+    def descend(self, cosines: Tensor, labels: Tensor) -> Descent:
+        """The whole fit on cosines [n, C]."""
+        theta = torch.tensor(self.initial, dtype=cosines.dtype, device=cosines.device, requires_grad=True)
+        cosines = cosines.detach()
+        optimizer = torch.optim.SGD([theta], lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        path = Descent()
+        for epoch in range(1, self.epochs + 1):
+            path.rates.append(self.rate(epoch))
+            optimizer.param_groups[0]["lr"] = path.rates[-1]
+            for z, y in zip(cosines.split(self.batch_size), labels.split(self.batch_size), strict=True):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(theta.exp() * z, y.to(z.device))
+                loss.backward()
+                optimizer.step()
+                path.losses.append(float(loss.detach()))
+            path.log_scales.append(float(theta.detach()))
+        return path
+
+    def rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 1.
+
+        >>> [round(TemperatureSGD().rate(epoch), 6) for epoch in (1, 2, 3, 20)]
+        [1e-05, 0.05, 0.049692, 0.001224]
+        """
+        if epoch == 1:
+            return self.warmup_lr
+        return 0.5 * self.lr * (1 + math.cos(math.pi * (epoch - 2) / self.epochs))
+
+
+@dataclass
+class Descent:
+    """The course of a fit.
+
+    Attributes:
+        log_scales: θ after each epoch.
+        rates: Learning rate of each epoch.
+        losses: Loss of each step.
+    """
+
+    log_scales: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)

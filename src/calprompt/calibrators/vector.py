@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calprompt.calibrators.base import Calibrator, calibrators, refuse_one_outcome
-from calprompt.calibrators.stored_logits import StoredLogits
+from calprompt.calibrators.base import Calibrator, StoredLogits, calibrators, refuse_one_outcome
 from calprompt.errors import SettingError
 
 SETTLED = 1e-12  # once a step gains no more than this it is the last one; the error after it is the square of this

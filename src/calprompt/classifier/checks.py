@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt import metrics
-from calprompt.metrics.binomial import share_interval
-from calprompt.metrics.chance import chance_ece
+from calprompt.metrics.binomial import chance_ece, share_interval
 from calprompt.promises.promise import MADE, Evidence, Promise
 from calprompt.promises.requests import SETS, SETS_PER_CLASS, percent
 from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule

@@ -37,8 +37,7 @@ from calprompt.data.overview import warn_left_out
 from calprompt.errors import Parameter, SettingError
 from calprompt.features.store import FeatureStore
 from calprompt.predictor import PredictionBatch, Predictor
-from calprompt.progress import Progress, silent
-from calprompt.progress_display import show_progress
+from calprompt.progress import Progress, show_progress, silent
 from calprompt.promises import Answer, DecisionRule, ImageWatch, Promise, SetRule, make_answers
 from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.runs.preparation import run_backbone, tuner_for_classes

@@ -36,11 +36,10 @@ from calprompt.classifier.checks import check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import FitSettings
 from calprompt.data.dataset import Split
-from calprompt.data.digests import image_digests, two_labels
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
-from calprompt.data.unreadable import find_unreadable
+from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked

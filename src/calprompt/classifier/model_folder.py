@@ -41,8 +41,7 @@ from calprompt.folder_kinds import MODEL, RECORDS, require_kind
 from calprompt.promises import DecisionRule, Promise, Unseen
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
-from calprompt.sealed_files import read_sealed, require, sealed
-from calprompt.tensor_files import read_tensor_file, tensor_file
+from calprompt.sealed_files import read_sealed, read_tensor_file, require, sealed, tensor_file
 from calprompt.text import os_problem
 
 FORMAT = 1

@@ -9,8 +9,8 @@ from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.hardware import check_device
-from calprompt.options import check_types
 from calprompt.promises.requests import Requests
+from calprompt.registry import check_types
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 

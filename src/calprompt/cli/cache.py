@@ -153,7 +153,7 @@ def verify(args: argparse.Namespace) -> None:
 
 def merge(args: argparse.Namespace) -> None:
     """Copy what is missing from other stores; damaged files and conflicts are an error."""
-    from calprompt.features.merging import merge_store
+    from calprompt.features.housekeeping import merge_store
     from calprompt.features.store import FeatureStore
 
     if args.into is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from calprompt.errors import CalpromptError
-from calprompt.progress_display import show_progress
+from calprompt.progress import show_progress
 from calprompt.text import os_problem
 
 if TYPE_CHECKING:

@@ -105,10 +105,9 @@ def check_data(args: argparse.Namespace) -> None:
     root = None if args.root is None else Path(args.root).expanduser()
     report = check(get(args.data), root) if known else Report(args.data)
     if not known or (args.images and report.ok):
-        from calprompt.data.digests import image_digests, two_labels
         from calprompt.data.load import load_dataset, locate
         from calprompt.data.overview import overview
-        from calprompt.data.unreadable import find_unreadable
+        from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
 
         dataset = load_dataset(args.data, root=args.root, classes=args.classes, base=args.base)
         if not known:

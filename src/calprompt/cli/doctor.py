@@ -15,7 +15,7 @@ from calprompt.cli.flags import describe
 from calprompt.text import plural, visible
 
 if TYPE_CHECKING:
-    from calprompt.doctor.finding import Finding
+    from calprompt.doctor.examination import Finding
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 STATUS, NAME = 8, 25  # widths of columns

@@ -9,7 +9,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, positive, settings_of
 from calprompt.data.listing import SPLITS
 from calprompt.errors import NotFoundError
-from calprompt.extraction.plan import ExtractionSettings
+from calprompt.extraction import ExtractionSettings
 from calprompt.text import bullets, plural
 
 EXAMPLES = """\
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def extract(args: argparse.Namespace) -> int:
     """Fill the store, and print what was there and what was computed."""
-    from calprompt.extraction.driver import extract as run_extraction
-    from calprompt.extraction.plan import plan_extraction
+    from calprompt.extraction import extract as run_extraction
+    from calprompt.extraction import plan_extraction
     from calprompt.parallel import available_cores
 
     given = settings_of(args, ExtractionSettings)

@@ -25,8 +25,8 @@ def list_names(args: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from calprompt.loss_sums import NAMED
-    from calprompt.runs import recipes
+    from calprompt.runs import config
+    from calprompt.training_config import NAMED
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind in KINDS:
@@ -37,8 +37,8 @@ def list_names(args: argparse.Namespace) -> None:
             for name, meaning in NAMED.items():
                 table.add_row(f"  {name}", f"= {meaning}")
     table.add_row("[bold]recipes[/bold]")
-    for name in recipes.available():
-        table.add_row(f"  {name}", escape(recipes.read_recipe(name)[0]))
+    for name in config.available():
+        table.add_row(f"  {name}", escape(config.read_recipe(name)[0]))
     output().print(table)
 
 
@@ -53,7 +53,7 @@ def _imported(kind: str, paths: list[str]) -> Iterator[tuple[str, str]]:
     """The same from the registries, with what files of the user's own have added."""
     from importlib import import_module
 
-    from calprompt.extensions import load_extension
+    from calprompt.registry import load_extension
 
     registry = getattr(import_module(f"calprompt.{kind}"), kind)
     for path in paths:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
 from calprompt.errors import SettingError
-from calprompt.extensions import load_extension
 from calprompt.files import check_output, write_output
+from calprompt.registry import load_extension
 
 if TYPE_CHECKING:
     from calprompt.results.table import Table

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table as Picture
 
 from calprompt.cli.tables import create_table, format_metric
-from calprompt.data.validation import OWN
+from calprompt.data.splits import OWN
 from calprompt.text import plural
 
 if TYPE_CHECKING:

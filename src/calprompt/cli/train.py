@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def train(args: argparse.Namespace) -> None:
     """Train and evaluate, then print the table and where everything is."""
     from calprompt.cli.run_table import print_run
-    from calprompt.runs.finished import find_finished
+    from calprompt.runs.planning import find_finished
     from calprompt.runs.resources import Resources
 
     check_writable(args.out, parameter="out")
@@ -59,7 +59,7 @@ def train(args: argparse.Namespace) -> None:
 
 def run_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that the arguments mean: the recipe's, and over them those that were given."""
-    from calprompt.runs.recipes import read_recipe
+    from calprompt.runs.config import read_recipe
 
     given = settings_of(args, RunConfig, TrainingConfig)
     options = dict(option_value(text) for text in given.pop("options", []))
@@ -71,8 +71,8 @@ def run_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def _run(settings: dict[str, Any], args: argparse.Namespace, resources: Resources) -> Run:
     from calprompt.features.store import FeatureStore
+    from calprompt.runs.config import build_config
     from calprompt.runs.execute import run
-    from calprompt.runs.recipes import build_config
 
     config = build_config(**settings)
     if "lr" in vars(args) and config.training.epochs <= config.training.warmup_epochs:

@@ -25,10 +25,9 @@ import torch
 from calprompt.clip.architecture import Architecture, check, fitting_advice, known_architectures
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.identity import BackboneIdentity, Config, remember_backbone
-from calprompt.clip.layouts import convert, recognise
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
-from calprompt.clip.weights import INDEX_SUFFIX, State, read_json, read_weights
+from calprompt.clip.weights import INDEX_SUFFIX, State, convert, read_json, read_weights, recognise
 from calprompt.errors import BackboneError, Parameter
 from calprompt.registry import unknown
 

@@ -13,6 +13,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from calprompt.clip.network import UNREACHED, attempt, proxy_variables
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
+from calprompt.files import read_json
 from calprompt.pocket import MODELS
 from calprompt.registry import unknown
 from calprompt.text import nearest, shorten
@@ -276,3 +278,50 @@ def about(subject: Any) -> Iterator[None]:
         yield
     except CalpromptError as error:
         raise type(error)(f"{subject}: ", error) from error
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """A backbone whose weights are on this machine.
+
+    Attributes:
+        spec: As `load_backbone` takes it.
+        path: Of the weights; `None` if they cannot be used.
+        problem: Why not.
+    """
+
+    spec: str
+    path: Path | None
+    problem: str = ""
+
+
+def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[Downloaded]:
+    """Every name of open_clip's table and every repository of a CLIP whose weights are in a local cache."""
+    for spec in _candidates(cache_dir):
+        try:
+            source = find(spec, cache_dir, download=False)
+        except NotFoundError:
+            continue
+        except DamagedFileError as error:
+            yield Downloaded(spec, None, str(error))
+        except CalpromptError:  # no model that calprompt can use
+            continue
+        else:
+            if not spec.startswith(HUB) or _is_clip(source.path.parent):
+                yield Downloaded(spec, source.path)
+
+
+def _candidates(cache_dir: Path | None) -> Iterator[str]:
+    for name, tag in pretrained.list_pretrained():
+        yield f"{name}/{tag}"
+    for folder in sorted(download_folders(cache_dir)[0].glob("models--*--*")):
+        yield f"{HUB}{'/'.join(folder.name.split('--')[1:])}"
+
+
+def _is_clip(folder: Path) -> bool:
+    """Whether a config beside the weights says so: repositories of all kinds lie in this cache."""
+    if (folder / CONFIGS["open_clip"]).is_file():
+        return True
+    with suppress(CalpromptError, AttributeError):
+        return bool(read_json(folder / CONFIGS["huggingface"]).get("model_type") == "clip")
+    return False

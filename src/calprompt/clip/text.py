@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from calprompt.clip.image import layer_norm, run_block
 from calprompt.clip.prompts import TextPrompts
-from calprompt.clip.transformer import layer_norm, run_block
 
 if TYPE_CHECKING:
     from open_clip.model import CLIP

@@ -22,8 +22,7 @@ from calprompt.data.dataset import Dataset, Split
 from calprompt.data.folders import has_class_folders, list_folder
 from calprompt.data.images import ImageFiles
 from calprompt.data.listing import Listing
-from calprompt.data.saved_splits import is_saved_split, load_split
-from calprompt.data.split_files import list_split_file
+from calprompt.data.split_files import is_saved_split, list_split_file, load_split
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table
 from calprompt.data.tensors import read_tensors

@@ -1,22 +1,39 @@
-"""The field's split files, such as split_zhou_EuroSAT.json, read and written to the byte.
+"""Splits as files: those of the field, and drawn splits to share, with a digest of every image.
+
+The field's split files, such as split_zhou_EuroSAT.json, are read and written to the byte:
 
     {"train": [["Forest/Forest_1.jpg", 1, "Forest"], …], "val": […], "test": […]}
 
 A row is a path relative to an image folder, a label from 0 and the name of its class. The image folder is `root`, or
 the folder of the file, or the one folder in it that has the first image.
+
+A drawn split has a digest of every image, which is checked when it is loaded:
+
+    {"format": "calprompt split 1", "name": "dtd", "template": …, "base": …, "class_names": […],
+     "train": [["banded/banded_0002.jpg", 0, "quick 95462 3f2a9c0d1b7e4f60"], …], "val": […], "test": […],
+     "digest": …}
+
+A quick digest is of the size and of the first and last 64 KiB; "sha256" reads it all. Image folders are found in the
+same way.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from calprompt.data.dataset import Dataset, Split
 from calprompt.data.folders import subfolders
-from calprompt.data.listing import SPLITS, Listing
+from calprompt.data.images import ImageFiles
+from calprompt.data.listing import SPLITS, Listing, Templates
 from calprompt.errors import DataError
-from calprompt.files import read_json, write_bytes
+from calprompt.files import canonical_json, read_json, write_bytes
+from calprompt.registry import unknown
+from calprompt.text import bullets
 
 NamedRow = tuple[str, int, str]  # path, label, class name
 
@@ -100,3 +117,150 @@ def _is_row(row: Any) -> bool:
     path, label, name = row
     number = isinstance(label, int) and not isinstance(label, bool)
     return isinstance(path, str) and bool(path) and number and label >= 0 and isinstance(name, str) and bool(name)
+
+
+FORMAT = "calprompt split 1"
+EDGE = 1 << 16  # bytes at either end that a quick digest covers
+
+
+def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") -> None:
+    """Write a dataset's images, such as `few_shot` drew, to a file that `load_split` reads and checks.
+
+    Args:
+        dataset: Of image files in one folder.
+        path: Of the file.
+        digests: "quick", or "sha256" of whole files.
+    """
+    if digests not in DIGESTS:
+        raise unknown("kind of digest", digests, DIGESTS)
+    payload: dict[str, Any] = {
+        "format": FORMAT,
+        "name": dataset.name,
+        "template": dataset.template,
+        "templates": None if dataset.templates is None else asdict(dataset.templates),
+        "base": dataset.base,
+        "test_only": dataset.test_only,
+        "repeated_names": dataset.repeated_names,
+        "class_names": dataset.class_names,
+    }
+    if dataset.group_by is not None:
+        payload["group_by"] = dataset.group_by
+    for kind, split in dataset.splits.items():
+        images = split.images
+        if not isinstance(images, ImageFiles):
+            raise DataError(f"{dataset.name} is in memory; only image files can be listed in a split")
+        outside = next((place for place in images.paths if not _is_inside(place)), None)
+        if outside is not None:
+            raise DataError(
+                f"{dataset.name} has {outside}, which is outside of its image folder {images.root}; a split to share "
+                "lists images in one folder. Load the data with a root that has them all"
+            )
+        payload[kind] = [
+            [place, label, f"{digests} {DIGESTS[digests](images.root / place)}"]
+            for place, label in zip(images.paths, split.labels, strict=True)
+        ]
+    payload["digest"] = _digest(payload)
+    write_bytes(Path(path), _text(payload).encode())
+
+
+def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
+    """The dataset a saved split lists; an image that is missing or has changed is named, all of them at once.
+
+    Args:
+        path: A file that `save_split` wrote.
+        root: Folder of the images; `None`: found beside the file.
+    """
+    path = Path(path).expanduser()
+    payload = read_json(path)
+    if not is_saved_split(payload):
+        raise DataError(f"{path} is no saved split; expected a file that save_split wrote")
+    try:
+        whole = _digest({key: value for key, value in payload.items() if key != "digest"}) == payload["digest"]
+        rows = [(kind, *row) for kind in SPLITS for row in payload[kind]]
+        outside = next((row[1] for row in rows if not _is_inside(row[1])), None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is damaged: {error!r}; ask for it again") from error
+    if not whole:
+        raise DataError(f"{path} was changed after it was saved; ask for it again, or save the split anew")
+    if outside is not None:
+        raise DataError(f"{path} lists {outside}, which is outside of the image folder")
+    folder = Path(root).expanduser() if root is not None else find_images(path.parent, rows[0][1], path.name)
+    _check(path, folder, [(place, digest) for _, place, _, digest in rows])
+
+    def split(kind: str) -> Split:
+        return Split(ImageFiles.of(folder, [row[0] for row in payload[kind]]), tuple(row[1] for row in payload[kind]))
+
+    return Dataset(
+        payload["name"],
+        tuple(payload["class_names"]),
+        split("train"),
+        split("val"),
+        split("test"),
+        template=payload["template"],
+        templates=None if payload.get("templates") is None else Templates.from_dict(payload["templates"]),
+        base=None if payload["base"] is None else tuple(payload["base"]),
+        test_only=payload["test_only"],
+        repeated_names=payload["repeated_names"],
+        group_by=payload.get("group_by"),
+    )
+
+
+def is_saved_split(payload: Any) -> bool:
+    """Whether JSON data is what `save_split` writes."""
+    return isinstance(payload, dict) and payload.get("format") == FORMAT
+
+
+def quick_digest(path: Path) -> str:
+    """Size, and a digest of it and of both ends of the file."""
+    with path.open("rb") as file:
+        start = file.read(EDGE)
+        size = file.seek(0, 2)
+        file.seek(max(len(start), size - EDGE))
+        digest = hashlib.sha256(str(size).encode() + b" " + start + file.read(EDGE))
+    return f"{size} {digest.hexdigest()[:16]}"
+
+
+def _whole_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+DIGESTS: dict[str, Callable[[Path], str]] = {"quick": quick_digest, "sha256": _whole_digest}
+
+
+def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
+    wrong = []
+    for place, expected in rows:
+        kind, _, digest = expected.partition(" ")
+        if kind not in DIGESTS:
+            raise unknown(f"kind of digest in {path.name}", kind, DIGESTS)
+        try:
+            if DIGESTS[kind](folder / place) != digest:
+                wrong.append(f"{place} (not the image it was)")
+        except OSError as error:
+            wrong.append(f"{place} ({error.strerror or error})")
+    if wrong:
+        raise DataError(
+            f"{path.name} lists {len(rows)} images in {folder}, of which {len(wrong)} are missing or have changed:"
+            + bullets(wrong)
+        )
+
+
+def _is_inside(place: str) -> bool:
+    pure = PurePosixPath(place)
+    return not pure.is_absolute() and ".." not in pure.parts
+
+
+def _digest(payload: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(payload)).hexdigest()
+
+
+def _text(payload: dict[str, Any]) -> str:
+    """JSON with a line for every image, so that two files can be compared."""
+    parts = []
+    for key, value in payload.items():
+        if key in SPLITS and value:
+            rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
+            parts.append(f'"{key}": [\n  {rows}\n ]')
+        else:
+            parts.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
+    return "{\n " + ",\n ".join(parts) + "\n}\n"

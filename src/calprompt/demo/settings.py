@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.options import check_types
-from calprompt.runs.config import RunConfig
-from calprompt.runs.recipes import build_config, read_recipe
+from calprompt.registry import check_types
+from calprompt.runs.config import RunConfig, build_config, read_recipe
 
 
 @dataclass(frozen=True)

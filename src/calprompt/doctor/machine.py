@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from calprompt.doctor.examination import describe
-from calprompt.doctor.finding import NOTE, OK, PROBLEM, Finding
+from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe
 from calprompt.hardware import processor_name
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural

@@ -27,9 +27,8 @@ import numpy as np
 
 from calprompt.errors import SettingError
 from calprompt.metrics import Convention, EqualWidth, Predictions, binning, metrics
-from calprompt.metrics.binning import check_n_bins
+from calprompt.metrics.binning import DEFAULT, check_n_bins, find_convention
 from calprompt.metrics.binomial import share_interval
-from calprompt.metrics.conventions import DEFAULT, find_convention
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.scores import squared_errors
 from calprompt.metrics.smooth import resampled_smooth_ece

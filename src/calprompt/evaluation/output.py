@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 import calprompt
-from calprompt.data.validation import OWN
+from calprompt.data.splits import OWN
 from calprompt.errors import CalpromptError, Parameter
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.evaluation.tables import csv_bytes
-from calprompt.extensions import load_extension
 from calprompt.files import check_output, json_bytes, locked, write_output
+from calprompt.registry import load_extension
 from calprompt.runs.folder import EVALUATION, write_evaluation
 
 COLUMNS = ("run", "model", "split", "calibrator", "metric", "value", "low", "high", "n")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calprompt.errors import SettingError
-from calprompt.extensions import load_extension
-from calprompt.options import check_types
+from calprompt.registry import check_types, load_extension
 
 if TYPE_CHECKING:
     from calprompt.calibrators import Calibrator

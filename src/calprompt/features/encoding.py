@@ -1,4 +1,4 @@
-"""Features of the frozen image tower, bit for bit the same in any batch, and everything that they depend on.
+"""Features of the frozen image tower, bit for bit the same in any batch, and the banks that tuners train on.
 
 Matrix products of other shapes, or divided among other numbers of threads, round differently. So every call of the
 tower gets exactly `batch_size` images, the last batch filled up with zeros, and on a CPU it runs in one thread: several
@@ -6,6 +6,10 @@ threads decode and encode one batch each. That is as fast, and a feature does no
 
 View 0 of an image is the one for evaluation. View v from 1 on is a random crop drawn from the image's content and v and
 nothing else, neither the seed of a run nor the path of the file, so all runs share one bank of views.
+
+A training image has V views, random crops drawn from its content and the number of the view (see
+`calprompt.features.encoding`), so neither seeds nor order nor batches matter, and all methods see the same. Epoch e
+trains on view (e - 1) mod V; a text-only tuner never runs the image tower while training.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +32,7 @@ from calprompt.data.images import Images, Picture
 from calprompt.features import EXTRACTION
 from calprompt.features.store import key
 from calprompt.kernel import resize_and_crop
+from calprompt.parallel import map_in_threads
 
 LARGE = 10_000_000  # weights of a tower that takes longer than decoding
 
@@ -110,3 +116,54 @@ def encode(backbone: Backbone, pixels: Tensor) -> Tensor:
     if n < size:
         pixels = torch.cat([pixels, pixels.new_zeros(size - n, *pixels.shape[1:])])
     return backbone.encode_image(pixels)[:n].cpu()
+
+
+@dataclass(eq=False)
+class FeatureBank:
+    """Frozen features to train on, in V views.
+
+    Attributes:
+        features: [V, n, D].
+        labels: Class indices [n].
+    """
+
+    features: Tensor
+    labels: Tensor
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        """The features of this epoch's view, [len(indices), D]."""
+        return self.features[(epoch - 1) % len(self.features), indices]
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """Nothing: the images themselves are frozen features."""
+        return None
+
+
+@dataclass(eq=False)
+class PixelBank:
+    """Pixels to train on, loaded when needed, and the frozen features of the same views, if they were computed.
+
+    Attributes:
+        source: The images.
+        labels: Class indices [n].
+        preprocessing: From an image to pixels.
+        views: How many views each image has; 0: only the one for evaluation.
+        features: Frozen features [V, n, D].
+    """
+
+    source: Images
+    labels: Tensor
+    preprocessing: Preprocessing
+    views: int
+    features: Tensor | None = None
+
+    def images(self, indices: Tensor, epoch: int) -> Tensor:
+        """The pixels of this epoch's view, [len(indices), 3, size, size]."""
+        view = 1 + (epoch - 1) % self.views if self.views and self.source.augmented else 0
+        as_uint8 = Uint8Preprocessing.from_dict(self.preprocessing.to_dict())
+        loaded = map_in_threads(lambda i: load_views(self.source.read(i), as_uint8, [view])[0], indices.tolist())
+        return normalise(torch.stack(list(loaded)), self.preprocessing)
+
+    def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
+        """The frozen features of the same views, if they were computed."""
+        return None if self.features is None else self.features[(epoch - 1) % len(self.features), indices]

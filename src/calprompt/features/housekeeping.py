@@ -1,7 +1,20 @@
-"""Maintenance of a feature store: what is in it, what can be removed, and whether it is damaged.
+"""Maintenance of feature stores: what is in one, what can be removed, what is damaged, and merging several.
 
 Processes that read or write are not disturbed: a file in use stays readable after it is removed, and features that a
 process does not find it computes again.
+
+    other store ── feature ── checksum right? ──┬── key is not here      ── copied
+                              │                 ├── the same bits here   ── nothing to do
+                              └ no: counted,    ├── differs by rounding  ── counted; what is here stays
+                                left out        └── differs by more      ── reported; what is here stays
+
+The other store is only read. A merge that is stopped leaves a valid store, and the same merge goes on: what was copied
+is found.
+
+Processors of different makers round differently, and a key does not name the maker. So two right features of one image
+may differ a little: 256 units in the last place, relative to the length of the feature, in float32, where a sum of
+thousands of products is rounded at every step; 16 units in half precision and TensorFloat-32, whose sums are float32.
+Features of different images are a thousand times as far apart in float32, and several times in bfloat16.
 """
 
 from __future__ import annotations
@@ -9,16 +22,32 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from calprompt.cache import folder_size
-from calprompt.errors import NotFoundError, SettingError
-from calprompt.features.store import COMPANIONS, DAMAGED, SUFFIX, FeatureFile, FeatureStore, Usage, is_damage, set_aside
+from calprompt.errors import CalpromptError, NotFoundError, SettingError
+from calprompt.features.store import (
+    COMPANIONS,
+    DAMAGED,
+    DIGEST,
+    SUFFIX,
+    FeatureFile,
+    FeatureStore,
+    Space,
+    Usage,
+    is_damage,
+    set_aside,
+)
+from calprompt.progress import Progress, silent
 
 AGE = 3600.0  # seconds after which a half-made file must be that of a killed process
 IDENTITY = r"[0-9a-f]{32}"
@@ -174,3 +203,162 @@ def _listed(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+LISTED = 100  # conflicts that are listed; others are counted
+FINE, COARSE = 256, 16  # units in the last place that rounding explains, of float32 and of half precision
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A key with two features that rounding does not explain.
+
+    Attributes:
+        image: sha256 of the image's content.
+        view: The number of its view.
+        here: The file whose feature stays.
+        there: The file of the other store.
+        difference: Of the features, relative to their length; infinite if they are not of one type and size.
+    """
+
+    image: str
+    view: int
+    here: Path
+    there: Path
+    difference: float
+
+    def __str__(self) -> str:
+        apart = f"{self.difference:.2g} of their length apart" if self.difference < np.inf else "of different kinds"
+        return f"image {self.image[:16]}…, view {self.view}: {self.here} and {self.there} are {apart}"
+
+
+@dataclass
+class MergeReport:
+    """What a merge did.
+
+    Attributes:
+        copied: Features that were missing.
+        same: Features that were there with the same bits.
+        rounded: Features that were there and differ by rounding.
+        largest: The largest difference by rounding, relative to the length of the feature.
+        n_conflicts: Features that were there and differ by more.
+        conflicts: The first of these.
+        damaged: Files of which something was left out, and why.
+    """
+
+    copied: int = 0
+    same: int = 0
+    rounded: int = 0
+    largest: float = 0.0
+    n_conflicts: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def merge_store(source: str | Path, into: FeatureStore, *, progress: Progress = silent) -> MergeReport:
+    """Copy what is missing from another store.
+
+    Args:
+        source: The folder of the other store, or the cache folder it is in; it is not changed.
+        into: The store that gets the features.
+        progress: Called as features are compared.
+
+    Raises:
+        NotFoundError: if there is no store at `source`.
+        SettingError: if both are the same.
+        CalpromptError: if `into` cannot be written to; what was copied until then stays.
+    """
+    folder = _store_folder(Path(source).expanduser())
+    if into.folder.exists() and folder.samefile(into.folder):
+        raise SettingError(f"{folder} is the store that would get the features; name another one")
+    report = MergeReport()
+    opened = []
+    for path in _files(folder):
+        try:
+            file = FeatureFile.open(path, read_only=True)
+            space = into.space(file.about, file.name)
+            if space.identity != file.identity:
+                raise sqlite3.DatabaseError("it does not say what its features depend on")
+            opened.append((file, space, file.count()[1]))
+        except (sqlite3.Error, OSError) as error:
+            report.damaged.append(f"{path} ({error})")
+    done, total = 0, sum(count for _, _, count in opened)
+    for file, space, _ in opened:
+        lost = 0
+        for rows, wrong in file.scan():
+            done, lost = done + len(rows), lost + len(wrong)
+            try:
+                _merge_rows(rows, file, space, report)
+            except (OSError, sqlite3.Error) as error:
+                raise CalpromptError(
+                    f"cannot write to {into.folder}: {getattr(error, 'strerror', None) or error}; {report.copied} "
+                    "features were copied, and the same command goes on from there"
+                ) from error
+            progress("features", done, max(done, total), f"{report.copied} copied")
+        if lost:
+            report.damaged.append(f"{file.path} ({lost} features are damaged)")
+        file.close()
+    return report
+
+
+def _merge_rows(rows: Mapping[bytes, bytes], file: FeatureFile, space: Space, report: MergeReport) -> None:
+    """Copy what is missing, and compare the rest."""
+    keys = list(rows)
+    found, ours = space.find(keys)
+    if found:
+        raw = bytearray().join([rows[keys[place]] for place in found])
+        apart = differences(ours, torch.frombuffer(raw, dtype=file.dtype).view(len(found), -1))
+        limit = rounding_limit(file.about, file.dtype)
+        small = apart[(apart > 0) & (apart <= limit)]
+        report.same += int((apart == 0).sum())
+        report.rounded += len(small)
+        report.largest = max([report.largest, *small.tolist()])
+        for number in np.flatnonzero(apart > limit):
+            report.n_conflicts += 1
+            if len(report.conflicts) < LISTED:
+                key = keys[found[number]]
+                image, view = key[:DIGEST].hex(), int.from_bytes(key[DIGEST:], "big")
+                report.conflicts.append(Conflict(image, view, space.path, file.path, float(apart[number])))
+    there = set(found)
+    missing = {key: rows[key] for place, key in enumerate(keys) if place not in there}
+    if missing:
+        space.insert(missing, file.dtype)
+        report.copied += len(missing)
+
+
+def rounding_limit(about: Mapping[str, Any], dtype: torch.dtype) -> float:
+    """The largest difference of two features, relative to their length, that rounding explains."""
+    name = str(about.get("autocast") or about.get("dtype") or dtype).removeprefix("torch.")
+    computed = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}.get(name, torch.float32)
+    if computed.itemsize < 4:
+        return COARSE * torch.finfo(computed).eps
+    tf32 = about.get("matmul", "highest") != "highest" or str(about.get("device", "")).endswith("tf32")
+    if tf32 and computed == torch.float32:
+        return COARSE * torch.finfo(torch.float16).eps  # ten bits of fraction as well
+    return FINE * torch.finfo(computed).eps
+
+
+def differences(ours: Tensor, theirs: Tensor) -> np.ndarray:
+    """How far features [n, D] are apart, relative to their length: 0 for the same bits, infinite for other kinds."""
+    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        return np.full(len(theirs), np.inf)
+    same = (ours.view(torch.uint8) == theirs.view(torch.uint8)).all(dim=1).numpy()
+    one, other = ours.double(), theirs.double()
+    length = torch.maximum(one.norm(dim=1), other.norm(dim=1))
+    apart = ((one - other).norm(dim=1) / length).nan_to_num(nan=np.inf).numpy()
+    return np.where(same, 0.0, np.maximum(apart, np.finfo(float).tiny))
+
+
+def _store_folder(path: Path) -> Path:
+    for folder in (path, path / "features"):
+        with suppress(OSError):
+            if _files(folder):
+                return folder
+    raise NotFoundError(
+        f"{path} is no feature store; expected a folder such as the one of 'calprompt cache show', copied or mounted "
+        "from the other machine"
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if re.fullmatch(IDENTITY + re.escape(SUFFIX), path.name))

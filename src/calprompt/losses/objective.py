@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from calprompt.errors import SettingError
-from calprompt.loss_sums import NAMED
 from calprompt.losses.base import Loss, losses
 from calprompt.outputs import Outputs
 from calprompt.registry import parse_call, unknown
+from calprompt.training_config import NAMED
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ debiased_errors(predictions)       ECE and ACE without what chance adds, with in
 guaranteed_threshold(...)          which confidences to accept, with a guarantee on their error
 """
 
-from calprompt.metrics.binning import EqualWidth, equal_mass_table, equal_width_table
+from calprompt.metrics.binning import (
+    DAC,
+    DEFAULT,
+    TCPT,
+    BinTable,
+    Convention,
+    EqualWidth,
+    conventions,
+    equal_mass_table,
+    equal_width_table,
+)
 from calprompt.metrics.calibration import (
     adaptive_calibration_error,
     calibration_errors_from_confidence,
@@ -18,7 +28,6 @@ from calprompt.metrics.calibration import (
     reliability_table,
     weighted_maximum_calibration_error,
 )
-from calprompt.metrics.conventions import DAC, DEFAULT, TCPT, Convention, conventions
 from calprompt.metrics.debiased import DebiasedError, debiased_error, debiased_errors
 from calprompt.metrics.evaluation import Metric, MetricInfo, evaluate, metric_info, metrics
 from calprompt.metrics.inputs import Predictions, predictions
@@ -40,7 +49,6 @@ from calprompt.metrics.selective import (
     risk_coverage,
 )
 from calprompt.metrics.smooth import smooth_calibration_error, smooth_ece
-from calprompt.metrics.table import BinTable
 
 __all__ = [
     "DAC",

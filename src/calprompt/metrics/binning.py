@@ -9,19 +9,86 @@
 
 By default every sample is in exactly one bin. `EqualWidth` defines where edges are and to which bin they belong, in
 which public evaluators differ. Equal-mass bins never separate samples of equal confidence.
+
+            default                     tcpt                            dac
+softmax     float64                     the precision of the logits     float64
+ECE bins    (lo, hi], edges k/n,        (lo, hi], float32 edges,        [lo, hi), linspace edges, confidence 1 is in
+            0 is in the first           confidence 0 is in no bin       the weight of the last bin, not in its means
+MCE bins    the same                    [lo, hi), linspace edges,       [lo, hi), linspace edges,
+                                        1 is in the last                1 is in the last
+ACE bins    by mid-rank                 at linear quantiles             at linear quantiles
+
+Both public evaluators report as "MCE" what is `weighted_mce` here, and both use scikit-learn for ACE, whose quantiles
+depend on its version: `dataclasses.replace(TCPT, ace="averaged_inverted_cdf")` is theirs under scikit-learn 1.9.
+Metrics that they do not have take the bins of `ece` (class-wise ECE) or of `mce` (textbook MCE); PIECE takes those of
+`mce` for confidences and those of `ace` for distances, as both do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics.inputs import ArrayLike, Floats, Ints, outcome_vector, unit_vector
-from calprompt.metrics.table import BinTable
-from calprompt.registry import unknown
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Softmax, outcome_vector, unit_vector
+from calprompt.registry import Registry, unknown
+
+
+@dataclass(frozen=True, eq=False)
+class BinTable:
+    """Bins and what is in them: the reliability diagram as data.
+
+    Attributes:
+        lower: Lower edges.
+        upper: Upper edges.
+        count: How many samples weigh in each bin.
+        confidence: Mean confidence of each bin; NaN if it has no samples.
+        accuracy: Fraction correct in each bin; NaN if it has no samples.
+        total: N, the number of all samples.
+    """
+
+    lower: Floats
+    upper: Floats
+    count: Ints
+    confidence: Floats
+    accuracy: Floats
+    total: int
+
+    @property
+    def gap(self) -> Floats:
+        """|acc_b − conf_b|, and 0 for bins without samples."""
+        return np.nan_to_num(np.abs(self.accuracy - self.confidence))
+
+    @property
+    def expected_gap(self) -> float:
+        """Σ_b n_b/N · gap_b."""
+        return float((self.count / self.total * self.gap).sum())
+
+    @property
+    def maximum_gap(self) -> float:
+        """max_b gap_b over bins that have samples."""
+        return float(self.gap.max())
+
+    @property
+    def weighted_maximum_gap(self) -> float:
+        """max_b n_b/N · gap_b."""
+        return float((self.count / self.total * self.gap).max())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per bin, ready for JSON; the means of an empty bin are None."""
+        columns = {
+            "lower": self.lower,
+            "upper": self.upper,
+            "count": self.count,
+            "confidence": self.confidence,
+            "accuracy": self.accuracy,
+            "gap": np.abs(self.accuracy - self.confidence),
+        }
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [{k: None if v != v else v for k, v in zip(columns, row, strict=True)} for row in values]
+
 
 Quantile = Literal["midrank", "linear", "averaged_inverted_cdf"]
 MOST_BINS = 10_000
@@ -210,3 +277,51 @@ def _table(
     )
     count = per_bin(counted).astype(np.int64)
     return BinTable(lower, upper, count, mean_confidence, accuracy, len(index))
+
+
+_PRINCIPLED = EqualWidth()
+_LEFT_CLOSED = EqualWidth(closed="left", edges="linspace")
+
+
+@dataclass(frozen=True)
+class Convention:
+    """The choices of an evaluator that its tables do not mention.
+
+    Attributes:
+        ece: Bins of ECE and class-wise ECE.
+        mce: Bins of MCE and of weighted MCE.
+        ace: How ACE assigns samples to bins.
+        softmax: Precision of the softmax.
+    """
+
+    ece: EqualWidth = _PRINCIPLED
+    mce: EqualWidth = _PRINCIPLED
+    ace: Quantile = "midrank"
+    softmax: Softmax = "float64"
+
+
+DEFAULT = Convention()
+TCPT = Convention(
+    ece=EqualWidth(closed="right", edges="float32", outermost="drop"),
+    mce=_LEFT_CLOSED,
+    ace="linear",
+    softmax="input",
+)
+DAC = Convention(
+    ece=EqualWidth(closed="left", edges="linspace", outermost="weigh"),
+    mce=_LEFT_CLOSED,
+    ace="linear",
+)
+
+conventions: Registry[Convention] = Registry("metric convention")
+for _name, _convention in (("default", DEFAULT), ("tcpt", TCPT), ("dac", DAC)):
+    conventions.register(_name)(_convention)
+
+
+def find_convention(convention: Convention | str) -> Convention:
+    """A convention by its name; a `Convention` is returned as it is.
+
+    >>> find_convention("dac") is DAC
+    True
+    """
+    return conventions.get(convention) if isinstance(convention, str) else convention

@@ -15,11 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from calprompt.metrics import binning
-from calprompt.metrics.binning import check_n_bins
-from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
+from calprompt.metrics.binning import DEFAULT, BinTable, Convention, check_n_bins, find_convention
 from calprompt.metrics.evaluation import checked, metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Predictions, finite_vector, outcome_vector, unit_vector
-from calprompt.metrics.table import BinTable
 
 Scores = ArrayLike | Predictions
 Labels = ArrayLike | None

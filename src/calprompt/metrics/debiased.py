@@ -35,11 +35,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calprompt.metrics.binning import check_n_bins, mass_table, width_table
+from calprompt.metrics.binning import (
+    DEFAULT,
+    BinTable,
+    Convention,
+    check_n_bins,
+    find_convention,
+    mass_table,
+    width_table,
+)
 from calprompt.metrics.binomial import log_factorials
-from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
 from calprompt.metrics.inputs import Floats, Ints, Predictions
-from calprompt.metrics.table import BinTable
 
 FINE = 24  # cells of the grid in a standard error of T
 MOST_CELLS = 2**14  # of the grid from 0 to 1

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from calprompt.errors import SettingError
-from calprompt.metrics.binning import check_n_bins
-from calprompt.metrics.conventions import DEFAULT, Convention, find_convention
+from calprompt.metrics.binning import DEFAULT, Convention, check_n_bins, find_convention
 from calprompt.metrics.inputs import ArrayLike, Predictions, predictions
 from calprompt.registry import Registry
 

@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calprompt.errors import SettingError
+from calprompt.metrics.binning import DEFAULT, Convention
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.metrics.conventions import DEFAULT, Convention
 from calprompt.metrics.evaluation import checked, metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
 

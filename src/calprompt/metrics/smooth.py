@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics.conventions import DEFAULT, Convention
+from calprompt.metrics.binning import DEFAULT, Convention
 from calprompt.metrics.evaluation import checked, metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
 

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from calprompt.errors import DamagedFileError
 from calprompt.metrics.binning import equal_width_table
-from calprompt.metrics.binomial import lower_bound, share_interval, upper_bound, wilson_ends
-from calprompt.metrics.chance import chance_band, chance_ece
+from calprompt.metrics.binomial import chance_band, chance_ece, lower_bound, share_interval, upper_bound, wilson_ends
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import risk_coverage
 from calprompt.text import plural

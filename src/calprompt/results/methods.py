@@ -20,9 +20,9 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from calprompt.errors import DataError
-from calprompt.loss_sums import NAMED
 from calprompt.results.names import CALIBRATORS, NONE, ZERO_SHOT, loss_name, tuner_name
 from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, cell
+from calprompt.training_config import NAMED
 
 CE, TCPT = "ce", "tcpt"
 UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on

@@ -26,8 +26,8 @@ from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
-from calprompt.sweep.journal import read_journals
 from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
+from calprompt.sweep.sweep_plan import read_journals
 from calprompt.text import plural
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.evaluation.tables import csv_bytes
 from calprompt.registry import unknown
+from calprompt.runs.config import RUN, TRAINING
 from calprompt.runs.planning import ADDED
-from calprompt.runs.recipes import RUN, TRAINING
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
 

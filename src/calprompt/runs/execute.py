@@ -26,13 +26,12 @@ from torch import Tensor
 from calprompt.clip.backbone import unit
 from calprompt.data.unreadable import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError, Parameter
-from calprompt.features.banks import FeatureBank, PixelBank
+from calprompt.features.encoding import FeatureBank, PixelBank
 from calprompt.features.store import FeatureStore
 from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
-from calprompt.hardware import peak_device_memory, peak_memory, reset_peak_memory
+from calprompt.hardware import Stopwatch, peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
-from calprompt.runs.anchor import fit_anchor
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import (
     CHECKPOINT,
@@ -52,12 +51,21 @@ from calprompt.runs.folder import (
     write_record,
     write_steps,
 )
-from calprompt.runs.logits import TEXT_KINDS, image_names, measure_parts, named_tensors, split_tensors, stored_scales
 from calprompt.runs.planning import RunPlan, plan
-from calprompt.runs.preparation import Prepared, describe, prepare
+from calprompt.runs.preparation import (
+    TEXT_KINDS,
+    Prepared,
+    describe,
+    fit_anchor,
+    image_names,
+    measure_parts,
+    named_tensors,
+    prepare,
+    split_tensors,
+    stored_scales,
+)
 from calprompt.runs.resources import Resources
-from calprompt.stopwatch import Stopwatch
-from calprompt.tensor_files import read_tensor_file, tensor_file
+from calprompt.sealed_files import read_tensor_file, tensor_file
 from calprompt.text import os_problem
 from calprompt.training import TrainingSet, TrainingState, train
 from calprompt.tuners import Tuner

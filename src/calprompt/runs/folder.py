@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calprompt.data.validation import TEST
+from calprompt.data.splits import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
 from calprompt.folder_kinds import RECORDS, RUN, require_kind
@@ -318,7 +318,7 @@ def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
 
 def read_run_tensors(folder: Path, name: str, record: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Prompts or logits of a finished run, or the logits of a transfer, and their metadata."""
-    from calprompt.tensor_files import read_tensor_file
+    from calprompt.sealed_files import read_tensor_file
 
     verify_file(folder, name, record)
     return read_tensor_file(folder / name, checked="files" in record)

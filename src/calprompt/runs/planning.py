@@ -6,34 +6,38 @@ raised whenever the same settings give other results; not where files lie, nor t
     config ── dataset, shots, parts ──┐
            ── identity of backbone ───┼── fingerprint ── id ── folder under `out`
            ── imports, loss, template ┘
+
+A run folder under `out` is the one that is asked for if its record has the same settings, and if the weights, the
+images and the imported files are still what they were. Anything else is left to `plan`, which knows for certain.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 from typing import Any
 
-from calprompt.clip.identity import BackboneIdentity
+from calprompt.clip.identity import BackboneIdentity, identify_backbone
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.digests import image_digests
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.data.splits import Part, all_classes, base_novel, few_shot
-from calprompt.data.unreadable import drop_images, find_unreadable
-from calprompt.data.validation import OWN
-from calprompt.errors import DataError, SettingError
-from calprompt.extensions import load_extension
+from calprompt.data.splits import OWN, Part, all_classes, base_novel, few_shot, normalized_validation
+from calprompt.data.unreadable import drop_images, find_unreadable, image_digests
+from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.features import EXTRACTION
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
+from calprompt.registry import extension_digest, load_extension
 from calprompt.runs.config import RunConfig
-from calprompt.runs.folder import RECORD
+from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
 from calprompt.runs.resources import Resources
 from calprompt.text import slug
+from calprompt.training_config import TrainingConfig
 
 RESULTS = 1  # raise it whenever the same settings, weights and images give other results: earlier runs are not reused
 FIRST_VERSION = (
@@ -256,3 +260,88 @@ def used_splits(base: Part, novel: Part | None) -> dict[str, Split]:
     """The splits a run reads."""
     splits = {"train": base.train, "val": base.val, "base": base.test}
     return splits if novel is None else {**splits, "novel": novel.test}
+
+
+MEMORY = ".safetensors"  # of data that only torch reads
+
+
+def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
+    """The finished run of these settings, if it is there."""
+    resources = resources or Resources()
+    data = str(settings["data"])
+    if data.endswith(MEMORY):
+        return None
+    dataset = resources.dataset(
+        data,
+        root=settings.get("root"),
+        classes=settings.get("classes"),
+        base=settings.get("base"),
+        upright=bool(settings.get("exif", False)),
+    )
+    wanted = settings_record(settings)
+    if wanted is None:
+        return None
+    name = readable_id(wanted["tuner"], dataset.name, wanted["shots"], wanted["training"]["seed"])
+    templates = asdict(dataset.templates).values() if dataset.templates else (dataset.template or TEMPLATE,)
+    for place in sorted(Path(out).expanduser().glob(f"{escape(name)}-*/{RECORD}")):
+        try:
+            record = read_record(place.parent)
+        except CalpromptError:
+            continue  # most likely another run; `run` looks at the folder of this one
+        if not _is_same(record, wanted):
+            continue
+        if wanted["template"] is None and record["template"] not in templates:
+            continue
+        base, novel, skipped = draw_parts(
+            dataset,
+            protocol=wanted["protocol"],
+            shots=wanted["shots"],
+            seed=wanted["training"]["seed"],
+            val_shots=wanted["val_shots"],
+            validation=wanted["validation"],
+            skip_bad=wanted["skip_bad"],
+        )
+        if data_digest(base, novel, skipped) != record["data"]["digest"]:
+            continue
+        try:
+            return replace(load_run(place.parent), reused=True) if is_finished(place.parent) else None
+        except DamagedFileError:
+            return None  # it is made again
+    return None
+
+
+def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
+    if record["status"] != "finished" or not is_current(record) or {**ADDED, **record["config"]} != wanted:
+        return False
+    identity = identify_backbone(wanted["backbone"], config=wanted["backbone_config"], dtype=wanted["dtype"])
+    if identity is None or identity.fingerprint != record["backbone"]["fingerprint"]:
+        return False
+    preprocessing = {**identity.preprocessing.to_dict(), "crop": wanted["crop"]}
+    if preprocessing != record["backbone"].get("preprocessing"):
+        return False
+    return sorted(map(extension_digest, wanted["imports"])) == record.get("imports", [])
+
+
+def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings as a run's record has them; None if they are not even of the right names and types."""
+    training = {each.name: settings[each.name] for each in fields(TrainingConfig) if each.name in settings}
+    record: dict[str, Any] = {}
+    for each in fields(RunConfig):
+        if each.name == "training":
+            record["training"] = asdict(TrainingConfig(**training))
+        elif each.name in settings:
+            record[each.name] = settings[each.name]
+        elif each.default is not MISSING:
+            record[each.name] = each.default
+        elif each.default_factory is not MISSING:
+            record[each.name] = each.default_factory()
+    record["imports"] = [str(Path(path).expanduser().resolve()) for path in record["imports"]]
+    config = record["backbone_config"]
+    if isinstance(config, str) and Path(config).expanduser().is_file():
+        record["backbone_config"] = str(Path(config).expanduser().resolve())
+    try:
+        record["validation"] = normalized_validation(record["validation"])
+        return dict(json.loads(json.dumps(record, allow_nan=False)))
+    except (TypeError, ValueError, AttributeError, CalpromptError):
+        return None

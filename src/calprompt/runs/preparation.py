@@ -1,21 +1,39 @@
-"""A planned run with its backbone and its tuner in memory, ready to train or to predict."""
+"""A planned run with its backbone and tuner in memory, its anchor, and what is stored of evaluated images.
+
+Losses that keep a tuned model near the untuned one, TCPT's among them, keep its confidence too. That helps where the
+untuned model is as sure as it is right, and costs where it is not. With an anchor its confidence is corrected first,
+by the one number that all of its logits are multiplied with:
+
+    s = argmin  NLL(s) = -mean_i log softmax(s c_i)[y_i],        s_0 / 4 <= s <= 4 s_0
+
+c_i are the cosines of a training image with the classes' frozen text features, s_0 is the model's own scale. The NLL is
+convex in s, so s is found to the last digit by bisection on the sign of its derivative, in float64. Where the training
+images are all classified right, a larger scale is always better, and s is the upper end; where they are no better than
+guessed, it is the lower end. Where s does not matter, because all classes have the same cosine, it stays s_0.
+
+The method is calprompt's own; no paper describes it.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import calprompt
-from calprompt import tuners
+from calprompt import metrics, tuners
+from calprompt.calibrators.temperature import slope
 from calprompt.clip.backbone import Backbone
-from calprompt.errors import CalpromptError
+from calprompt.data.dataset import Split
+from calprompt.errors import CalpromptError, DataError
 from calprompt.hardware import processor_name
 from calprompt.losses import Objective
+from calprompt.predictor import Predictor, zero_shot_logits
 from calprompt.progress import Progress, silent
 from calprompt.runs.config import RunConfig
 from calprompt.runs.planning import RESULTS, RunPlan, import_digests, plan
@@ -136,3 +154,138 @@ def tuner_for_classes(
     except CalpromptError as error:
         create_tuner(config, tuner.backbone, class_names, template)  # raises if the names are what is wrong
         return None, str(error)
+
+
+RANGE = 4.0  # how many times the model's own scale, or what part of it, the fitted one may be
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A fitted logit scale.
+
+    Attributes:
+        logit_scale: The fitted one.
+        own_scale: The model's own.
+        images: How many it was fitted on.
+        nll: Of these images, with the fitted scale.
+        own_nll: The same with the model's own.
+        end: "lower" or "upper", if the best scale lies beyond that end of the range; None if it lies inside.
+    """
+
+    logit_scale: float
+    own_scale: float
+    images: int
+    nll: float
+    own_nll: float
+    end: str | None = None
+
+    @property
+    def warning(self) -> str:
+        """What is to be said of a scale at an end of the range."""
+        better, where = ("larger", f"{RANGE:g} times") if self.end == "upper" else ("smaller", f"1/{RANGE:g} of")
+        return (
+            f"the {self.images} training images do not determine the logit scale: the {better} it is, the more likely "
+            f"are their labels. anchor takes {self.logit_scale:g}, which is {where} the model's own; give more images"
+        )
+
+
+def fit_anchor(cosines: Tensor, labels: Sequence[int] | Tensor, own_scale: float) -> Anchor:
+    """The logit scale of the best likelihood, within `RANGE` times the model's own.
+
+    >>> cosines = torch.tensor([[0.3, 0.1], [0.3, 0.1], [0.3, 0.1], [0.1, 0.3]])  # three of four are right
+    >>> anchor = fit_anchor(cosines, [0, 0, 0, 0], own_scale=20.0)
+    >>> round(anchor.logit_scale, 3)  # log 3 / 0.2: then it is 75 % sure
+    5.493
+    """
+    cosines = cosines.double()
+    if not len(cosines):
+        raise DataError("there are no training images to fit a logit scale on")
+    if not bool(torch.isfinite(cosines).all()):
+        raise DataError("a logit scale cannot be fitted: features of training images are not finite")
+    labels = torch.as_tensor(labels, device=cosines.device)
+    at_label = cosines.gather(1, labels[:, None])[:, 0]
+    low, high = own_scale / RANGE, own_scale * RANGE
+    at_low, at_high = slope(low, cosines, at_label), slope(high, cosines, at_label)
+    end = None
+    if at_low == at_high == 0:
+        scale = own_scale
+    elif at_low >= 0:
+        scale, end = low, "lower"
+    elif at_high <= 0:
+        scale, end = high, "upper"
+    else:
+        while (middle := (low * high) ** 0.5) not in (low, high):
+            low, high = (middle, high) if slope(middle, cosines, at_label) < 0 else (low, middle)
+        scale = high
+    nll, own_nll = (float(torch.nn.functional.cross_entropy(each * cosines, labels)) for each in (scale, own_scale))
+    return Anchor(scale, own_scale, len(cosines), nll, own_nll, end)
+
+
+LOGIT_KINDS = ("logits", "zero_shot_logits")
+TEXT_KINDS = ("text", "frozen_text")
+
+
+@torch.no_grad()
+def split_tensors(
+    backbone: Backbone, tuner: Tuner | None, frozen_text: Tensor, split: Split, features: Tensor
+) -> dict[str, Tensor]:
+    """What is stored of a split: labels, zero_shot_logits and frozen_text; of prompts that apply, logits and text.
+
+    Zero-shot logits are those of the model as it was loaded, also where a run has fitted another logit scale.
+    Where every image has text features of its own, as with CoCoOp, `text` is one set that stands for all of them.
+    """
+    found = {
+        "labels": torch.tensor(split.labels),
+        "zero_shot_logits": zero_shot_logits(backbone.view(logit_scale=None), features, frozen_text),
+        "frozen_text": frozen_text.float(),
+    }
+    if tuner is not None:
+        found["logits"] = Predictor(tuner).logits(split.images, features)
+        found["text"] = tuner.common_text_features(features).float()
+    return found
+
+
+def part_tensors(found: Mapping[str, Tensor], classes: Sequence[int]) -> tuple[dict[str, Tensor], list[int]]:
+    """The same of some classes alone: their images, and their columns, labelled from 0; and which images these are."""
+    columns = torch.tensor(classes)
+    new = torch.full((len(found["frozen_text"]),), -1)
+    new[columns] = torch.arange(len(columns))
+    labels = new[found["labels"]]
+    rows = (labels >= 0).nonzero().flatten()
+    cut = {kind: found[kind][rows][:, columns] for kind in LOGIT_KINDS if kind in found}
+    text = {kind: found[kind][columns] for kind in TEXT_KINDS if kind in found}
+    return {"labels": labels[rows], **cut, **text}, rows.tolist()
+
+
+def stored_scales(backbone: Backbone) -> dict[str, float]:
+    """The logit scale of stored logits, and that of stored zero-shot logits if it is another."""
+    scales = {"logit_scale": float(backbone.logit_scale)}
+    if backbone.fixed_scale is not None:
+        scales["zero_shot_logit_scale"] = float(backbone.view(logit_scale=None).logit_scale)
+    return scales
+
+
+def image_names(split: Split) -> list[str]:
+    """Names of the images of a split, in order."""
+    return [split.images.name(index) for index in range(len(split))]
+
+
+def measure(logits: Tensor, labels: Tensor | Sequence[int]) -> dict[str, Any]:
+    """All metrics as fractions, after the number of images and of classes."""
+    values = metrics.evaluate(logits, labels, from_logits=True)
+    return {"images": logits.shape[0], "classes": logits.shape[1], **values}
+
+
+def measure_parts(parts: Mapping[str, Mapping[str, Tensor]], reason: str | None) -> dict[str, Any]:
+    """Metrics of every part, and of the untuned model; `reason` is why parts have no logits of the prompts, if so."""
+    values = {
+        part: measure(found["logits"], found["labels"]) if "logits" in found else {"not_applicable": reason}
+        for part, found in parts.items()
+    }
+    untuned = {part: measure(found["zero_shot_logits"], found["labels"]) for part, found in parts.items()}
+    return {**values, "zero_shot": untuned}
+
+
+def named_tensors(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """All tensors of all parts, as base/logits and the like: what a file of logits holds."""
+    return {f"{part}/{kind}": tensor for part, found in parts.items() for kind, tensor in found.items()}

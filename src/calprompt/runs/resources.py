@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from calprompt.clip.identity import BackboneIdentity, identify_backbone
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.images import ImageFiles, Images
+from calprompt.data.images import ImageFiles, ImageMemory, Images
 from calprompt.data.load import load_dataset
-from calprompt.data.memory import ImageMemory
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import ImageError
 from calprompt.files import canonical_json

@@ -10,12 +10,11 @@ from typing import Any
 import calprompt
 from calprompt.clip.backbone import Backbone
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter
-from calprompt.extensions import extension_digest, imported_files
 from calprompt.files import file_digest
-from calprompt.runs.config import RunConfig
+from calprompt.registry import extension_digest, imported_files
+from calprompt.runs.config import RUN, TRAINING, RunConfig, build_config
 from calprompt.runs.folder import AGAIN, PROMPTS, RECORD, Run, is_finished, load_run, read_run_tensors
 from calprompt.runs.preparation import create_tuner, run_backbone
-from calprompt.runs.recipes import RUN, TRAINING, build_config
 from calprompt.runs.resources import Resources
 from calprompt.text import plural
 from calprompt.tuners import Tuner

@@ -18,10 +18,9 @@ from typing import Any
 import calprompt
 from calprompt.class_names import normalized_name
 from calprompt.data.dataset import Dataset
-from calprompt.data.digests import image_digests
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.data.unreadable import UnreadableImages, drop_images, find_unreadable
+from calprompt.data.unreadable import UnreadableImages, drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DataError, Parameter
 from calprompt.features import EXTRACTION
 from calprompt.features.store import FeatureStore
@@ -30,12 +29,19 @@ from calprompt.progress import Progress, silent
 from calprompt.runs.config import Target
 from calprompt.runs.execute import clock, now
 from calprompt.runs.folder import LOGITS, TRANSFER, TRANSFERS, Transfer, read_transfer, verify_file, write_transfer
-from calprompt.runs.logits import image_names, measure_parts, named_tensors, part_tensors, split_tensors, stored_scales
 from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, check_pixels
-from calprompt.runs.preparation import tuner_for_classes
+from calprompt.runs.preparation import (
+    image_names,
+    measure_parts,
+    named_tensors,
+    part_tensors,
+    split_tensors,
+    stored_scales,
+    tuner_for_classes,
+)
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import Restored, restore
-from calprompt.tensor_files import tensor_file
+from calprompt.sealed_files import tensor_file
 from calprompt.text import os_problem, shorten, slug
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.protocol import WorkerResources
+from calprompt.executors.ray import describe_driver
 from calprompt.executors.ray_cluster import connect
-from calprompt.executors.ray_worker import describe_driver
 from calprompt.folder_kinds import EXPORT, folder_kind
 from calprompt.serve.marks import MarkBook
 from calprompt.serve.ray_machines import ANSWERS, check_machines, check_room, free_port, head

@@ -16,8 +16,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from calprompt.errors import CalpromptError
+from calprompt.executors.ray import settle
 from calprompt.executors.ray_cluster import import_ray
-from calprompt.executors.ray_worker import settle
 from calprompt.serve.marks import Mark, MarkBook
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.receipts import Receipt

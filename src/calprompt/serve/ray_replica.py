@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError
-from calprompt.executors.ray_worker import check_versions, settle
+from calprompt.executors.ray import check_versions, settle
 from calprompt.serve.settings import ServeSettings
 from calprompt.text import os_problem
 

@@ -16,14 +16,11 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, Parameter
 from calprompt.executors.local import LocalExecutor
-from calprompt.executors.shared_folder import shared_marker
+from calprompt.executors.protocol import BUSY, Executor, Outcome, shared_marker
 from calprompt.files import is_locked
-from calprompt.sweep.executors import BUSY, Executor, Outcome, Task
 from calprompt.sweep.folders import FAILED
-from calprompt.sweep.journal import Journal
-from calprompt.sweep.ordering import arrange
-from calprompt.sweep.sending import receive, work_anywhere
-from calprompt.sweep.sweep_plan import SweepPlan
+from calprompt.sweep.sweep_plan import Journal, SweepPlan
+from calprompt.sweep.work import Task, arrange, receive, work_anywhere
 from calprompt.text import os_problem
 
 LOOK = 0.5  # seconds between looks at runs that other processes are working on

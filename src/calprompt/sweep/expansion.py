@@ -14,12 +14,9 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import canonical_json
-from calprompt.options import check_types
-from calprompt.registry import unknown
-from calprompt.runs.config import RunConfig, check_values
-from calprompt.runs.finished import settings_record
-from calprompt.runs.planning import ADDED
-from calprompt.runs.recipes import RUN, TRAINING, read_recipe
+from calprompt.registry import check_types, unknown
+from calprompt.runs.config import RUN, TRAINING, RunConfig, check_values, read_recipe
+from calprompt.runs.planning import ADDED, settings_record
 from calprompt.sweep.names import check_names
 from calprompt.training_config import TrainingConfig
 

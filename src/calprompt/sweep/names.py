@@ -12,8 +12,8 @@ from typing import Any
 from calprompt.data import catalogue
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE
-from calprompt.loss_sums import NAMED
 from calprompt.registry import Call, parse_call, unknown
+from calprompt.training_config import NAMED
 
 
 def check_names(settings: Mapping[str, Any]) -> None:

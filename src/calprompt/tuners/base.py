@@ -24,9 +24,8 @@ from calprompt.class_names import check_class_names
 from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.prompts import PromptLayout
 from calprompt.errors import SettingError
-from calprompt.options import check_types
 from calprompt.outputs import Outputs
-from calprompt.registry import Registry, unknown
+from calprompt.registry import Registry, check_types, unknown
 
 tuners: Registry[type[Tuner]] = Registry("tuner")
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calprompt.data.catalogue.check import Report, check
 from calprompt.data.catalogue.embedded import EMBEDDED
 from calprompt.data.catalogue.entries import FIELD
-from calprompt.data.catalogue.entry import Counts, Entry, plain
+from calprompt.data.catalogue.entry import Counts, Entry, Report, check, plain
 from calprompt.data.catalogue.layouts import NamedFolders, SplitFile
 from calprompt.data.listing import Templates
 from calprompt.registry import unknown

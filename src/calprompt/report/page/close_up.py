@@ -16,8 +16,7 @@ from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
-from calprompt.evaluation.run_evaluation import KEEP_SOME
-from calprompt.evaluation.selection import Accepted, Selection, select
+from calprompt.evaluation.run_evaluation import KEEP_SOME, Accepted, Selection, select
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page.document import COUNT, PERCENT, Cell, Column, Mistake, Number, Row, Table

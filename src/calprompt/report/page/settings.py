@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.options import check_types
+from calprompt.registry import check_types
 
 
 @dataclass(frozen=True)

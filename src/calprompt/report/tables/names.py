@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calprompt.loss_sums import NAMED
 from calprompt.report.tables.paper_table import Measure
 from calprompt.results.names import tuner_name
+from calprompt.training_config import NAMED
 
 ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
 METHODS = {
