@@ -23,8 +23,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from calprompt.features.store import FeatureStore
+from calprompt.runs.config import build_config, read_recipe
 from calprompt.runs.execute import _train, run
-from calprompt.runs.recipes import build_config, read_recipe
 
 KINDS = {
     "matrix products": ("mm", "matmul", "linear"),

@@ -77,8 +77,7 @@ def extraction(cluster: Any, store: Path, views: int) -> tuple[int, int, float, 
     from calprompt.data.load import load_dataset
     from calprompt.data.unreadable import UnreadableImages
     from calprompt.executors.ray import RayExecutor
-    from calprompt.extraction.driver import extract
-    from calprompt.extraction.plan import ExtractionSettings, plan_extraction
+    from calprompt.extraction import ExtractionSettings, extract, plan_extraction
     from calprompt.features.extraction import frozen_features
     from calprompt.features.store import FeatureStore
 

@@ -19,7 +19,7 @@ import warnings
 import torch
 
 from calprompt import Resources, RunConfig, run
-from calprompt.runs.recipes import build_config
+from calprompt.runs.config import build_config
 
 
 def measured(config: RunConfig, out: str, resources: Resources | None = None) -> tuple[float, str]:

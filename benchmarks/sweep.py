@@ -56,7 +56,7 @@ def main() -> None:
 def compare(place: Path, args: argparse.Namespace) -> None:
     """Both ways, and their ratio."""
     from calprompt import run
-    from calprompt.runs.recipes import build_config
+    from calprompt.runs.config import build_config
 
     content = {
         "settings": {

@@ -30,7 +30,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def asked(address: str, download: object) -> None:
         raise AssertionError(f"asked for {address}")
 
-    monkeypatch.setattr(sources, "attempt", asked)
+    monkeypatch.setattr(network, "attempt", asked)
     folders = (tmp_path / "hub", tmp_path / "clip")
     monkeypatch.setattr(sources, "download_folders", lambda cache_dir=None: folders)
     monkeypatch.setattr("calprompt.clip.sources.download_folders", sources.download_folders)

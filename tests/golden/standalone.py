@@ -16,6 +16,7 @@ from torch import Tensor
 from calprompt.calibrators import DistanceAware, StoredLogits, TemperatureSGD
 from calprompt.class_names import fill_template
 from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.plain import open_clip_model
 from calprompt.clip.tokens import Tokenizer
 from calprompt.errors import CalpromptError
 from calprompt.losses import (
@@ -89,7 +90,7 @@ def raw_mean(golden: Golden, directory: Path, templates: list[str]) -> Tensor:
 def check_activations(golden: Golden, directory: Path, kind: str) -> None:
     """Block outputs of the weights as they were loaded, through open_clip's own forward."""
     model = model_of(directory, kind)
-    clip, found = model.model, {}
+    clip, found = open_clip_model(model.model), {}
     prompts = golden.entry["prompts"]["base"]
     ids = model.tokenizer(prompts)
     ends = ids.argmax(dim=1)

@@ -12,18 +12,20 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import open_clip
-import timm
 import torch
-from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
+from calprompt.clip.model import Clip
+from calprompt.clip.open_clip_files import config_defaults, model_configs
 from calprompt.clip.tokens import VOCABULARY
 from calprompt.clip.weights import State
 from calprompt.errors import BackboneError, CalpromptError
 from calprompt.registry import unknown
 from calprompt.text import shorten
+
+if TYPE_CHECKING:
+    from open_clip.model import CLIP, CLIPVisionCfg
 
 _EPSILON = 1e-5  # of every LayerNorm in CLIP
 
@@ -73,6 +75,8 @@ class TimmTower:
     proj_bias: bool = False
 
     def __post_init__(self) -> None:
+        import timm
+
         if not timm.is_model(self.model_name):
             raise unknown("timm model", self.model_name, timm.list_models())
 
@@ -137,8 +141,17 @@ class Architecture:
         """Positions along a side of the image."""
         return self.image_size // (self.patch_size or 32)
 
-    def build(self) -> open_clip.model.CLIP:
-        """The model on the meta device: names and shapes, no values."""
+    def build(self) -> Clip | CLIP:
+        """The model on the meta device: names and shapes, no values; open_clip's for other towers than ViTs."""
+        if self.timm is not None or self.patch_size is None:
+            return self.build_open_clip()
+        with torch.device("meta"):
+            return Clip(self)
+
+    def build_open_clip(self) -> CLIP:
+        """open_clip's own model on the meta device."""
+        from open_clip.model import CLIP, CLIPTextCfg
+
         text = CLIPTextCfg(
             context_length=self.context_length,
             vocab_size=self.vocab_size,
@@ -148,9 +161,11 @@ class Architecture:
             mlp_ratio=_ratio(self.text_mlp, self.text_width),
         )
         with torch.device("meta"):
-            return open_clip.model.CLIP(self.embed_dim, self._vision(), text, quick_gelu=self.quick_gelu)
+            return CLIP(self.embed_dim, self._vision(), text, quick_gelu=self.quick_gelu)
 
     def _vision(self) -> CLIPVisionCfg:
+        from open_clip.model import CLIPVisionCfg
+
         if self.timm is not None:
             fields = {f"timm_{name}": value for name, value in asdict(self.timm).items()}
             return CLIPVisionCfg(image_size=self.image_size, **fields)
@@ -168,11 +183,13 @@ class Architecture:
         """Tensors that are neither weights nor in any file, such as the places that an attention looks up."""
         if self.timm is None:
             return {}
-        meta = self.build()
+        from open_clip.model import _build_vision_tower
+
+        meta = self.build_open_clip()
         stored = meta.state_dict()
         if all(name in stored for name, _ in meta.visual.named_buffers(prefix="visual")):
             return {}
-        real = open_clip.model._build_vision_tower(self.embed_dim, self._vision(), self.quick_gelu)
+        real = _build_vision_tower(self.embed_dim, self._vision(), self.quick_gelu)
         return {name: value for name, value in real.named_buffers(prefix="visual") if name not in stored}
 
     def as_record(self) -> dict[str, Any]:
@@ -189,8 +206,8 @@ class Architecture:
         for name in config:
             if name not in _TOP | {"multimodal_cfg", "init_logit_bias"}:
                 raise unknown("field of an open_clip config", str(name), _TOP)
-        vision = _tower("vision_cfg", config, CLIPVisionCfg(), _VISION_SHAPE)
-        text = _tower("text_cfg", config, CLIPTextCfg(), _TEXT_SHAPE)
+        vision = _tower("vision_cfg", config, config_defaults("CLIPVisionCfg"), _VISION_SHAPE)
+        text = _tower("text_cfg", config, config_defaults("CLIPTextCfg"), _TEXT_SHAPE)
         return cls(
             embed_dim=_whole("embed_dim", config.get("embed_dim")),
             quick_gelu=bool(config.get("quick_gelu", False)),
@@ -365,9 +382,9 @@ def fitting_names(state: State) -> list[str]:
 def known_architectures() -> dict[str, Architecture]:
     """open_clip's models of the supported kind, by name."""
     architectures = {}
-    for name in open_clip.list_models():
+    for name, config in model_configs().items():
         with contextlib.suppress(CalpromptError):
-            architectures[name] = Architecture.from_open_clip(open_clip.get_model_config(name))
+            architectures[name] = Architecture.from_open_clip(config)
     return architectures
 
 
@@ -377,12 +394,11 @@ def fitting_advice(state: State) -> str:
     return f"open_clip models that fit: {', '.join(names)}." if names else "No open_clip model has these shapes."
 
 
-def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[str]) -> dict[str, Any]:
+def _tower(section: str, config: Mapping[str, Any], standard: Mapping[str, Any], shape: set[str]) -> dict[str, Any]:
     """A tower's config with defaults; raises for settings that CLIP's towers do not have."""
     fields = config.get(section)
     if not isinstance(fields, Mapping):
         raise BackboneError(f"the config has no {section!r}; expected an open_clip model config")
-    standard = asdict(defaults)
     for name, value in fields.items():
         if name not in standard:
             raise unknown(f"field of {section}", str(name), standard)
@@ -390,7 +406,7 @@ def _tower(section: str, config: Mapping[str, Any], defaults: Any, shape: set[st
         if name not in shape and not plain and not _INERT.fullmatch(name):
             supported = "CLIP's own tower, without it" if standard[name] is None else repr(standard[name])
             raise _unsupported(f"{section}.{name}", value, supported)
-    return standard | dict(fields)
+    return {**standard, **fields}
 
 
 def _vision_fields(vision: Mapping[str, Any]) -> dict[str, Any]:

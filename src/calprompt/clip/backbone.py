@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.class_names import check_class_names, fill_template, readable
-from calprompt.clip.image import encode_image
+from calprompt.clip.image import encode_image, is_timm_tower, is_vision_transformer
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.processor import HALF, make_half_precision_safe
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
@@ -25,6 +25,8 @@ from calprompt.errors import SettingError
 
 if TYPE_CHECKING:
     from open_clip.model import CLIP
+
+    from calprompt.clip.model import Clip
 
 SMALL = 10_000_000  # weights of two towers that one thread is enough for
 _KEEP: Any = object()
@@ -37,7 +39,7 @@ class Backbone:
     What a run wants different is a `view` of the same weights, so that a server, or several runs, may share one.
 
     Attributes:
-        model: open_clip's model, frozen.
+        model: Its weights, frozen: `Clip`, or open_clip's model where the image tower is no vision transformer.
         preprocessing: How an image becomes its input.
         name: What it was loaded from.
         fingerprint: Digest of its weights and architecture: equal weights, equal fingerprint.
@@ -47,7 +49,7 @@ class Backbone:
         fixed_scale: What `logit_scale` is instead of the model's own; `None`: the model's own.
     """
 
-    model: CLIP
+    model: Clip | CLIP
     preprocessing: Preprocessing
     name: str
     fingerprint: str
@@ -151,10 +153,8 @@ class Backbone:
 
     @property
     def is_vit(self) -> bool:
-        """Whether the image tower is open_clip's own vision transformer, which visual prompts need."""
-        from open_clip.transformer import VisionTransformer
-
-        return isinstance(self.model.visual, VisionTransformer)
+        """Whether the image tower is CLIP's vision transformer, which visual prompts need."""
+        return is_vision_transformer(self.model.visual)
 
     @property
     def image_width(self) -> int:
@@ -185,9 +185,7 @@ class Backbone:
     @property
     def is_timm(self) -> bool:
         """Whether the image tower is one of timm's."""
-        from open_clip.timm_model import TimmModel
-
-        return isinstance(self.model.visual, TimmModel)
+        return is_timm_tower(self.model.visual)
 
     @property
     def _tower(self) -> str:

@@ -1,7 +1,8 @@
 """The transformer block of both towers as a function, and the image tower, with or without visual prompts.
 
-The weights stay in open_clip's modules; this runs them with two things that open_clip's forward cannot do: a separate
-attention mask for each row of the batch, and, for the last block, only the positions that are read out.
+The weights are in the modules of `Clip`, or in open_clip's; this runs them with two things that open_clip's forward
+cannot do: a separate attention mask for each row of the batch, and, for the last block, only the positions that are
+read out.
 
 Visual prompts are tokens of a vision transformer after the patches,
 
@@ -56,9 +57,7 @@ def run_block(
 
 def run_mlp(mlp: Any, x: Tensor) -> Tensor:
     """The MLP of a block; QuickGELU x σ(1.702 x) is computed as SiLU(1.702 x) / 1.702, one kernel with less memory."""
-    from open_clip.transformer import QuickGELU
-
-    if not isinstance(mlp.gelu, QuickGELU):
+    if isinstance(mlp.gelu, nn.GELU):
         return mlp(x)
     hidden = F.silu(mlp.c_fc(x).mul_(1.702))
     return F.linear(hidden, mlp.c_proj.weight) / 1.702 + mlp.c_proj.bias
@@ -74,16 +73,23 @@ def take(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
+def is_vision_transformer(visual: nn.Module) -> bool:
+    """Whether an image tower is CLIP's vision transformer, of `Clip` or of open_clip."""
+    return hasattr(visual, "class_embedding")
+
+
+def is_timm_tower(visual: nn.Module) -> bool:
+    """Whether an image tower is open_clip's wrapper of one of timm's."""
+    return hasattr(visual, "trunk")
+
+
 def encode_image(
     visual: VisionTransformer | ModifiedResNet | TimmModel, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
     """Image features of a tower."""
-    from open_clip.timm_model import TimmModel
-    from open_clip.transformer import VisionTransformer
-
-    if isinstance(visual, VisionTransformer):
+    if is_vision_transformer(visual):
         features = _encode_vit(visual, images, prompts)
-    elif prompts is None and isinstance(visual, TimmModel):  # on a CPU, convolutions are faster in this order
+    elif prompts is None and is_timm_tower(visual):  # on a CPU, convolutions are faster in this order
         features = visual(images.to(next(visual.parameters()).dtype, memory_format=torch.channels_last))
     elif prompts is None:
         features = visual(images.to(visual.conv1.weight.dtype))

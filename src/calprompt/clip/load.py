@@ -17,26 +17,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import open_clip
 import torch
 
 from calprompt.clip.architecture import Architecture, check, fitting_advice, known_architectures
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.identity import BackboneIdentity, Config, remember_backbone
+from calprompt.clip.model import Clip
+from calprompt.clip.open_clip_files import model_configs, open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
 from calprompt.clip.weights import INDEX_SUFFIX, State, convert, read_json, read_weights, recognise
 from calprompt.errors import BackboneError, Parameter
 from calprompt.registry import unknown
 
+if TYPE_CHECKING:
+    from open_clip.model import CLIP
+
 
 @dataclass(frozen=True)
 class LoadedClip:
-    """A frozen open_clip model, how to prepare images for it, what it was loaded from, and a digest of it."""
+    """A frozen model, how to prepare images for it, what it was loaded from, and a digest of it."""
 
-    model: open_clip.model.CLIP
+    model: Clip | CLIP
     preprocessing: Preprocessing
     name: str
     fingerprint: str
@@ -106,7 +110,7 @@ def load_clip(
     dtype: torch.dtype = torch.float32,
     cache_dir: str | Path | None = None,
 ) -> LoadedClip:
-    """The frozen open_clip model that `spec` names; the arguments are those of `load_backbone`."""
+    """The frozen model that `spec` names; the arguments are those of `load_backbone`."""
     device = _device(device)
     if not isinstance(spec, str | Path):
         raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")
@@ -146,7 +150,7 @@ def clip_from_state_dict(
     return _assemble(architecture, state, layout, preprocessing, name, device, dtype)
 
 
-def fingerprint(architecture: Architecture, model: open_clip.model.CLIP) -> str:
+def fingerprint(architecture: Architecture, model: Clip | CLIP) -> str:
     """sha256 of the architecture and of every tensor's name, shape, dtype and bytes: not of the file they came in."""
     digest = hashlib.sha256(json.dumps(architecture.as_record(), sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -186,7 +190,8 @@ def _assemble(
         kind = dtype if buffer.is_floating_point() else buffer.dtype
         setattr(model.get_submodule(module), last, buffer.to(device, kind))
     length = architecture.context_length
-    model.attn_mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu_(1)
+    if not isinstance(model, Clip):
+        model.attn_mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu_(1)
     model.eval().requires_grad_(False)
     return LoadedClip(
         model=model,
@@ -240,13 +245,13 @@ def _is_clip(config: Mapping[str, Any]) -> bool:
 def _read_config(config: Config) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    named = open_clip.get_model_config(config) if isinstance(config, str) and ":" not in config else None
+    named = model_configs().get(config) if isinstance(config, str) else None
     if named is not None:
         return named
     name, _, tag = str(config).partition("/")
-    if tag in open_clip.list_pretrained_tags_by_model(name):
-        row = open_clip.get_pretrained_cfg(name, tag)
-        return {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": row}
+    pretrained = open_clip_module("pretrained")
+    if tag in pretrained.list_pretrained_tags_by_model(name):
+        return {"model_cfg": model_configs()[name], "preprocess_cfg": pretrained.get_pretrained_cfg(name, tag)}
     path = Path(config).expanduser()
     if path.suffix == ".json" or path.is_file():
         return read_json(path)

@@ -10,7 +10,19 @@ from open_clip.model import CLIP
 from open_clip.transformer import VisionTransformer
 from torch import Tensor
 
+from calprompt.clip.model import Clip
 from calprompt.clip.prompts import TextPrompts, VisualPrompts
+
+
+def open_clip_model(model: Clip | CLIP) -> CLIP:
+    """open_clip's model with the same weights, which can be run by its own forward."""
+    if not isinstance(model, Clip):
+        return model
+    same = model.architecture.build_open_clip()
+    same.load_state_dict(model.state_dict(), assign=True)
+    length, weight = model.architecture.context_length, model.positional_embedding
+    same.attn_mask = torch.full((length, length), -torch.inf, dtype=weight.dtype, device=weight.device).triu_(1)
+    return same.eval().requires_grad_(False)
 
 
 def encode_text_plain(model: CLIP, prompts: TextPrompts) -> Tensor:

@@ -18,13 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
-import open_clip
-from open_clip import pretrained
-from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
-
 from calprompt.clip.architecture import Architecture, known_architectures
-from calprompt.clip.network import UNREACHED, attempt, proxy_variables
+from calprompt.clip.open_clip_files import model_configs, open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
@@ -39,9 +34,9 @@ SUGGESTED = "pocket-photo"  # of the models in the package, the one that knows p
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
 PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = (  # in order of preference, where a folder has several
-    HF_SAFE_WEIGHTS_NAME,
+    "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
-    HF_WEIGHTS_NAME,
+    "open_clip_pytorch_model.bin",
     "model.safetensors",
     f"model.safetensors{INDEX_SUFFIX}",
     "pytorch_model.bin",
@@ -68,7 +63,7 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
     if spec.startswith(HUB):
         return _hub(spec, cache_dir, download)
     name, _, tag = spec.partition("/")
-    if pretrained.is_pretrained_cfg(name, tag):
+    if open_clip_module("pretrained").is_pretrained_cfg(name, tag):
         return _named(name, tag, cache_dir, download)
     path = Path(spec).expanduser()
     if (spec and path.exists()) or path.suffix in SUFFIXES or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
@@ -81,6 +76,7 @@ def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
         why = "they have no tags" if tag else "without blanks, in small letters"
         embedded = " and ".join(map(repr, MODELS))
         return BackboneError(f"unknown backbone {spec!r}. The models in the package are {embedded}: {why}.")
+    pretrained = open_clip_module("pretrained")
     tags = pretrained.list_pretrained_tags_by_model(name)
     if tags and not tag:
         return BackboneError(f"which weights of {name}? Write one of {', '.join(f'{name}/{each}' for each in tags)}.")
@@ -134,8 +130,8 @@ def _choose(files: Iterable[str], where: Any) -> str | None:
 def _named(name: str, tag: str, cache_dir: Path | None, download: bool) -> Source:
     spec = f"{name}/{tag}"
     with about(f"backbone {spec!r}"):
-        architecture = Architecture.from_open_clip(open_clip.get_model_config(name))
-        row = pretrained.get_pretrained_cfg(name, tag)
+        architecture = Architecture.from_open_clip(model_configs()[name])
+        row = open_clip_module("pretrained").get_pretrained_cfg(name, tag)
         quick = bool(row.get("quick_gelu", False))
         if quick != architecture.quick_gelu:
             twin = f"{name}-quickgelu" if quick else name.removesuffix("-quickgelu")
@@ -149,11 +145,15 @@ def _named(name: str, tag: str, cache_dir: Path | None, download: bool) -> Sourc
 
 def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, download: bool) -> Path:
     """The file of a row of open_clip's table: from a cache, else from the hub, else from its address."""
+    import huggingface_hub
+
+    from calprompt.clip.network import attempt
+
     if row.get("file"):
         return Path(row["file"])
     repository, file = os.path.split(row.get("hf_hub") or "")
     hub_cache, url_cache = download_folders(cache_dir)
-    for candidate in [file] if file else [HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME]:
+    for candidate in [file] if file else [_WEIGHTS[0], _WEIGHTS[2]]:
         cached = huggingface_hub.try_to_load_from_cache(repository, candidate, hub_cache) if repository else None
         if isinstance(cached, str):
             return Path(cached)
@@ -170,11 +170,11 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, downl
     if not download:
         raise NotFoundError(f"the weights of {spec} are not on this machine")
     if repository:
-        page = f"{huggingface_hub.constants.ENDPOINT}/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}"
+        page = f"{huggingface_hub.constants.ENDPOINT}/{repository}/resolve/main/{file or _WEIGHTS[0]}"
         addresses = {page: True, **addresses}
     for address, hub in addresses.items():
         fetch = functools.partial(
-            pretrained.download_pretrained,
+            open_clip_module("pretrained").download_pretrained,
             dict(row),
             prefer_hf_hub=hub,
             cache_dir=str(hub_cache if hub else url_cache),
@@ -198,6 +198,8 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, downl
 
 
 def _not_downloaded(what: str, reasons: list[str], origin: str, *remedy: str | Parameter) -> NotFoundError:
+    from calprompt.clip.network import UNREACHED, proxy_variables
+
     pieces = [f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}\n  {origin}\n  ", *remedy]
     if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
         pieces.append("\n  If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
@@ -219,6 +221,10 @@ def _has_digest_of(url: str, path: Path) -> bool:
 
 
 def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
+    import huggingface_hub
+
+    from calprompt.clip.network import attempt
+
     repository, _, revision = spec.removeprefix(HUB).partition("@")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
         raise BackboneError(f"{spec!r} is not of the form '{HUB}owner/name' or '{HUB}owner/name@revision'")
@@ -250,6 +256,8 @@ def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
 
 
 def _download(repository: str, options: dict[str, Any]) -> str:
+    import huggingface_hub
+
     files = huggingface_hub.HfApi().list_repo_files(repository, revision=options["revision"])
     weights = _choose(files, repository)
     if weights is None:
@@ -265,6 +273,8 @@ def _download(repository: str, options: dict[str, Any]) -> str:
 
 def download_folders(cache_dir: Path | None = None) -> tuple[Path, Path]:
     """Where downloads from the hub and from plain addresses are kept."""
+    import huggingface_hub
+
     return (
         cache_dir or Path(huggingface_hub.constants.HF_HUB_CACHE),
         cache_dir or Path("~/.cache/clip").expanduser(),
@@ -312,7 +322,7 @@ def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[Downloaded]:
 
 
 def _candidates(cache_dir: Path | None) -> Iterator[str]:
-    for name, tag in pretrained.list_pretrained():
+    for name, tag in open_clip_module("pretrained").list_pretrained():
         yield f"{name}/{tag}"
     for folder in sorted(download_folders(cache_dir)[0].glob("models--*--*")):
         yield f"{HUB}{'/'.join(folder.name.split('--')[1:])}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from calprompt.clip.open_clip_files import open_clip_module
 from calprompt.errors import SettingError
 
 if TYPE_CHECKING:
@@ -24,15 +25,14 @@ PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 def byte_pairs() -> SimpleTokenizer:
     """open_clip's tokenizer, with the special tokens spelled as in OpenAI's."""
     import regex
-    from open_clip.tokenizer import SimpleTokenizer
 
-    bpe = SimpleTokenizer()
+    bpe = open_clip_module("tokenizer").SimpleTokenizer()
     specials = "|".join(regex.escape(special) for special in SPECIALS)
     bpe.pat = regex.compile(f"{specials}|{PATTERN}", regex.IGNORECASE)
     bpe.encoder.update(SPECIALS)
     bpe.decoder.update({number: special for special, number in SPECIALS.items()})
     bpe.cache.update({special: special for special in SPECIALS})
-    return bpe
+    return cast("SimpleTokenizer", bpe)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,0 +1,72 @@
+"""What open_clip knows, read from its files without importing the package, which takes seconds.
+
+Its model configs are JSON files, its table of pretrained weights and its tokenizer are modules that need little, and
+the defaults of its configs are in the source of two dataclasses. If the package is imported already, it is asked, since
+a program may have added models to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ALONE = "calprompt.clip.open_clip_alone"  # the name under which modules of open_clip are imported by themselves
+
+
+@cache
+def open_clip_folder() -> Path:
+    """Where the package is installed."""
+    spec = find_spec("open_clip")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def open_clip_module(name: str) -> Any:
+    """A module of open_clip; if the package is not imported, by itself, so that its other modules are not run."""
+    if "open_clip" in sys.modules:
+        return import_module(f"open_clip.{name}")
+    if ALONE not in sys.modules:
+        sys.modules[ALONE] = ModuleType(ALONE)
+        sys.modules[ALONE].__path__ = [str(open_clip_folder())]
+    return import_module(f"{ALONE}.{name}")
+
+
+def model_configs() -> dict[str, dict[str, Any]]:
+    """open_clip's model configs by name, in the order of its own list."""
+    if "open_clip" in sys.modules:
+        factory = sys.modules["open_clip"].factory
+        return {name: factory.get_model_config(name) for name in factory.list_models()}
+    return copy.deepcopy(_stored_configs())
+
+
+@cache
+def _stored_configs() -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in (open_clip_folder() / "model_configs").glob("*.json"):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if {"embed_dim", "vision_cfg", "text_cfg"} <= set(config):
+            found[path.stem] = config
+    return dict(sorted(found.items(), key=lambda item: _natural_key(item[0])))
+
+
+def _natural_key(name: str) -> list[Any]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name.lower())]
+
+
+@cache
+def config_defaults(name: str) -> dict[str, Any]:
+    """Fields of one of open_clip's config classes and their defaults, such as CLIPTextCfg."""
+    tree = ast.parse((open_clip_folder() / "model.py").read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    fields = [node for node in found.body if isinstance(node, ast.AnnAssign)]
+    return {ast.unparse(field.target): field.value and ast.literal_eval(field.value) for field in fields}
