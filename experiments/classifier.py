@@ -148,7 +148,7 @@ def coop_as_published(
     resources: Resources, backbone: calprompt.Backbone, dataset: calprompt.Dataset, chosen: Split, seed: int
 ) -> np.ndarray:
     """Sixteen random vectors, cross-entropy, rate 0.002, 50 epochs of batches of 32; eight crops taken in turn."""
-    from calprompt.features.banks import FeatureBank
+    from calprompt.features.encoding import FeatureBank
 
     tuner = calprompt.create_tuner("coop", backbone, dataset.class_names, context=16, seed=seed)
     crops = backbone.view(crop=0.08)

@@ -15,8 +15,8 @@ from statistics import mean
 from typing import Any
 
 from calprompt.files import write_json
+from calprompt.runs.config import read_recipe
 from calprompt.runs.folder import load_run
-from calprompt.runs.recipes import read_recipe
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.sweep_file import read_sweep
 

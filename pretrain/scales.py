@@ -21,8 +21,8 @@ from torch import Tensor
 
 from calprompt.clip.load import load_backbone
 from calprompt.pocket.datasets import MODELS
+from calprompt.runs.config import build_config
 from calprompt.runs.execute import run
-from calprompt.runs.recipes import build_config
 from pretrain.selection import COMPARED
 
 SHARP = 50.0

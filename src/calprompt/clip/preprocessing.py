@@ -171,23 +171,15 @@ class Training:
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         import torch
-        from torchvision.transforms import InterpolationMode, functional
+        from PIL.Image import Resampling, Transpose
 
         wanted = self.preprocessing
         image = _picture(image).convert("RGB")
         top, left, height, width = random_crop(image.height, image.width, self.generator, wanted.crop)
-        view = functional.resized_crop(
-            image,
-            top,
-            left,
-            height,
-            width,
-            [wanted.size, wanted.size],
-            InterpolationMode(wanted.interpolation),
-            antialias=True,
-        )
+        part = image.crop((left, top, left + width, top + height))
+        view = part.resize((wanted.size, wanted.size), Resampling[wanted.interpolation.upper()])
         if torch.rand(1, generator=self.generator) < 0.5:
-            view = functional.hflip(view)
+            view = view.transpose(Transpose.FLIP_LEFT_RIGHT)
         return wanted._tensor(view)
 
 
