@@ -376,9 +376,7 @@ def test_data_that_are_all_to_test_on(tmp_path: Path, folder: Path) -> None:
     again = evaluate_on(folder, Target(str(table), name="table"))
     near = samples.rounding(samples.SCALE, samples.EMBED)  # the images come in another order
     assert again.metrics["all"] == pytest.approx(found.metrics["all"], abs=near)
-    with pytest.raises(
-        CalpromptError, match="sketches is there to test on, and has no images to train tuner 'coop' on"
-    ):
+    with pytest.raises(CalpromptError, match="sketches has no training split, which tuner 'coop' needs"):
         run(samples.config(root), tmp_path / "runs")
 
 

@@ -51,7 +51,7 @@ class ExtractionSettings:
         views: Random crops of every training image; the view for evaluation comes besides.
         crop: Smallest share of an image's area in a crop.
         device: Where to compute: cpu, cuda, cuda:1, …
-        dtype: Of the backbone's weights: float32, float16, bfloat16 or float64.
+        dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.
         autocast: What the towers run in: bfloat16 or float16; their own dtype if None.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.
         root: Folder that has the datasets, or the images of a table.
@@ -92,7 +92,7 @@ class Portion:
     """Some images whose features are wanted, as plain data.
 
     Attributes:
-        settings: Of the whole extraction.
+        settings: Settings of the whole extraction.
         backbone: One of its backbones.
         split: One of its splits.
         start: The number of the first image.
@@ -206,8 +206,8 @@ class SentFeatures:
 
     Attributes:
         about: Everything that they depend on besides the image and its view.
-        name: Of the backbone.
-        keys: Of the images and views.
+        name: Name of the backbone.
+        keys: Keys of the images and views.
         rows: Features [keys, D], as a safetensors file.
     """
 
@@ -375,7 +375,7 @@ def extract(
         executor: What does the portions.
         send_back: Have features sent back by an executor whose workers do not write to the store; those that do not
             see it send them anyway.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Returns:
         How much was there and how much was computed.

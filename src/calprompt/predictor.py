@@ -47,7 +47,7 @@ class PredictionBatch:
     """What a predictor says of some images.
 
     Attributes:
-        names: Of the images: their paths, or "image 3" for the fourth that has none.
+        names: Names of the images: their paths, or "image 3" for the fourth that has none.
         features: [n, D] unit image features that the logits are made of.
         logits: [n, C] in float32, before calibration.
         probabilities: [n, C] in float64, calibrated.
@@ -68,7 +68,7 @@ class Prediction:
     """The answer for one image.
 
     Attributes:
-        name: Of the image.
+        name: Name of the image.
         class_name: The most probable class.
         probability: Its calibrated probability.
         runner_up: The second most probable class; `None` if there is only one class.
@@ -174,7 +174,7 @@ class Predictor:
 
         Args:
             images: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
-            progress: Shows how far it is.
+            progress: Callback for progress.
 
         Raises:
             ImageError: for an image that cannot be read.
@@ -218,7 +218,7 @@ class Predictor:
         Args:
             images: As `predict` takes them; a generator is read as predictions are taken.
             skip_unreadable: Go on past images that cannot be read, which the batch then names.
-            progress: Shows how far it is; of a generator, whose length is not known, it shows what is done.
+            progress: Callback for progress; of a generator, whose length is not known, it shows what is done.
 
         Yields:
             A batch at a time, in the order of the images.

@@ -56,7 +56,7 @@ class FeatureProgress:
         return ", ".join(notes)
 
 
-EVERY = 5.0  # seconds between lines of progress where there is no terminal
+LINE_SECONDS = 5.0  # seconds between lines of progress where there is no terminal
 
 
 @contextmanager
@@ -99,7 +99,7 @@ class _Lines:
         self.last = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
-        if time.monotonic() - self.last < EVERY:
+        if time.monotonic() - self.last < LINE_SECONDS:
             return
         self.last = time.monotonic()
         share = f" ({100 * done / total:.0f} %)" if total else ""

@@ -24,8 +24,8 @@ class TrainingConfig:
         epochs: Passes over the training images.
         batch_size: Images in a training step.
         lr: Learning rate.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: SGD momentum.
+        weight_decay: SGD weight decay.
         warmup_epochs: Epochs at a small constant learning rate before the schedule begins.
         warmup_lr: Learning rate of these epochs.
         seed: Seed of shots, prompts and batches.

@@ -129,5 +129,5 @@ def test_a_run_on_a_dataset_of_the_catalogue(tmp_path: Path) -> None:
     trees.make(tmp_path, "imagenet_a")
     test_only = replace(config, data="imagenet_a")
     assert plan(test_only).base.class_names == ("shark", "hen")
-    with pytest.raises(CalpromptError, match="imagenet_a is there to test on, and has no images to train tuner 'coop'"):
+    with pytest.raises(CalpromptError, match="imagenet_a has no training split, which tuner 'coop' needs"):
         plan(replace(test_only, tuner="coop"))

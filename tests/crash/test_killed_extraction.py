@@ -43,7 +43,7 @@ def features(store: Path | None) -> torch.Tensor:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16, looked up and written one by one."""
     monkeypatch.setattr(encoding, "LARGE", 0)
-    monkeypatch.setattr(extraction, "AT_ONCE", 16)
+    monkeypatch.setattr(extraction, "VIEWS_PER_LOOKUP", 16)
     monkeypatch.setattr(store_file, "SECONDS", 0.0)
 
 

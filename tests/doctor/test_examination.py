@@ -54,7 +54,7 @@ def test_a_check_that_crashes_says_where() -> None:
 
 def test_a_process_that_ends_leaves_its_last_words() -> None:
     (problem,) = examined("exiting")
-    words = "its last words: libgomp: Thread creation failed"
+    words = "last line of stderr: libgomp: Thread creation failed"
     assert problem.value == f"crashed the process of this check (exit code 3); {words}"
 
 

@@ -60,7 +60,7 @@ def test_a_number_of_threads_that_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_slows_a_machine_down_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (8.0, 0.1, 0.1), raising=False)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine.SLOW)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine.NO_VECTOR_UNITS)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(machine, "memory", lambda: (2 * 10**9, 10**9))
     monkeypatch.setattr("calprompt.clip.processor.claims_amx", lambda: True)

@@ -39,7 +39,7 @@ class Histogram(Calibrator):
 
     Attributes:
         n_bins: How many bins.
-        accuracy: Of each bin, after the fit; None for a bin without images.
+        accuracy: Accuracy of each bin, after the fit; None for a bin without images.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> binned = Histogram().fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right

@@ -132,8 +132,8 @@ class TemperatureSGD(Calibrator):
         lr: Learning rate after the first epoch.
         epochs: Passes over the validation images.
         batch_size: Images per step.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: SGD momentum.
+        weight_decay: SGD weight decay.
         warmup_lr: Learning rate of the first epoch.
         log_scale: Logarithm of the scale, after the fit.
 

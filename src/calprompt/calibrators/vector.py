@@ -30,8 +30,8 @@ class Vector(Calibrator):
 
     Attributes:
         ridge: Weight of the pull towards no change.
-        scale: Of each class, after the fit.
-        bias: Of each class, after the fit.
+        scale: Scale of each class, after the fit.
+        bias: Bias of each class, after the fit.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> scaled = Vector(ridge=1e-6).fit(logits, torch.tensor([0, 0, 0, 1]))  # 98 % sure, 75 % right

@@ -231,10 +231,10 @@ class Backbone:
         """The prompts "phrase name." of a class list, as places for learned vectors among frozen tokens.
 
         Args:
-            names: Of the classes.
+            names: Class names.
             phrase: The words before the name, or a number of placeholders.
             context: How many tokens of the phrase are learned; `None`: all of them.
-            position: Of the class name: end, middle or front.
+            position: Where the class name is: end, middle or front.
             class_specific: Every class has vectors of its own.
             keep_underscores: Read names as they are, but count their tokens as if underscores were blanks.
         """
@@ -307,7 +307,7 @@ class Backbone:
 
         Args:
             images: Pixels [B, 3, size, size] as `preprocessing` makes them.
-            prompts: Of the image tower, if any.
+            prompts: Prompts of the image tower, if any.
         """
         size = self.preprocessing.size
         if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != (3, size, size):
@@ -348,7 +348,7 @@ class Backbone:
         """Unit text features [C, D] of the untuned model.
 
         Args:
-            names: Of the classes.
+            names: Class names.
             template: A sentence with {} for the name. With several, each class's unit features are averaged and
                 normalised again.
         """

@@ -55,7 +55,7 @@ def identify_backbone(
     Args:
         spec: As `load_backbone` takes it.
         config: As `load_backbone` takes it.
-        dtype: Of its weights in memory.
+        dtype: Precision of its weights in memory.
         cache_dir: As `load_backbone` takes it.
 
     Returns:

@@ -62,7 +62,7 @@ def load_backbone(
         config: For a file that does not say its own architecture (or says it wrongly): an open_clip model name, or
             name/tag, which also says how images are prepared; the path of a JSON config, or its content.
         device: Where to put the weights.
-        dtype: Of all weights but the logit scale, however they are stored; a name such as "bfloat16" will do.
+        dtype: Precision of all weights but the logit scale, however they are stored; a name such as "bfloat16" will do.
         cache_dir: Where open_clip and Hugging Face keep downloads; theirs, unless given.
 
     Returns:

@@ -32,8 +32,8 @@ class Preprocessing:
 
     Attributes:
         size: Pixels along a side of the input.
-        mean: Of red, green and blue, which is subtracted.
-        std: Of red, green and blue, which is divided by.
+        mean: What is subtracted from red, green and blue.
+        std: What red, green and blue are divided by.
         interpolation: bicubic or bilinear.
         resize_mode: "shortest" resizes the short side and crops the centre; "squash" resizes both sides and crops
             nothing.

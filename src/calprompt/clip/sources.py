@@ -296,7 +296,7 @@ class Downloaded:
 
     Attributes:
         spec: As `load_backbone` takes it.
-        path: Of the weights; `None` if they cannot be used.
+        path: Path of the weights; `None` if they cannot be used.
         problem: Why not.
     """
 

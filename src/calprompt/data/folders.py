@@ -34,7 +34,7 @@ def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
 
     Args:
         root: The folder.
-        split_seed: Of the split into train, val and test, where the folder has none.
+        split_seed: Seed of the split into train, val and test, where the folder has none.
     """
     return list_folder(root, split_seed=split_seed).dataset()
 

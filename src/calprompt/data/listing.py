@@ -95,9 +95,9 @@ class Templates:
     """The sentence for class names in each of the three published tables; a tuner says which is its own.
 
     Attributes:
-        coop: Of CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default.
-        kgcoop: Of KgCoOp.
-        prograd: Of ProGrad.
+        coop: Template of CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default.
+        kgcoop: Template of KgCoOp.
+        prograd: Template of ProGrad.
     """
 
     coop: str

@@ -67,7 +67,7 @@ def write_split_file(path: Path, split: Mapping[str, Sequence[NamedRow]]) -> Non
     """A split file, to the byte as the public code writes it.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         split: Rows of (path, label, class name) by split.
     """
     rows = {kind: [list(row) for row in split[kind]] for kind in SPLITS}
@@ -127,8 +127,8 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     """Write a dataset's images, such as `few_shot` drew, to a file that `load_split` reads and checks.
 
     Args:
-        dataset: Of image files in one folder.
-        path: Of the file.
+        dataset: Dataset of image files in one folder.
+        path: Path of the file.
         digests: "quick", or "sha256" of whole files.
     """
     if digests not in DIGESTS:

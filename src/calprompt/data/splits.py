@@ -154,7 +154,7 @@ def draw(labels: Sequence[int], shots: int, rng: random.Random) -> list[int]:
     """Indices of `shots` images of every class (all, if it has fewer), classes in order of first appearance.
 
     Args:
-        labels: Of the images.
+        labels: Labels of the images.
         shots: Images per class.
         rng: Where the draws come from.
 
@@ -176,7 +176,7 @@ def few_shot(
     Args:
         dataset: To draw from.
         shots: Training images per class; `None`: all.
-        seed: Of the draw.
+        seed: Seed of the draw.
         val_shots: Validation images per class; `None`: as many as `shots`, but four at most, or all if `shots` is None
             or the test images validate.
         validation: Where validation images come from, see `calprompt.data.splits`.

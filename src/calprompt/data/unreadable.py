@@ -17,7 +17,7 @@ from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, silent
 from calprompt.text import bullets
 
-SHOWN = 100
+MOST_LISTED = 100
 
 
 @dataclass
@@ -47,7 +47,7 @@ def unreadable_error(reasons: Mapping[str, str]) -> DataError:
     lost = all(reason == os.strerror(errno.ENOENT) for reason in reasons.values())
     elsewhere = (", or say where they are with ", Parameter("root", "DIR")) if lost else ()
     leave_out = (f"{count} cannot be read; replace or remove, or leave out with ", Parameter("skip_bad", True))
-    return DataError(*leave_out, *elsewhere, f":{bullets(lines, SHOWN)}")
+    return DataError(*leave_out, *elsewhere, f":{bullets(lines, MOST_LISTED)}")
 
 
 def find_unreadable(
@@ -58,7 +58,7 @@ def find_unreadable(
     Args:
         splits: Images in memory are passed over.
         known_good: Names that are not decoded again; good ones are added.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Returns:
         From the name of each image that cannot be decoded to what is wrong with it.
@@ -113,7 +113,7 @@ def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
         raise DataError(f"without {len(reasons)} images that cannot be read, {error}") from unreadable_error(reasons)
 
 
-AT_ONCE = 64  # images that are read before progress is reported
+IMAGES_PER_REPORT = 64  # images that are read before progress is reported
 QUICK = 200e-6  # seconds for an image that is read so soon that threads would only get in each other's way
 Rows = dict[str, list[list[str | int]]]
 
@@ -123,7 +123,7 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
 
     Args:
         splits: By name.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Raises:
         DataError: if images cannot be read. Then all of them are decoded, so that the report is complete.
@@ -140,7 +140,7 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
 
     places = [(name, split, index) for name, split in splits.items() for index in range(len(split))]
     rows: Rows = {name: [] for name in splits}
-    batches = list(batched(places, AT_ONCE))
+    batches = list(batched(places, IMAGES_PER_REPORT))
     work = _map(lambda batch: [digest((split, index)) for _, split, index in batch], batches)
     done = 0
     for batch, digests in zip(batches, work, strict=True):

@@ -221,7 +221,7 @@ class Worker:
         if where:
             last = f" in {where[1]}, line {where[2]}"
         else:
-            last = f"; its last words: {words.splitlines()[-1]}" if words else ""
+            last = f"; last line of stderr: {words.splitlines()[-1]}" if words else ""
         return Finding(name, PROBLEM, f"crashed the process of this check ({end}){last}", MEANINGS.get(end, ""))
 
     def _end(self) -> int:

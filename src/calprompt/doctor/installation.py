@@ -156,8 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, begin[0].split("."))) if begin else ()
 
 
-LITTLE = 2 * 10**9  # bytes that a large CLIP takes
-NOTHING = 10**8  # bytes in which a run and its features may not fit
+LARGE_CLIP_BYTES = 2 * 10**9  # bytes that a large CLIP takes
+RUN_BYTES = 10**8  # bytes in which a run and its features may not fit
 SECONDS = 5.0  # at most, to add up the sizes of files
 
 
@@ -189,9 +189,9 @@ def disk_space(name: str, folder: Path) -> Finding:
     """How much room the disk of a folder has, whether the folder exists or not."""
     free = shutil.disk_usage(existing(folder)).free
     value = f"{format_size(free)} free for {folder}"
-    if free < NOTHING:
+    if free < RUN_BYTES:
         return Finding(name, PROBLEM, value, "Too little for a run and its features; make room.")
-    if free < LITTLE:
+    if free < LARGE_CLIP_BYTES:
         return Finding(name, NOTE, value, "Too little for a large CLIP and its features.")
     return Finding(name, OK, value)
 

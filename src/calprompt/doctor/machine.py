@@ -18,9 +18,9 @@ from calprompt.text import format_size, plural
 
 CGROUP = Path("/sys/fs/cgroup")  # what a container may use
 DEVICES = Path("/dev")
-LITTLE = 2 * 10**9  # bytes of memory in which a ViT-B/16 has little room
+LOW_MEMORY = 2 * 10**9  # bytes of memory in which a ViT-B/16 has little room
 THREADS = "OMP_NUM_THREADS"
-SLOW = "DEFAULT"  # what torch says of a processor whose wide instructions it cannot use
+NO_VECTOR_UNITS = "DEFAULT"  # what torch says of a processor whose wide instructions it cannot use
 
 
 def check_machine() -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def check_machine() -> Iterator[Finding]:
     from calprompt.clip.processor import claims_amx, survives
 
     capability = torch.backends.cpu.get_cpu_capability()
-    if capability == SLOW and platform.machine().lower() in ("x86_64", "amd64"):
+    if capability == NO_VECTOR_UNITS and platform.machine().lower() in ("x86_64", "amd64"):
         yield Finding(
             "processor", NOTE, f"{processor_name()}, without AVX2", "Everything will take several times as long."
         )
@@ -56,7 +56,7 @@ def check_machine() -> Iterator[Finding]:
             )
     total, free = memory()
     if total:
-        enough = free >= LITTLE
+        enough = free >= LOW_MEMORY
         advice = "" if enough else "A ViT-B/16 with many classes may not fit: close other programs, or give --chunk N."
         yield Finding("memory", OK if enough else NOTE, f"{format_size(free)} free of {format_size(total)}", advice)
 

@@ -28,7 +28,7 @@ from calprompt.text import format_size, plural
 
 USUAL = "ViT-B-16-quickgelu/openai"  # what papers and these pages use
 REINSTALL = "The files of the package are damaged; install it again: pip install --force-reinstall calprompt"
-WRONG = "torch computes something else here than elsewhere; install another version of it, or update the system."
+OTHER_TORCH = "torch computes something else here than elsewhere; install another version of it, or update the system."
 DATASET, LABEL, NUMBER = "photos", 0, 5  # a picture that the pocket recognises with ease
 
 
@@ -106,18 +106,18 @@ def self_test(backbone: Backbone) -> Finding:
             "self test", PROBLEM, f"a picture gave {size} numbers, expected 1 x {backbone.embed_dim}", REINSTALL
         )
     if not feature.isfinite().all():
-        return Finding("self test", PROBLEM, "a picture gave numbers that are not finite", WRONG)
+        return Finding("self test", PROBLEM, "a picture gave numbers that are not finite", OTHER_TORCH)
     cosines = unit(feature) @ backbone.zero_shot(sheet.class_names, sheet.record["template"]).T
     probabilities = (backbone.logit_scale * cosines).softmax(1)[0]
     guess, share = sheet.class_names[int(probabilities.argmax())], 100 * float(probabilities[LABEL])
     if guess != name:
-        return Finding("self test", PROBLEM, f"a picture of class {name!r} was taken for {guess!r}", WRONG)
+        return Finding("self test", PROBLEM, f"a picture of class {name!r} was taken for {guess!r}", OTHER_TORCH)
     value = f"a picture became {backbone.embed_dim} finite numbers, and was recognised as {name!r} ({share:.0f} %)"
     return Finding("self test", OK, value)
 
 
 SECONDS = 0.6  # for each measurement
-AT_ONCE = 64  # images, or sentences
+BATCH = 64  # images, or sentences
 VIT_B_16 = Architecture(
     embed_dim=512,
     quick_gelu=True,
@@ -142,11 +142,11 @@ def check_speed() -> Iterator[Finding]:
     """Images and sentences per second, in about two seconds."""
     backbone = load_embedded("pocket")
     size = backbone.preprocessing.size
-    images = torch.randn(AT_ONCE, 3, size, size)
-    names = pocket.sheet("objects").class_names[:AT_ONCE]
+    images = torch.randn(BATCH, 3, size, size)
+    names = pocket.sheet("objects").class_names[:BATCH]
     sentences = [fill_template("a picture of a {}.", name) for name in names]
     with backbone.limited_threads():  # one, as when image features are computed: each core works on a batch of its own
-        pace = AT_ONCE * per_second(lambda: backbone.encode_image(images))
+        pace = BATCH * per_second(lambda: backbone.encode_image(images))
         yield Finding("pocket, images", OK, f"{pace:,.0f} images per second on one core (measured)")
         pace = len(sentences) * per_second(lambda: backbone.encode_strings(sentences, warn=False))
         yield Finding("pocket, texts", OK, f"{pace:,.0f} class names per second on one core (measured)")

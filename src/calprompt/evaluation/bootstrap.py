@@ -33,7 +33,7 @@ from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.scores import squared_errors
 from calprompt.metrics.smooth import resampled_smooth_ece
 
-AT_ONCE = 2_000_000  # counts in memory at a time
+COUNTS_PER_CHUNK = 2_000_000  # counts in memory at a time
 NOT_COVERED = ("ece", "ace", "mce", "weighted_mce", "classwise_ece", "smooth_ece", "aurc")  # by percentiles
 
 
@@ -58,7 +58,7 @@ def bootstrap_intervals(
         n_bins: Bins of the calibration errors.
         convention: How to bin.
         resamples: How often the images are drawn.
-        seed: Of the draws.
+        seed: Seed of the draws.
         level: How much of the resamples an interval contains.
 
     Returns:
@@ -113,7 +113,7 @@ def resample_counts(rng: np.random.Generator, n: int, resamples: int) -> Iterato
     if resamples < 1:
         raise SettingError(f"resamples must be at least 1, got {resamples}")
     while resamples:
-        rows = min(resamples, max(1, AT_ONCE // n))
+        rows = min(resamples, max(1, COUNTS_PER_CHUNK // n))
         yield draw_counts(rng, n, rows)
         resamples -= rows
 
@@ -252,7 +252,7 @@ class ResampledMetrics:
         probs, labels = self.predictions.probs, self.predictions.labels
         by_image, total = np.ascontiguousarray(weights.T), np.zeros(len(counts))
         n, n_classes = probs.shape
-        at_once = max(1, AT_ONCE // n)
+        at_once = max(1, COUNTS_PER_CHUNK // n)
         for start in range(0, n_classes, at_once):
             classes = range(start, min(start + at_once, n_classes))
             difference = (labels[:, None] == np.arange(start, classes.stop)) - probs[:, start : classes.stop]

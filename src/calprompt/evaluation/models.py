@@ -29,7 +29,7 @@ class StoredModel:
 
     Attributes:
         name: "tuned" or "zero-shot".
-        val: Of the classes that were trained on; None if the run has no validation images.
+        val: Validation results of the classes that were trained on; None if the run has no validation images.
         tests: By split.
         missing: Test split -> why the model has no logits of it.
         others: Test splits of other classes than those trained on.
@@ -50,8 +50,8 @@ class LogitsFile:
         path: Where it is.
         tensors: What it contains.
         class_names: Part (base, novel or all; val) -> class names.
-        logit_scale: Of the tuned model.
-        zero_shot_scale: Of the untuned model, which is another if the run has fitted its own (anchor=True).
+        logit_scale: Logit scale of the tuned model.
+        zero_shot_scale: Logit scale of the untuned model; another one if the run fitted its own (anchor=True).
         metrics: What was measured on it.
     """
 

@@ -13,7 +13,7 @@ from calprompt.calibrators import Calibrator
 from calprompt.class_names import check_class_names
 from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
 from calprompt.evaluation.models import TUNED, stored_models
-from calprompt.evaluation.run_evaluation import KEEP_SOME
+from calprompt.evaluation.run_evaluation import VAL_ADVICE
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.predictor import Predictor
 from calprompt.registry import unknown
@@ -103,7 +103,7 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
     val = stored_models(run)[TUNED].val
     if val is None:
         raise SettingError(
-            f"{run.folder} has no validation images to fit the calibrator {spec} on; {KEEP_SOME}; closed-form "
+            f"{run.folder} has no validation images to fit the calibrator {spec} on; {VAL_ADVICE}; closed-form "
             "calibrators such as dac and sals need none"
         )
     return calibrator.fit(val)

@@ -104,7 +104,7 @@ def select(
         tests: Test results by split, those that the calibrator applies to.
         target_error: The largest error rate of accepted predictions.
         confidence_level: How sure the guarantee has to be.
-        seed: Of halving the validation results.
+        seed: Seed of halving the validation results.
     """
     fitted_on = 0
     if calibrator.learns:
@@ -141,7 +141,7 @@ def subset(record: StoredLogits, indices: Tensor) -> StoredLogits:
     return replace(record, **rows)
 
 
-KEEP_SOME = "train it with the validation setting train:0.2, which keeps a fifth of the training images for that"
+VAL_ADVICE = "train it with the validation setting train:0.2, which keeps a fifth of the training images for that"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Measured:
     """A metric and its interval, if one was computed.
 
     Attributes:
-        value: Of the metric.
+        value: Value of the metric.
         low: Lower end of its interval.
         high: Upper end of its interval.
     """
@@ -209,9 +209,9 @@ def evaluate_run(
     """All metrics of a run's test splits under all calibrators, from its files of logits alone.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         settings: How to evaluate it; the defaults, unless given.
-        progress: Called while it works.
+        progress: Callback for progress.
 
     Raises:
         NotFoundError: if it is no folder of a run, or the run is not finished.
@@ -261,7 +261,7 @@ def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> Calprom
     try:
         if val is None:
             raise SettingError(
-                f"the run has no validation images, and {spec} has to be fitted on some; {KEEP_SOME}; closed-form "
+                f"the run has no validation images, and {spec} has to be fitted on some; {VAL_ADVICE}; closed-form "
                 "calibrators such as dac and sals need none"
             )
         calibrator.fit(val)
@@ -294,7 +294,7 @@ def _measure(logits: Tensor, record: StoredLogits, split: str, settings: Evaluat
 
 def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], settings: EvaluationSettings) -> Selection:
     if model.val is None:
-        return Selection(reason=f"the run has no validation images to choose a threshold on; {KEEP_SOME}")
+        return Selection(reason=f"the run has no validation images to choose a threshold on; {VAL_ADVICE}")
     assert settings.target_error is not None
     try:
         return select(

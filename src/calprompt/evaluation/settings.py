@@ -24,7 +24,7 @@ class EvaluationSettings:
         bins: Bins of the calibration errors.
         convention: How to bin: default, tcpt or dac.
         bootstrap: Resamples of the images for the intervals; 0: no intervals.
-        seed: Of the resamples, and of halving the validation images for thresholds.
+        seed: Seed of the resamples, and of halving the validation images for thresholds.
         zero_shot: Evaluate the untuned model as well.
         target_error: Choose a threshold that keeps the error of accepted predictions at most this, such as 0.05.
         confidence_level: How sure the guarantee of that threshold has to be.

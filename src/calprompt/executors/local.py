@@ -36,7 +36,7 @@ class LocalExecutor:
 
     Attributes:
         workers: How many at a time.
-        threads: Of torch, in each.
+        threads: Threads of torch in each.
         kills: How often a task may lose its worker before it counts as failed.
         on_start: Called with every task that is handed to a worker.
     """

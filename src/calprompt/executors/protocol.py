@@ -51,7 +51,7 @@ class Outcome(Generic[T]):
     Attributes:
         task: What was to be done.
         status: finished, failed, or busy.
-        folder: Of the result, if it got that far.
+        folder: Folder of the result, if it got that far.
         reason: Why it failed.
         seconds: That it took.
         reused: Whether everything was there already.

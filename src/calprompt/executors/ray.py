@@ -107,7 +107,7 @@ def settle(driver: Mapping[str, Any]) -> None:
 
 RETRIES = 5  # after losses of its worker, of a task
 PIECES = 4  # groups for each worker, at least: the last ones then end at about the same time
-LOOK = 2.0  # seconds between looks at the cluster
+POLL_SECONDS = 2.0  # seconds between looks at the cluster
 PATIENCE = 5.0  # seconds in which workers have to stop by themselves
 DESERTED = 60.0  # seconds without a machine that could do anything
 
@@ -119,7 +119,7 @@ class RayExecutor:
     Attributes:
         address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or `local` to start one.
         resources: What a worker needs.
-        threads: Of torch, in each worker.
+        threads: Threads of torch in each worker.
         workers: Groups at a time; as many as the cluster has room for, if None.
         max_retries: How often a task may lose its worker or machine before it counts as failed.
         on_start: Called with every task that a worker begins.
@@ -184,7 +184,7 @@ class RayExecutor:
                 limit = self.workers or 2 * room  # Ray has the next group at hand when a worker is free
                 while waiting and len(flight.groups) < limit:
                     flight.begin(waiting.popleft())
-                ready = flight.wait(LOOK)
+                ready = flight.wait(POLL_SECONDS)
                 if not ready:
                     room = max(1, capacity(self._ray, self.resources))
                     deserted = time.monotonic() if capacity(self._ray, self.resources) else deserted

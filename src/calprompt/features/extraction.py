@@ -36,7 +36,7 @@ from calprompt.features.store import FeatureStore, Space, key
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import FeatureProgress, Progress, silent
 
-AT_ONCE = 64  # views that are looked up together
+VIEWS_PER_LOOKUP = 64  # views that are looked up together
 WORKERS = 16  # at most
 READ = 8  # images that are read before the first is decoded: system calls in a row are faster
 SMALL = 1 << 16  # bytes of a file that stays in memory until it is decoded
@@ -64,7 +64,7 @@ def frozen_features(
         unreadable: Collects the images that cannot be read; their rows are zeros, so call its `report` before using any
             row.
         store: Stored features are read from it, others are added; the bits are the same without it.
-        progress: Called while it works.
+        progress: Callback for progress.
         what: What the work is called in `progress`.
 
     Returns:
@@ -139,7 +139,7 @@ class Extraction:
         if self.space is None:
             yield from ((index, view, None) for index in everything for view in self.views)
             return
-        groups = list(batched(everything, max(1, AT_ONCE // len(self.views))))
+        groups = list(batched(everything, max(1, VIEWS_PER_LOOKUP // len(self.views))))
         random.Random().shuffle(groups)
         for group in groups:
             jobs, keys = self._jobs(group)

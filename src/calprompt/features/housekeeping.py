@@ -60,8 +60,8 @@ class StoredFile:
     Attributes:
         path: Where it is.
         size: In bytes, with what SQLite keeps beside it.
-        time: Of the last use, in seconds since 1970.
-        name: Of the backbone.
+        time: Time of the last use, in seconds since 1970.
+        name: Name of the backbone.
         about: What its features depend on; empty if that cannot be read.
         usage: How often it was used.
         images: How many images it has features of.
@@ -205,7 +205,7 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-LISTED = 100  # conflicts that are listed; others are counted
+MOST_CONFLICTS_LISTED = 100  # conflicts that are listed; others are counted
 FINE, COARSE = 256, 16  # units in the last place that rounding explains, of float32 and of half precision
 
 
@@ -218,7 +218,7 @@ class Conflict:
         view: The number of its view.
         here: The file whose feature stays.
         there: The file of the other store.
-        difference: Of the features, relative to their length; infinite if they are not of one type and size.
+        difference: Distance of the features, relative to their length; infinite if they are not of one type and size.
     """
 
     image: str
@@ -315,7 +315,7 @@ def _merge_rows(rows: Mapping[bytes, bytes], file: FeatureFile, space: Space, re
         report.largest = max([report.largest, *small.tolist()])
         for number in np.flatnonzero(apart > limit):
             report.n_conflicts += 1
-            if len(report.conflicts) < LISTED:
+            if len(report.conflicts) < MOST_CONFLICTS_LISTED:
                 key = keys[found[number]]
                 image, view = key[:DIGEST].hex(), int.from_bytes(key[DIGEST:], "big")
                 report.conflicts.append(Conflict(image, view, space.path, file.path, float(apart[number])))

@@ -95,7 +95,7 @@ class FeatureStore:
 
         Args:
             about: Everything that they depend on besides the image and its view, as plain data.
-            name: Of the backbone, for people.
+            name: Name of the backbone, for people.
         """
         identity = hashlib.sha256(canonical_json(about)).hexdigest()[:32]
         if identity not in self._spaces:
@@ -245,7 +245,7 @@ class Usage:
     """How features were used.
 
     Attributes:
-        time: Of the last use, in seconds since 1970.
+        time: Time of the last use, in seconds since 1970.
         found: Features that were in the store.
         computed: Features that were computed.
         seconds: How long computing them took.
@@ -268,7 +268,7 @@ class FeatureFile:
     Attributes:
         path: Where it is.
         identity: Digest of what its features depend on.
-        name: Of the backbone.
+        name: Name of the backbone.
         about: What the features depend on; empty if that cannot be read.
         dtype: Type of the features.
         read_only: Whether it cannot be written to.

@@ -128,7 +128,7 @@ def equal_width_table(
     """Table of equal-width bins.
 
     Args:
-        confidence: Of each sample, in [0, 1].
+        confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
         n_bins: How many bins.
         bins: Where the edges are; (lo, hi] with edges at k/n, unless given.
@@ -153,7 +153,7 @@ def equal_mass_table(
     "linear" and "averaged_inverted_cdf" cut at quantiles of that definition, see `quantile_edges`.
 
     Args:
-        confidence: Of each sample, in [0, 1].
+        confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
         n_bins: How many bins.
         quantile: How samples are assigned to bins.

@@ -82,7 +82,7 @@ def log_factorials(n: int) -> Floats:
 
 DRAWS = 200  # of right and wrong, for a mean
 BAND_DRAWS = 2000  # for the ends of a band
-MANY = 500  # predictions in a bin, from which on their share is as good as normal
+NORMAL_FROM = 500  # predictions in a bin, from which on their share is as good as normal
 
 
 def chance_ece(confidence: Floats, draws: int = DRAWS) -> float:
@@ -103,7 +103,7 @@ def chance_band(confidence: Floats, *, n_bins: int = 10, draws: int = BAND_DRAWS
     band = np.full((n_bins, 2), np.nan)
     for number in np.unique(cell):
         own = confidence[cell == number]
-        if len(own) > MANY:
+        if len(own) > NORMAL_FROM:
             spread = Z * np.sqrt((own * (1 - own)).sum()) / len(own)
             band[number] = own.mean() - spread, own.mean() + spread
         else:

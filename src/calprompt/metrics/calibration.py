@@ -162,7 +162,7 @@ def proximity_calibration_error(
     Args:
         probs: Probabilities or logits [N, C], or checked `Predictions`.
         labels: Class indices [N].
-        distances: Of each sample to its neighbours [N].
+        distances: Distance of each sample to its neighbours [N].
         n_bins: Bins of confidence.
         n_distance_bins: Bins of distance; as many as of confidence, unless given.
         from_logits: Whether `probs` are logits.
@@ -186,9 +186,9 @@ def calibration_errors_from_confidence(
     """The errors that need only each sample's confidence and whether it was correct.
 
     Args:
-        confidence: Of each sample, in [0, 1].
+        confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
-        distances: Of each sample to its neighbours; with them, PIECE is computed as well.
+        distances: Distance of each sample to its neighbours; with them, PIECE is computed as well.
         n_bins: How many bins.
         convention: How to bin.
 

@@ -42,7 +42,7 @@ THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.
     *(percent / 100 for percent in range(99, -1, -1)),
 )
 STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6, 0.3)
-DOUBT = 0.5  # errors added to those of other images when a start is chosen on them
+ADDED_ERRORS = 0.5  # errors added to those of other images when a start is chosen on them
 UNLIKELY = 0.05  # so many errors, or more, are less likely than this if the error rate is the target
 MOST_NEEDED = 1_000_000  # more images than this are not worth suggesting
 
@@ -221,7 +221,7 @@ def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float,
 
     def log_p(test: int) -> float:
         n = round(above[test] * scale)
-        return log_binomial_tail(math.ceil((wrong[test] + DOUBT) * scale), n, target_error) if n else 0.0
+        return log_binomial_tail(math.ceil((wrong[test] + ADDED_ERRORS) * scale), n, target_error) if n else 0.0
 
     return THRESHOLDS[min(range(len(THRESHOLDS)), key=log_p)]
 
@@ -242,7 +242,7 @@ def guaranteed_threshold(
     from elsewhere, such as novel classes. A lower target or a higher level never gives a lower threshold.
 
     Args:
-        confidence: Of each validation image, in [0, 1].
+        confidence: Confidence of each validation image, in [0, 1].
         correct: Whether each prediction is right.
         target_error: The largest error rate, above 0 and below 1.
         confidence_level: How sure the guarantee has to be, above 0 and below 1.

@@ -55,7 +55,7 @@ class RunConfig:
         template: Sentence of the untuned model; the dataset's for this tuner, or 'a photo of a {}.', if None.
         chunk: Classes encoded at a time, to save memory; all of them if None.
         device: Where to compute: cpu, cuda, cuda:1, …
-        dtype: Of the backbone's weights: float32, float16, bfloat16 or float64.
+        dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.
         imports: Python files of your own that register tuners, losses or metrics.
         root: Folder that has the datasets, or the images of a table.

@@ -87,7 +87,7 @@ def run(
         resources: Backbones, datasets and features that are loaded already, and that the next run may use.
         store: Where image features are kept on disk for other runs, if no `resources` are given; the result is the
             same without, bit for bit.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Returns:
         The finished run; its `reused` says whether it was found finished.

@@ -51,7 +51,7 @@ TRANSFER = "transfer.json"
 RESULTS = (PROMPTS, METRICS, HISTORY, LOGITS)  # files of a finished run, besides its record; STEPS if diagnosed
 
 ON_TEST_IMAGES = "validated on test images"
-AGAIN = "its training command computes it again"
+RECOMPUTE = "its training command computes it again"
 RECORD_KEYS = {"status", "fingerprint", "config", "data", "backbone"}
 CONFIG_KEYS = {"tuner", "loss", "shots", "training", "data", "backbone"}
 TRANSFER_KEYS = {"name", "fingerprint", "data", "metrics"}
@@ -151,7 +151,7 @@ def load_run(folder: str | Path) -> Run:
     """Read a run, whatever its status.
 
     Args:
-        folder: Of the run, such as runs/coop-photos-16shot-seed1-0123456789ab.
+        folder: Folder of the run, such as runs/coop-photos-16shot-seed1-0123456789ab.
 
     Raises:
         NotFoundError: if it is no folder of a run.
@@ -175,14 +175,14 @@ def load_run(folder: str | Path) -> Run:
 def read_record(folder: Path) -> dict[str, Any]:
     """run.json of a folder that has one."""
     path = folder / RECORD
-    record = read_sealed(path, FORMAT, RECORD_KEYS, f"delete it, and {AGAIN}")
+    record = read_sealed(path, FORMAT, RECORD_KEYS, f"delete it, and {RECOMPUTE}")
     parts = {
         "config": CONFIG_KEYS,
         "data": {"name", "class_names"},
         "backbone": {"name", "fingerprint"},
     }
     for part, keys in parts.items():
-        require(path, record[part], keys, f"delete it, and {AGAIN}", within=part)
+        require(path, record[part], keys, f"delete it, and {RECOMPUTE}", within=part)
     return record
 
 
@@ -225,10 +225,10 @@ def verify_file(folder: Path, name: str, record: Mapping[str, Any]) -> None:
     try:
         wrong = file_digest(path) != expected.get(name)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path} is not there; {AGAIN}") from error
+        raise NotFoundError(f"{path} is not there; {RECOMPUTE}") from error
     if wrong:
         raise DamagedFileError(
-            f"{path} is damaged or of another run: it is not the file that was written; delete it, and {AGAIN}"
+            f"{path} is damaged or of another run: it is not the file that was written; delete it, and {RECOMPUTE}"
         )
 
 
@@ -236,11 +236,11 @@ def read_metrics(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """metrics.json of a finished run."""
     verify_file(folder, METRICS, record)
     path = folder / METRICS
-    advice = f"delete it, and {AGAIN}"
+    advice = f"delete it, and {RECOMPUTE}"
     try:
         metrics = read_json(path)
     except NotFoundError as error:
-        raise NotFoundError(f"{error}; {AGAIN}") from error
+        raise NotFoundError(f"{error}; {RECOMPUTE}") from error
     except CalpromptError as error:
         raise DamagedFileError(f"{error}; {advice}") from error
     require(path, metrics, {"zero_shot"}, advice)
@@ -266,9 +266,9 @@ def read_history(folder: Path, record: Mapping[str, Any] | None = None) -> list[
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged: {error}; {AGAIN}") from error
+        raise DamagedFileError(f"{path} is damaged: {error}; {RECOMPUTE}") from error
     if not all(isinstance(row, dict) and "epoch" in row for row in rows):
-        raise DamagedFileError(f"{path} is damaged: a line is not the record of an epoch; {AGAIN}")
+        raise DamagedFileError(f"{path} is damaged: a line is not the record of an epoch; {RECOMPUTE}")
     return rows
 
 
@@ -296,7 +296,7 @@ def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[di
     except FileNotFoundError:
         return []
     except (ValueError, TypeError, csv.Error) as error:
-        raise DamagedFileError(f"{path} is damaged: {error}; {AGAIN}") from error
+        raise DamagedFileError(f"{path} is damaged: {error}; {RECOMPUTE}") from error
 
 
 def write_steps(folder: Path, rows: Sequence[Mapping[str, float]]) -> str:

@@ -143,7 +143,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     Args:
         config: The settings of the run.
         resources: What is loaded already; see `Resources`.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Returns:
         What the run is: its fingerprint, its id, its classes and images.
@@ -163,7 +163,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
     kind = tuners.get(config.tuner)
     check_pixels(config.tuner, dataset)
     if not len(dataset.train) and kind.learns:
-        raise DataError(f"{dataset.name} is there to test on, and has no images to train tuner {config.tuner!r} on")
+        raise DataError(f"{dataset.name} has no training split, which tuner {config.tuner!r} needs")
     if not len(dataset.train) and config.anchor:
         raise DataError(f"{dataset.name} has no training images to fit the anchor on")
     base, novel, skipped = draw_parts(

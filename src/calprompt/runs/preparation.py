@@ -76,7 +76,7 @@ def prepare(
     Args:
         config: Its settings, or its plan.
         resources: What is loaded already.
-        progress: Shows how far it is.
+        progress: Callback for progress.
 
     Raises:
         CalpromptError: for whatever does not fit together.
@@ -167,7 +167,7 @@ class Anchor:
         logit_scale: The fitted one.
         own_scale: The model's own.
         images: How many it was fitted on.
-        nll: Of these images, with the fitted scale.
+        nll: Mean negative log-likelihood of these images, with the fitted scale.
         own_nll: The same with the model's own.
         end: "lower" or "upper", if the best scale lies beyond that end of the range; None if it lies inside.
     """

@@ -13,7 +13,7 @@ from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError,
 from calprompt.files import file_digest
 from calprompt.registry import extension_digest, imported_files
 from calprompt.runs.config import RUN, TRAINING, RunConfig, build_config
-from calprompt.runs.folder import AGAIN, PROMPTS, RECORD, Run, is_finished, load_run, read_run_tensors
+from calprompt.runs.folder import PROMPTS, RECOMPUTE, RECORD, Run, is_finished, load_run, read_run_tensors
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
 from calprompt.text import plural
@@ -80,7 +80,7 @@ def restore(
         if config.anchor:
             loaded = loaded.view(logit_scale=metadata["logit_scale"])
     except KeyError as error:
-        raise DamagedFileError(f"{path} is damaged, it has no {error}; delete it, and {AGAIN}") from error
+        raise DamagedFileError(f"{path} is damaged, it has no {error}; delete it, and {RECOMPUTE}") from error
     with loaded.limited_threads():
         tuner = create_tuner(config, loaded, class_names, template)
     try:

@@ -60,7 +60,7 @@ def evaluate_on(
         target: What to evaluate it on.
         resources: What is loaded already.
         store: Where image features are kept for other runs, if no `resources` are given.
-        progress: Shows how far it is.
+        progress: Callback for progress.
     """
     resources = resources or Resources(store=store)
     restored = run if isinstance(run, Restored) else restore(run, resources=resources)

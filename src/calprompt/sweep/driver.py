@@ -23,7 +23,7 @@ from calprompt.sweep.sweep_plan import Journal, SweepPlan
 from calprompt.sweep.work import Task, arrange, receive, work_anywhere
 from calprompt.text import os_problem
 
-LOOK = 0.5  # seconds between looks at runs that other processes are working on
+POLL_SECONDS = 0.5  # seconds between looks at runs that other processes are working on
 
 
 @dataclass
@@ -168,7 +168,7 @@ def _freed(waiting: dict[str, Outcome]) -> list[Task]:
         free = [key for key, outcome in waiting.items() if outcome.folder is None or not is_locked(outcome.folder)]
         if free:
             return [waiting.pop(key).task for key in free]
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     return []
 
 

@@ -29,7 +29,7 @@ class Cell:
     """One run of a sweep, by its settings.
 
     Attributes:
-        settings: Of `RunConfig` and, among them, of `TrainingConfig`.
+        settings: Settings of `RunConfig` and `TrainingConfig`, side by side.
         varied: Those that differ between the runs of the sweep.
     """
 
@@ -78,7 +78,7 @@ class Grid:
         zipped: Groups of names -> values of equal number, taken side by side.
         exclude: Partial settings of the runs that are left out; a list stands for any of its values.
         only: Partial settings, one of which every run has; all runs, if there are none.
-        seeds: Of the runs.
+        seeds: Seeds of the runs.
     """
 
     source: str

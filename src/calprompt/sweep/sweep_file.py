@@ -84,7 +84,7 @@ class Sweep:
     """A grid of runs, and what is done with each of them.
 
     Attributes:
-        name: Of the file, without its folder and ending.
+        name: Name of the file, without its folder and ending.
         cells: The runs, in the order of the file.
         calibrators: What finished runs are measured with, besides nothing at all.
         transfer: What finished runs are evaluated on besides their own test images.

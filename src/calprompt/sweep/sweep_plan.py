@@ -33,12 +33,12 @@ class Journal:
     """The file of a sweep in its folder.
 
     Attributes:
-        name: Of the sweep.
+        name: Name of the sweep.
         cells: Key of a cell -> its settings.
         calibrators: What finished runs are measured with.
         transfer: What finished runs are evaluated on.
         failures: Key of a cell that failed -> why.
-        passes: Of each time the sweep worked: begin, end, estimated and real seconds, and counts.
+        passes: One entry for each time the sweep worked: begin, end, estimated and real seconds, and counts.
     """
 
     name: str
@@ -104,7 +104,7 @@ class PlannedCell:
     Attributes:
         cell: Its settings.
         status: finished, failed, interrupted, running, missing, or transfer: finished but for other data.
-        folder: Of its run, if there is one.
+        folder: Folder of its run, if there is one.
         reason: Why it failed.
         seconds: That it may take; None if nothing like it was measured on this machine.
     """

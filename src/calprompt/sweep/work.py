@@ -172,7 +172,7 @@ class RunFiles:
     """A run folder on its way.
 
     Attributes:
-        name: Of the folder.
+        name: Name of the folder.
         files: What is in it, by paths.
     """
 

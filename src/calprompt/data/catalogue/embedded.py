@@ -18,7 +18,7 @@ class EmbeddedFiles:
     """The pictures of an embedded dataset, in the folder that `pocket.folder` makes.
 
     Attributes:
-        name: Of the dataset, without "pocket_".
+        name: Name of the dataset, without "pocket_".
     """
 
     name: str

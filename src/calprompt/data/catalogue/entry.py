@@ -63,7 +63,7 @@ class Entry:
         templates: Published sentences for its classes.
         counts: Expected numbers of classes and images.
         source: Where to get it.
-        licence: Of its images.
+        licence: Licence of its images.
         names: Further names of it.
         inner: Folders inside its folder which may contain it instead.
         group_by: A regular expression that finds in the name of an image what it is of, such as a slide.
@@ -148,7 +148,7 @@ class Report:
     """The result of a check.
 
     Attributes:
-        title: Of the dataset.
+        title: Name of the dataset for people.
         facts: Folder and counts.
         notes: Things to know.
         problems: What is wrong, each with what to do about it.
