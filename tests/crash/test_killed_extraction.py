@@ -141,7 +141,8 @@ def test_two_processes_at_once_and_one_is_killed(tmp_path: Path) -> None:
         assert torch.equal(features(store), expected)
 
     one = samples.forked(lambda: work(0, 3))
-    while not finished(store):
+    end = time.monotonic() + 60
+    while not finished(store) and time.monotonic() < end:
         time.sleep(0.001)
     other = samples.forked(lambda: work(1, None))
     assert [samples.exit_code(one), samples.exit_code(other)] == [-signal.SIGKILL, 0]
