@@ -32,8 +32,19 @@ MEMORY = 950_000_000  # bytes; importing everything takes 900 MB, of which torch
 TOGETHER = {
     "ray": ("tests/executors/test_ray.py", "tests/serve/test_ray.py", "tests/sweep/test_ray.py"),
     "browser": ("tests/browser/",),
+    "export": ("tests/export/",),
+    "report": ("tests/report/",),
+    "classifier": ("tests/classifier/",),
 }
-FIRST = (*TOGETHER["ray"], "tests/sweep/test_workers.py", *TOGETHER["browser"], "tests/export/", "tests/serve/")
+FIRST = (
+    *TOGETHER["ray"],
+    "tests/browser/",
+    "tests/export/",
+    "tests/report/",
+    "tests/classifier/",
+    "tests/sweep/",
+    "tests/serve/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +76,10 @@ def pytest_collection_finish() -> None:
     """What was imported stays until the end, and is not searched for garbage over and over."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
