@@ -2,13 +2,28 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo docs lint benchmark clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+unexport PYTHONDONTWRITEBYTECODE  # the processes of the tests share what they compile
+
+.PHONY: test test-all static-checks quick-tests all-tests demo docs lint benchmark clean
 
 test: .venv/.installed-test .venv/.browser
+	$(MAKE) --no-print-directory --jobs 2 static-checks quick-tests
+
+# With the tests marked "long", and five times as many random examples.
+test-all: .venv/.installed-test .venv/.browser
+	$(MAKE) --no-print-directory --jobs 2 static-checks all-tests
+
+static-checks:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+quick-tests:
+	$(PYTEST) -m "not long"
+
+all-tests:
+	CALPROMPT_TEST_PROFILE=thorough $(PYTEST)
 
 demo: .venv/.installed
 	$(BIN)/calprompt demo --out demo $(addprefix --check ,$(wildcard docs/demo.json))

@@ -1,21 +1,50 @@
-"""Options and settings of the whole suite."""
+"""Options and settings of the whole suite, and how its files are shared out among processes."""
 
 import atexit
+import ctypes
+import gc
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
+
+from calprompt import pocket
 
 torch.set_num_threads(int(os.environ.get("CALPROMPT_TEST_THREADS", "1")))  # tiny models: threads only cost
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))  # it would wait for others, which a copy has not
 os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
 atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
-settings.register_profile("calprompt", deadline=None, derandomize=True)
-settings.load_profile("calprompt")
+settings.register_profile("calprompt", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)
+settings.load_profile(os.environ.get("CALPROMPT_TEST_PROFILE", "calprompt"))
+
+MEMORY = 950_000_000  # bytes; importing everything takes 900 MB, of which torch 300
+
+# Files whose tests share what takes long to start are done by one process; what takes longest is begun first.
+TOGETHER = {
+    "ray": ("tests/executors/test_ray.py", "tests/serve/test_ray.py", "tests/sweep/test_ray.py"),
+    "browser": ("tests/browser/",),
+    "export": ("tests/export/",),
+    "report": ("tests/report/",),
+    "classifier": ("tests/classifier/",),
+}
+FIRST = (
+    *TOGETHER["ray"],
+    "tests/browser/",
+    "tests/export/",
+    "tests/report/",
+    "tests/classifier/",
+    "tests/sweep/",
+    "tests/serve/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,3 +54,68 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=Path(__file__).parent / "golden" / "data",
         help="folder of golden cases with a manifest.json (default: the one in the repository)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes long and is left out by `make test`; `make test-all` runs it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Examples in docstrings are those of the package; helpers of tests would be imported twice to look for some."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: [not item.nodeid.startswith(path) for path in FIRST])
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays until the end, and is not searched for garbage over and over."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """At the end of a file, a process that has become large gives back what it could make again."""
+    yield
+    if (nextitem is None or nextitem.path != item.path) and own_memory() > MEMORY:
+        pocket.sheet.cache_clear()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def own_memory() -> int:
+    """Bytes of this process that it shares with no other; 0 where that is not known."""
+    try:
+        resident, shared = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3])
+    except OSError:
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors, because some tests wait for other processes most of the time."""
+    return min(len(os.sched_getaffinity(0)), 8) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file at a time, so that what its tests share is made once; the groups of `TOGETHER` count as a file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((name for name, paths in TOGETHER.items() if nodeid.startswith(paths)), nodeid.split("::")[0])
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)

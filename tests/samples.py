@@ -8,8 +8,11 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,6 +24,7 @@ from open_clip.model import CLIP
 from PIL import Image
 from safetensors.torch import save_file
 
+from calprompt.cli.app import main
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.clip.preprocessing import Preprocessing
@@ -169,6 +173,45 @@ def config(data: Path | None = None, *, epochs: int = 3, lr: float = 0.01, seed:
     settings.setdefault("views", 2)
     training = TrainingConfig(epochs=epochs, batch_size=8, lr=lr, seed=seed)
     return RunConfig(backbone=str(backbone()), data=str(data or feature_file()), training=training, **settings)
+
+
+def forked(work: Callable[[], Any]) -> int:
+    """A copy of this process that does some work and ends with what it returns, or with 1 after an error; its id."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(work() or 0)
+        finally:
+            os._exit(code)
+    return child
+
+
+def command(folder: Path, *words: Any, given: str = "") -> subprocess.CompletedProcess[str]:
+    """The command line as a process of its own, without the seconds that it takes to import torch.
+
+    Args:
+        folder: For what it reads and prints.
+        words: Of the command.
+        given: Its standard input.
+    """
+    streams = [folder / name for name in ("stdin", "stdout", "stderr")]
+    streams[0].write_text(given, encoding="utf-8")
+
+    def work() -> int:
+        for number, path in enumerate(streams):
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            setattr(sys, path.name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+        warnings.resetwarnings()
+        for unseen in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", unseen)  # as Python starts
+        code = main([os.fsdecode(word) for word in words])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code
+
+    code = exit_code(forked(work))
+    return subprocess.CompletedProcess(words, code, *(path.read_text(encoding="utf-8") for path in streams[1:]))
 
 
 def exit_code(child: int, seconds: float = 120.0) -> int:

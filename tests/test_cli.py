@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -42,28 +41,6 @@ def arguments(out: Path, *more: str, data: Path | None = None) -> list[str]:
         "--views": 2,
     }
     return ["train", *(str(each) for pair in given.items() for each in pair), *more]
-
-
-def forked(folder: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    """A command in a copy of this process, which need not import everything again; what it says goes to files."""
-    said = {1: folder / "stdout", 2: folder / "stderr"}
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            for number, path in said.items():
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in said)  # noqa: SIM115
-            warnings.resetwarnings()
-            for unseen in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-                warnings.simplefilter("ignore", unseen)  # as Python starts
-            code = main(given)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    code = samples.exit_code(child)
-    return subprocess.CompletedProcess(given, code, *(path.read_text() for path in said.values()))
 
 
 def command(*given: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +80,7 @@ def test_train_and_show_as_a_user_runs_them(tmp_path: Path) -> None:
     assert (trained.returncode, trained.stderr) == (0, "")
     folder = Path(trained.stdout.splitlines()[-1])
     run = load_run(folder)
-    shown = command("show", str(folder))
+    shown = samples.command(tmp_path, "show", folder)
     assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", trained.stdout)
     rows = [
         line.split() for line in trained.stdout.splitlines() if line.strip().startswith(("base", "novel", "zero-shot"))
@@ -173,7 +150,7 @@ def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path / "photos", ("cat", "dog", "immunohistochemistry", "fox"), each=4)
     given = ["train", "--backbone", "pocket", "--data", str(root), "--out", str(tmp_path / "runs"), "--epochs", "1"]
     given += ["--tuner", "promptsrc", "--views", "1", "--set", "depth=2", "--set", "visual_depth=2", "--quiet"]
-    done = forked(tmp_path, *given)
+    done = samples.command(tmp_path, *given)
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("warning: backbone 'pocket' has never seen 'immunohistochemistry': its answers")
@@ -291,15 +268,13 @@ def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
         sys.stderr.flush()
         os._exit(code)
     os.close(writer)
-    try:
-        while not list(tmp_path.glob("*/checkpoint.safetensors")):
-            time.sleep(0.01)
-        os.kill(child, signal.SIGINT)
-        with open(reader) as file:
-            said = file.read()
-    finally:
-        status = os.waitpid(child, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == 130
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("*/checkpoint.safetensors")) and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(child, signal.SIGINT)
+    assert samples.exit_code(child) == 130
+    with open(reader) as file:
+        said = file.read()
     assert said == "interrupted; the same command continues after the last finished epoch\n"
     assert load_run(next(tmp_path.iterdir())).status == "interrupted"
 

@@ -120,10 +120,9 @@ def test_an_image_of_any_name_is_predicted(run: Path, tmp_path: Path) -> None:
         shutil.copy(image(), place)
     except OSError:
         pytest.skip("this file system has UTF-8 names only")
-    given = [sys.executable, "-m", "calprompt", "predict", str(run), place, "--csv", "--quiet"]
-    done = subprocess.run(given, capture_output=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"caf\\udce9.png,ant," in done.stdout
+    done = samples.command(tmp_path, "predict", run, place, "--csv", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "caf\\udce9.png,ant," in done.stdout
 
 
 # numbers, names and files that make no sense

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ def tiny_clip(
     return model.eval()
 
 
+@cache
 def tiny_backbone(*, dtype: torch.dtype = torch.float32, **shape: object) -> Backbone:
     model = tiny_clip(**shape).to(dtype)  # type: ignore[arg-type]
     return Backbone(model, preprocessing=Preprocessing(32, MEAN, STD), name="tiny", fingerprint="tiny")

@@ -106,6 +106,10 @@ class Visit:
         self.settle()
         return self.page.locator(".card")
 
+    def wait_for(self, script: str, expected: Any = True) -> None:
+        """Wait until an expression of the page has a value."""
+        self.page.wait_for_function(f"(expected) => ({script}) === expected", arg=expected)
+
     def settle(self) -> None:
         self.page.wait_for_selector("#answers.still")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,8 +149,9 @@ def test_a_model_without_held_out_images_says_that_it_watches_nothing(run, tmp_p
 
 def test_lists_from_standard_input(tmp_path: Path) -> None:
     paths = [*picture_paths()[:3], str(tmp_path / "nothing.png")]
-    command = [sys.executable, "-m", "calprompt", "predict", str(saved()), "-", "--json", "--quiet", "--skip-bad"]
-    done = subprocess.run(command, input="\n".join(paths), capture_output=True, text=True, check=True)
+    words = ("predict", saved(), "-", "--json", "--quiet", "--skip-bad")
+    done = samples.command(tmp_path, *words, given="\n".join(paths))
+    assert done.returncode == 0, done.stderr
     assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == paths[:3]
     assert "skipped" in done.stderr
 

@@ -76,10 +76,16 @@ def shapes(state: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 OWN = [name for name, each in known_architectures().items() if each.timm is None]
+KINDS = ["RN50", "RN50x4-quickgelu", "ViT-B-16", "ViT-B-16-plus-240", "ViT-B-32-quickgelu", "ViT-H-14", "ViT-L-14-336"]
 TIMMS = ["convnext_base", "EVA02-B-16", "MobileCLIP-B", "ViTamin-S", "swin_base_patch4_window7_224", "PE-Core-T-16-384"]
 
 
-@pytest.mark.parametrize("name", [*OWN, *TIMMS])
+def one_of_each_kind() -> list[Any]:
+    """All architectures; those marked long differ in sizes alone from one that is not."""
+    return [pytest.param(name, marks=() if name in (*KINDS, *TIMMS) else pytest.mark.long) for name in [*OWN, *TIMMS]]
+
+
+@pytest.mark.parametrize("name", one_of_each_kind())
 def test_open_clip_models_are_built_as_open_clip_builds_them(name: str) -> None:
     config = changed(open_clip.get_model_config(name), "vision_cfg.timm_drop_path", None)  # of training only
     with torch.device("meta"):

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,22 +66,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def forked(work: Callable[[], object]) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return child
-
-
-def status(child: int) -> int:
-    return samples.exit_code(child)
-
-
 def finished(store: Path) -> int:
     found = spaces(FeatureStore(store))
     return found[0].features if found else 0
@@ -110,7 +94,7 @@ def test_killed_at_any_write(tmp_path: Path, computed: list[int], committed: boo
             FeatureFile.insert = dying  # type: ignore[method-assign]
             features(store)
 
-        assert status(forked(work)) == -signal.SIGKILL
+        assert samples.exit_code(samples.forked(work)) == -signal.SIGKILL
         assert [said for _, said in verify(FeatureStore(store)) if said] == []
         before = finished(store)
         assert before == 16 * (at - 1 + committed)
@@ -156,11 +140,12 @@ def test_two_processes_at_once_and_one_is_killed(tmp_path: Path) -> None:
         logging(tmp_path / f"{number}.jsonl", lives)
         assert torch.equal(features(store), expected)
 
-    one = forked(lambda: work(0, 3))
-    while not finished(store):
+    one = samples.forked(lambda: work(0, 3))
+    end = time.monotonic() + 60
+    while not finished(store) and time.monotonic() < end:
         time.sleep(0.001)
-    other = forked(lambda: work(1, None))
-    assert [status(one), status(other)] == [-signal.SIGKILL, 0]
+    other = samples.forked(lambda: work(1, None))
+    assert [samples.exit_code(one), samples.exit_code(other)] == [-signal.SIGKILL, 0]
     assert [said for _, said in verify(FeatureStore(store)) if said] == []
     assert finished(store) == ROWS
     logs = [[json.loads(line) for line in (tmp_path / f"{n}.jsonl").read_text().splitlines()] for n in (0, 1)]

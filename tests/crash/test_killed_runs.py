@@ -5,8 +5,6 @@ Processes are real and so is SIGKILL: forked ones that die at a chosen write, an
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 import samples
 from calprompt import files
+from calprompt.cli.app import main
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import read_tensor_file, run
 from calprompt.runs.folder import load_run
@@ -26,19 +25,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in KEPT}
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def killed(config: RunConfig, out: Path, at: int, half: bool) -> None:
-    child = os.fork()
-    if child == 0:
+    def work() -> None:
         files.os.replace = samples.dying(at, half)  # type: ignore[assignment]
-        try:
-            run(config, out)
-        finally:
-            os._exit(1)
-    assert samples.exit_code(child) == -signal.SIGKILL
+        run(config, out)
+
+    assert samples.exit_code(samples.forked(work)) == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +47,7 @@ def test_killed_at_any_write(tmp_path: Path, whole: dict[str, bytes], at: int, h
     assert sorted(path.name for path in done.folder.iterdir()) == sorted([*KEPT, "run.json"])
 
 
-def test_there_are_no_more_writes_than_were_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_matrix_covers_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: (calls.append(paths), replace(*paths)))
     run(samples.config(), tmp_path)
@@ -75,23 +67,17 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert contents(done.folder) == contents(run(config, tmp_path / "whole").folder)
 
 
-def test_a_command_killed_from_outside(tmp_path: Path) -> None:
+def test_command_killed_from_outside(tmp_path: Path) -> None:
     config = samples.config(epochs=100, lr=0.002)
-    command = [sys.executable, "-m", "calprompt", "train", "--backbone", config.backbone, "--data", config.data]
-    command += ["--set", "context=2", "--shots", "4", "--views", "2", "--epochs", "100", "--batch-size", "8"]
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        while not list(tmp_path.glob("*/checkpoint.safetensors")):
-            assert process.poll() is None
-            time.sleep(0.005)
-        time.sleep(0.05)
-    finally:
-        process.kill()
-        process.wait()
+    words = ["train", "--backbone", config.backbone, "--data", config.data, "--out", str(tmp_path), "--quiet"]
+    words += ["--set", "context=2", "--shots", "4", "--views", "2", "--epochs", "100", "--batch-size", "8"]
+    child = samples.forked(lambda: main(words))
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("*/checkpoint.safetensors")) and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    assert samples.exit_code(child) == -signal.SIGKILL
     folder = next(tmp_path.iterdir())
     assert load_run(folder).status == "interrupted"
     before = len(load_run(folder).history())

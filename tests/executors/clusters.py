@@ -21,6 +21,7 @@ os.environ |= {  # Ray reads these once, when it is imported
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # a busy machine would give nice workers nothing
     "RAY_memory_monitor_refresh_ms": "0",  # other programs' use of memory is no concern of these tests
 }
 

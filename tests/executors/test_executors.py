@@ -87,7 +87,7 @@ def test_nobody_answers() -> None:
         begin = time.monotonic()
         with pytest.raises(NotFoundError, match=f"no Ray cluster answers at 127.0.0.1:{port} within 3 seconds"):
             ray_cluster._try(f"127.0.0.1:{port}", 3)
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 60
     with pytest.raises(NotFoundError, match=f"no Ray cluster answers at 127.0.0.1:{port} .*; is it running"):
         ray_cluster._try(f"127.0.0.1:{port}", 3)
 

@@ -30,19 +30,19 @@ def executor(cluster: Any, **options: Any) -> RayExecutor:
 
 def test_outcomes_come_one_by_one_from_all_nodes(cluster: Any, tmp_path: Path) -> None:
     """With the driver's folder and threads in every worker, whatever Ray makes of the CPUs of a task."""
-    tasks = [Chore(f"a{number}", str(tmp_path), seconds=0.3) for number in range(8)]
+    tasks = [Chore(f"a{number}", str(tmp_path), seconds=0.8) for number in range(8)]
     begun: list[str] = []
-    arrived: list[float] = []
+    attempts: list[int] = []
     with executor(cluster, threads=3, on_start=lambda task: begun.append(task.key)) as ray:
         assert ray.connect() == 2
         outcomes = []
         for outcome in ray.map([tasks[:7], tasks[7:]], chores.do):
             outcomes.append(outcome)
-            arrived.append(time.time() - outcome.result[3])
+            attempts.append(sum(task.attempts() for task in tasks))
     assert sorted(outcome.task.key for outcome in outcomes) == [task.key for task in tasks] == sorted(begun)
     assert {outcome.result[:2] for outcome in outcomes} == {("3", os.getcwd())}
     assert len({outcome.result[2] for outcome in outcomes}) == 2, "both nodes had something to do"
-    assert min(arrived) < 0.3, "an outcome does not wait for the rest of its group"
+    assert attempts[0] < len(tasks), "an outcome does not wait for the rest of its group"
 
 
 def test_a_task_that_kills_its_workers_fails_and_stops_nothing(cluster: Any, tmp_path: Path) -> None:
@@ -64,7 +64,8 @@ def test_a_task_that_kills_its_workers_fails_and_stops_nothing(cluster: Any, tmp
     assert {task.key: task.attempts() for task in tasks} == {"good": 1, "once": 2, "deadly": 2, "wrong": 1, "last": 1}
 
 
-def test_a_lost_node_costs_what_it_was_at(cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_lost_node_repeats_only_its_own_task(cluster: Any, tmp_path: Path) -> None:
     tasks = [Chore(f"b{number}", str(tmp_path), seconds=1.5) for number in range(6)]
     outcomes: list[Any] = []
     lost = False
@@ -81,17 +82,17 @@ def test_a_lost_node_costs_what_it_was_at(cluster: Any, tmp_path: Path) -> None:
     assert sum(task.attempts() for task in tasks) <= len(tasks) + 1, "what was finished is not done again"
 
 
-def test_whoever_stops_listening_stops_the_work(cluster: Any, tmp_path: Path) -> None:
-    tasks = [Chore(f"c{number}", str(tmp_path), seconds=0.5) for number in range(40)]
+def test_closing_the_outcomes_stops_the_work(cluster: Any, tmp_path: Path) -> None:
+    tasks = [Chore(f"c{number}", str(tmp_path), seconds=0.5) for number in range(80)]
     with executor(cluster) as ray:
         outcomes = ray.map([tasks], chores.do)
         next(outcomes)
         begin = time.monotonic()
         outcomes.close()
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < 15, "the 20 seconds that all tasks take are not waited for"
         begun = sum(task.attempts() for task in tasks)
         time.sleep(1.2)
-        assert sum(task.attempts() for task in tasks) == begun < 8
+        assert sum(task.attempts() for task in tasks) == begun < 40
 
 
 def test_few_groups_are_under_way_at_a_time(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,7 @@ def test_features_are_sent_back_where_no_store_is_shared(
     assert computed == []
 
 
+@pytest.mark.long
 def test_on_a_cluster_that_loses_a_node(tmp_path: Path, computed: list[int]) -> None:
     """Into a shared store, and sent back."""
     cluster = clusters.cluster()
@@ -145,11 +146,13 @@ def test_on_a_cluster_that_loses_a_node(tmp_path: Path, computed: list[int]) -> 
     assert computed == []
 
 
-def test_the_command_is_interrupted_and_goes_on(tmp_path: Path) -> None:
-    """Two processes at work; the second time, what the first has stored is found."""
+def test_interrupted_command_goes_on_where_it_stopped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are at work when it is interrupted; the second time, what they have stored is found."""
     photos = samples.picture_folder(tmp_path / "photos", each=80)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CALPROMPT_CACHE": str(tmp_path / "cache")}
-    words = ["extract", str(photos), "--backbone", str(samples.backbone()), "--workers", "2"]
+    words = ["extract", str(photos), "--backbone", str(samples.backbone()), "--views", "4", "--workers", "2"]
     command = [sys.executable, "-m", "calprompt", *words]
     first = subprocess.Popen(
         command,
@@ -164,13 +167,14 @@ def test_the_command_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     while not any(count for _, count in stored(folder)) and time.monotonic() < end and first.poll() is None:
         time.sleep(0.01)
     os.killpg(first.pid, signal.SIGINT)
-    _, complaints = first.communicate(timeout=60)
+    _, complaints = first.communicate(timeout=120)
     assert first.returncode == 130, complaints
     assert "interrupted; the same command goes on with what is not stored yet" in complaints
     assert "Traceback" not in complaints
-    second = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert second.returncode == 0, second.stderr
-    found = int(second.stdout.split(" were there")[0].split()[-1])
+    monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(LocalExecutor, "map", lambda self, groups, work: Here().map(groups, work))
+    assert main(words) == 0
+    found = int(capfd.readouterr().out.split(" were there")[0].split()[-1])
     assert found > 0
 
 

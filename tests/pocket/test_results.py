@@ -24,7 +24,10 @@ def page() -> Iterator[ModuleType]:
     """The module that makes the tables, which reads the results once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "experiments"))
-        yield importlib.import_module("pocket_page")
+        module = importlib.import_module("pocket_page")
+        yield module
+        for keeps in (module.runs, module.results, module.page_table, module.anchored):
+            keeps.cache_clear()
 
 
 @pytest.fixture(scope="module")

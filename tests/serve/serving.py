@@ -29,6 +29,7 @@ from PIL import Image
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 SIZE = 32
+PATIENCE = 60.0  # seconds for whatever takes none on a machine that has nothing else to do
 SMALL = {  # settings under which a test can reach every limit
     "port": 0,
     "decoders": 1,
@@ -125,11 +126,16 @@ class Running:
     def pid(self) -> int:
         return self.process.pid
 
-    def connect(self, timeout: float = 20.0) -> socket.socket:
+    def connect(self, timeout: float = PATIENCE) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def request(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 20.0
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = PATIENCE,
     ) -> Answer:
         """One well-formed request over a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -150,7 +156,7 @@ class Running:
     def form(self, path: str, parts: bytes, boundary: str = "b") -> Answer:
         return self.request("POST", path, parts, {"Content-Type": f"multipart/form-data; boundary={boundary}"})
 
-    def raw(self, data: bytes, *, timeout: float = 20.0, end: bool = False) -> Answer | None:
+    def raw(self, data: bytes, *, timeout: float = PATIENCE, end: bool = False) -> Answer | None:
         """What bytes are answered with; None if the connection is closed without an answer.
 
         Args:
@@ -212,7 +218,7 @@ def server(*, delay: float = 0.0, environment: Mapping[str, str] | None = None, 
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -267,7 +273,24 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Any, seconds: float = 20.0) -> bool:
+def wait_until_read(client: socket.socket) -> None:
+    """Wait until the server has read everything that was sent to it."""
+    here, there = (f":{each[1]:04X}" for each in (client.getsockname(), client.getpeername()))
+
+    def is_read() -> bool:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        return any(row[1].endswith(there) and row[2].endswith(here) and row[4].endswith(":00000000") for row in rows)
+
+    assert wait_until(is_read)
+
+
+def processor_seconds(pid: int) -> float:
+    """That a process has computed for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until(condition: Any, seconds: float = PATIENCE) -> bool:
     """Whether something comes to be true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

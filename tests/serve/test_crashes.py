@@ -17,7 +17,7 @@ import pytest
 
 from serve import hostile_images, serving
 from serve.hostile_requests import get, request
-from serve.serving import Answer, Running, picture
+from serve.serving import PATIENCE, Answer, Running, picture
 
 LARGE = picture("JPEG", (990, 990))  # decoded in tens of milliseconds, so that a decoder always holds some
 
@@ -84,7 +84,7 @@ class Load:
         return Counter(answer.status for _, answer in self.answers)
 
 
-def test_a_killed_decoder_costs_only_what_it_held() -> None:
+def test_killed_decoder_loses_only_its_own_image() -> None:
     with serving.server(decoders=2) as served:
         with Load(served, clients=6) as load:
             killed = 0
@@ -107,12 +107,14 @@ def test_a_killed_decoder_costs_only_what_it_held() -> None:
 
 
 def test_an_image_that_crashes_its_decoder_is_refused_and_others_are_answered() -> None:
-    with serving.server(timeout=10.0) as served:
+    with serving.server(timeout=30.0) as served:
         found: list[Answer] = []
         sender = threading.Thread(target=lambda: found.append(served.predict(hostile_images.slow_jpeg())))
+        (decoder,) = served.decoders()
+        idle = serving.processor_seconds(decoder)
         sender.start()
-        time.sleep(0.5)
-        os.kill(served.decoders()[0], signal.SIGSEGV)  # as a fault of a library would
+        assert serving.wait_until(lambda: serving.processor_seconds(decoder) > idle + 0.2)
+        os.kill(decoder, signal.SIGSEGV)  # as a fault of a library would
         sender.join()
         assert found[0].status == 422
         assert "crashes the decoder" in found[0].detail
@@ -137,9 +139,8 @@ def test_a_stopped_server_answers_what_it_took(keep_alive: bool) -> None:
         with Load(served, clients=8, keep_alive=keep_alive, data=picture()) as load:
             stopped = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
-            served.process.wait(20)
+            served.process.wait(PATIENCE)
         assert served.process.returncode == 0
-        assert time.monotonic() - stopped < 10
         assert set(load.statuses()) == {200}
         assert not [sent for sent in load.lost if sent < stopped]
         if keep_alive:
@@ -154,7 +155,7 @@ def test_a_request_that_is_half_sent_when_the_server_is_stopped_is_answered() ->
     with serving.server() as served, served.connect() as client:
         data = request("/v1/predict", picture())
         client.sendall(data[: len(data) // 2])
-        time.sleep(0.2)
+        serving.wait_until_read(client)
         served.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         client.sendall(data[len(data) // 2 :])
@@ -162,42 +163,45 @@ def test_a_request_that_is_half_sent_when_the_server_is_stopped_is_answered() ->
         assert found is not None
         assert found.status == 200
         assert found.headers["connection"] == "close"
-        assert served.process.wait(20) == 0
+        assert served.process.wait(PATIENCE) == 0
 
 
 def test_a_server_that_is_being_stopped_says_that_it_is_not_ready() -> None:
-    with serving.server(delay=1.0) as served, served.connect() as client, served.connect() as other:
+    with serving.server(delay=3.0) as served, served.connect() as client, served.connect() as other:
         client.sendall(request("/v1/predict", picture()))
-        time.sleep(0.2)
+        serving.wait_until_read(client)
         served.process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)
-        other.sendall(get("/ready"))
-        found = serving.read_answer(other)
-        assert found is not None
-        assert found.status == 503
+        statuses = []
+        while 503 not in statuses:
+            other.sendall(get("/ready"))
+            found = serving.read_answer(other)
+            assert found is not None
+            statuses.append(found.status)
+        assert set(statuses) <= {200, 503}
         answer = serving.read_answer(client)
         assert answer is not None
         assert answer.status == 200
-        assert served.process.wait(20) == 0
+        assert served.process.wait(PATIENCE) == 0
 
 
 def test_a_killed_server_leaves_no_decoder_behind() -> None:
-    with serving.server(decoders=2, timeout=4.0) as served:
+    with serving.server(decoders=2, timeout=30.0) as served:
         decoders = served.decoders()
         assert len(decoders) == 2
+        idle = sum(map(serving.processor_seconds, decoders))
         sender = threading.Thread(target=lambda: served.raw(request("/v1/predict", hostile_images.slow_jpeg())))
         sender.start()  # one of them is in the middle of an image that takes minutes
-        time.sleep(0.5)
+        assert serving.wait_until(lambda: sum(map(serving.processor_seconds, decoders)) > idle + 0.2)
         served.process.kill()
         served.process.wait()
         sender.join()
-        assert serving.wait_until(lambda: not any(map(serving.is_running, decoders)), 20)
+        assert serving.wait_until(lambda: not any(map(serving.is_running, decoders)))
 
 
 def test_ctrl_c_stops_it_without_an_error() -> None:
     with serving.server() as served:
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(20) == 0
+        assert served.process.wait(PATIENCE) == 0
 
 
 def test_the_watch_of_images_survives_a_killed_server(tmp_path: Path) -> None:
@@ -212,7 +216,7 @@ def test_the_watch_of_images_survives_a_killed_server(tmp_path: Path) -> None:
             assert served.predict(picture(seed=seed)).status == 200
         assert (images(served)["seen"], images(served)["repeated"]) == (3, 1)
         served.process.send_signal(signal.SIGTERM)
-        served.process.wait(20)
+        served.process.wait(PATIENCE)
     assert json.loads(path.read_text())["seen"] == 3, "a server that is stopped writes what it knows"
     with serving.server(watch=str(path)) as served:
         assert served.predict(picture(seed=3)).status == 200
@@ -225,7 +229,7 @@ def test_the_watch_of_images_survives_a_killed_server(tmp_path: Path) -> None:
         assert "not like those the model was fitted on" in state["sentence"]
         assert "calprompt evaluate" in state["advice"]
         os.kill(served.pid, signal.SIGKILL)
-        served.process.wait(20)
+        served.process.wait(PATIENCE)
     with serving.server(watch=str(path)) as served:
         assert images(served) == state
         text = served.request("GET", "/metrics").body.decode()

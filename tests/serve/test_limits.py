@@ -18,7 +18,7 @@ from serve.serving import END, Answer, part, picture
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    with serving.server(queue=4, batch=2, delay=0.3) as served:
+    with serving.server(queue=4, batch=2, delay=0.6) as served:
         with ThreadPoolExecutor(24) as pool:
             answers = list(pool.map(lambda _: served.predict(), range(24)))
         statuses = Counter(answer.status for answer in answers)

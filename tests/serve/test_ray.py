@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(cluster: Any, marks: Path) -> Iterator[Running]:
     """The command, with a replica on each node."""
+    with running(cluster, marks) as found:
+        yield found
+
+
+@contextmanager
+def running(cluster: Any, marks: Path) -> Iterator[Running]:
     process = start(cluster, marks)
     try:
         assert process.stdout is not None
@@ -174,7 +181,7 @@ def test_replicas_answer_as_the_model_does(service: Running) -> None:
     assert service.request("GET", "/v1/model", headers={"Host": "elsewhere.example"}).status == 403
 
 
-def test_marks_are_one_for_all_replicas_and_outlive_their_keeper(service: Running, marks: Path) -> None:
+def test_replicas_share_marks_that_survive_a_killed_actor(service: Running, marks: Path) -> None:
     def mark(answer: dict[str, Any]) -> Any:
         body = json.dumps({"id": answer["id"], "right": True})
         return service.request("POST", "/v1/marks", body, {"Content-Type": "application/json"}, LIMIT)
@@ -207,7 +214,8 @@ def test_marks_are_one_for_all_replicas_and_outlive_their_keeper(service: Runnin
     assert marks.stat().st_size > 0
 
 
-def test_a_killed_replica_costs_what_it_was_at(service: Running) -> None:
+@pytest.mark.long
+def test_killed_replica_is_replaced_under_load(service: Running) -> None:
     lost = min(replicas())
     with Load(service) as load:
         load.wait_for(20)
@@ -219,7 +227,8 @@ def test_a_killed_replica_costs_what_it_was_at(service: Running) -> None:
     assert len(load.repeated) <= 2 * CLIENTS, load.repeated
 
 
-def test_a_lost_node_and_a_new_one(service: Running, cluster: Any) -> None:
+@pytest.mark.long
+def test_lost_node_and_a_new_one_under_load(service: Running, cluster: Any) -> None:
     with Load(service) as load:
         load.wait_for(20)
         clusters.lose_node(cluster)
@@ -231,23 +240,31 @@ def test_a_lost_node_and_a_new_one(service: Running, cluster: Any) -> None:
     assert len(load.repeated) <= 2 * CLIENTS, load.repeated
 
 
-def test_a_cluster_serves_one_command(service: Running, cluster: Any) -> None:
+def test_second_command_on_a_cluster_is_refused(service: Running, cluster: Any) -> None:
     with pytest.raises(CalpromptError, match="another calprompt serve uses this cluster"):
         run_on_ray(exported.folder(), ServeSettings(port=0), address=cluster.address)
     assert service.predict(pictures()[0]).status == 200
 
 
-def test_what_a_killed_command_left_is_taken_away(service: Running, cluster: Any) -> None:
-    service.process.kill()
-    service.process.wait()
-    assert service.predict(pictures()[0]).status == 200, "the replicas do without it"
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingError, match="cannot listen on 127"):
-        run_on_ray(exported.folder(), ServeSettings(port=taken.getsockname()[1]), address=cluster.address)
+def test_stopped_command_leaves_nothing(service: Running) -> None:
+    """Comes last of those that use the service."""
+    assert stop(service.process) == 0
     assert_nothing_is_left(service.port)
 
 
-def test_the_end_leaves_nothing(cluster: Any) -> None:
-    """With replicas that follow the load, and marks that no file keeps."""
+@pytest.mark.long
+def test_next_command_removes_what_a_killed_one_left(cluster: Any, marks: Path) -> None:
+    with running(cluster, marks) as service:
+        service.process.kill()
+        service.process.wait()
+        assert service.predict(pictures()[0]).status == 200, "the replicas do without it"
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingError, match="cannot listen on 127"):
+            run_on_ray(exported.folder(), ServeSettings(port=taken.getsockname()[1]), address=cluster.address)
+        assert_nothing_is_left(service.port)
+
+
+@pytest.mark.long
+def test_autoscaled_replicas_without_a_marks_file_leave_nothing(cluster: Any) -> None:
     answers: list[Any] = []
 
     def announce(address: str, what: str) -> None:
@@ -279,12 +296,12 @@ def assert_nothing_is_left(port: int) -> None:
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 2)
 
 
-def test_room_is_looked_for_first(cluster: Any) -> None:
+def test_too_little_room_for_replicas(cluster: Any) -> None:
     with pytest.raises(CalpromptError, match="room for 2 replicas that need 1 CPU each, and 3 are asked for"):
         run_on_ray(exported.folder(), ServeSettings(), address=cluster.address, replicas=Replicas(3, 4))
 
 
-def test_a_machine_needs_the_very_model(tmp_path: Path) -> None:
+def test_machine_with_another_model_is_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(exported.folder(), tmp_path / "model")
     digest = folder_digest(folder)
     driver = describe_driver(1)
@@ -306,7 +323,7 @@ def test_replicas_that_make_no_sense(text: str) -> None:
         Replicas.parse(text)
 
 
-def test_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(exported.folder())
     for words, expected in (
         (["--replicas", "2"], "replicas are those on a Ray cluster; give its address with --ray ADDRESS"),
