@@ -94,13 +94,13 @@ def step_of(name: str, plain: bool, model: CLIP, classes: int, lean: bool) -> Ca
                 tuner.backbone.encode_image(pixels)
         if tuner.needs_pixels:
             frozen = None if plain else features
-            return training_step(tuner, optimizer, objective, pixels, labels, frozen=frozen)["loss"]
+            return training_step(tuner, optimizer, objective, pixels, labels, frozen=frozen).values["loss"].item()
         if plain:
             with torch.no_grad():
                 seen = tuner.backbone.encode_image(pixels)
         else:
             seen = features
-        return training_step(tuner, optimizer, objective, seen, labels)["loss"]
+        return training_step(tuner, optimizer, objective, seen, labels).values["loss"].item()
 
     if name == "proda":  # the same prompts on both sides: one front, one middle, two at the end
         tuner.draw = lambda: [0, 8, 16, 24]  # type: ignore

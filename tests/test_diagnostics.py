@@ -24,7 +24,7 @@ def norm_of(loss: str, weight: float) -> float:
 def test_norms_and_ratios_are_those_of_separate_gradients() -> None:
     tuner = KgCoOp(BACKBONE, NAMES)
     optimizer = torch.optim.SGD(tuner.parameters(), lr=0.0)
-    found = training_step(tuner, optimizer, TCPT, data().features, data().labels, seed=7, diagnosed=True)
+    found = training_step(tuner, optimizer, TCPT, data().features, data().labels, seed=7, diagnosed=True).values
     expected = {
         "grad/ce": norm_of("ce", 1),
         "grad/margin": norm_of("margin", 2),

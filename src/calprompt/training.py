@@ -21,6 +21,8 @@ from calprompt.losses import Objective
 from calprompt.training_config import TrainingConfig, learning_rate
 from calprompt.tuners import Tuner
 
+READ_EVERY = 50  # steps between two looks at losses and gradients: on a GPU, a look waits for all work before it
+
 
 class TrainingSet(Protocol):
     """Labelled images a tuner trains on: frozen features, or pixels if it learns visual prompts.
@@ -60,9 +62,9 @@ class TrainingState:
     steps: list[dict[str, float]] = field(default_factory=list)
 
 
-def batches(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+def batches(n: int, batch_size: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> list[Tensor]:
     """Indices of an epoch's batches, shuffled; an incomplete last batch is dropped unless it is the only one."""
-    order = torch.randperm(n, generator=seeded(seed, epoch))
+    order = torch.randperm(n, generator=seeded(seed, epoch)).to(device)
     size = min(batch_size, n)
     return [order[start : start + size] for start in range(0, n - size + 1, size)]
 
@@ -110,7 +112,7 @@ def train(
 
     Raises:
         DataError: if there are no training images.
-        NonFiniteLossError: if the loss or a gradient is not finite; the prompts are those of the last good step.
+        NonFiniteLossError: if the loss or a gradient is not finite; the prompts are those of the last good epoch.
     """
     parameters = dict(tuner.named_parameters())
     if not parameters:
@@ -136,11 +138,13 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         stopwatch.begin_epoch()
-        parts = batches(len(data.labels), config.batch_size, config.seed, epoch)
+        before = {name: tensor.detach().clone() for name, tensor in tuner.state_dict().items()}
+        parts = batches(len(data.labels), config.batch_size, config.seed, epoch, data.labels.device)
         measured: dict[str, list[float]] = {}
+        unread: dict[int, Step] = {}
         for number, indices in enumerate(parts, start=1):
             is_diagnosed = every > 0 and ((epoch - 1) * len(parts) + number - 1) % every == 0
-            values = training_step(
+            unread[number] = training_step(
                 tuner,
                 optimizer,
                 objective,
@@ -149,12 +153,19 @@ def train(
                 frozen=data.frozen(indices, epoch),
                 seed=mixed(config.seed, epoch, number),
                 diagnosed=is_diagnosed,
-                where=f"epoch {epoch}, step {number} of {len(parts)}",
             )
-            for name, value in values.items():
-                measured.setdefault(name, []).append(value)
-            if is_diagnosed:
-                diagnosed.append({"epoch": epoch, "step": number, **values})
+            if is_diagnosed or len(unread) == READ_EVERY or number == len(parts):
+                try:
+                    read = read_steps(unread, f"epoch {epoch}, step {{}} of {len(parts)}")
+                except NonFiniteLossError:
+                    tuner.load_state_dict(before)
+                    raise
+                for values in read:
+                    for name, value in values.items():
+                        measured.setdefault(name, []).append(value)
+                if is_diagnosed:
+                    diagnosed.append({"epoch": epoch, "step": number, **read[-1]})
+                unread = {}
             stopwatch.end_step()
         tuner.end_epoch(epoch, config.epochs)
         stopwatch.end_epoch()
@@ -183,6 +194,19 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a step measured, as scalars that stay on their device until somebody reads them.
+
+    Attributes:
+        values: The loss, its terms, what was diagnosed, and the accuracy.
+        finite: Whether the gradient of each parameter is finite.
+    """
+
+    values: dict[str, Tensor]
+    finite: dict[str, Tensor]
+
+
 def training_step(
     tuner: Tuner,
     optimizer: torch.optim.Optimizer,
@@ -193,23 +217,42 @@ def training_step(
     frozen: Tensor | None = None,
     seed: int = 0,
     diagnosed: bool = False,
-    where: str = "this step",
-) -> dict[str, float]:
-    """One update of the prompts."""
+) -> Step:
+    """One update of the prompts, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
     outputs = tuner(images, labels, frozen=frozen, seed=seed)
     loss, terms = objective(outputs)
-    total = float(loss.detach())
-    values = {"loss": total} | {name: float(value.detach()) for name, value in terms.items()}
-    values["loss"] = total  # also if a term has this name
-    if not math.isfinite(total):
-        bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
-        raise NonFiniteLossError(f"the loss is not finite at {where} ({bad}); lower the learning rate or the weights")
+    values = {"loss": loss} | terms | {"loss": loss}  # also if a term has this name
     if diagnosed:
-        values |= diagnose(tuner, objective, outputs, terms)
+        found = diagnose(tuner, objective, outputs, terms)
+        values |= {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
     tuner.backward(loss, outputs)
-    for name, parameter in tuner.named_parameters():
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-            raise NonFiniteLossError(f"the gradient of {name} is not finite at {where}; lower the learning rate")
+    finite = {
+        name: torch.isfinite(parameter.grad).all()
+        for name, parameter in tuner.named_parameters()
+        if parameter.grad is not None
+    }
     optimizer.step()
-    return {**values, "accuracy": float(outputs.correct.float().mean())}
+    values["accuracy"] = outputs.correct.float().mean()
+    return Step({name: value.detach() for name, value in values.items()}, finite)
+
+
+def read_steps(steps: Mapping[int, Step], where: str) -> list[dict[str, float]]:
+    """The values of some steps by their numbers, in one transfer from the device; `where` names a step in an error."""
+    scalars = [value for step in steps.values() for value in (*step.values.values(), *step.finite.values())]
+    device = scalars[0].device
+    numbers = iter(torch.stack([scalar.to(device, torch.float64) for scalar in scalars]).tolist())
+    rows = []
+    for number, step in steps.items():
+        values, finite = ({name: next(numbers) for name in part} for part in (step.values, step.finite))
+        bad = ", ".join(f"{name} = {value}" for name, value in values.items() if not math.isfinite(value))
+        if not math.isfinite(values["loss"]):
+            raise NonFiniteLossError(
+                f"the loss is not finite at {where.format(number)} ({bad}); lower the learning rate or the weights"
+            )
+        for name in (name for name, is_finite in finite.items() if not is_finite):
+            raise NonFiniteLossError(
+                f"the gradient of {name} is not finite at {where.format(number)}; lower the learning rate"
+            )
+        rows.append(values)
+    return rows

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ BROKEN = Finding("cache folder", "problem", "[red] caf\udce9: Not a directory", 
 def examined(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What the doctor finds."""
     findings: list[Finding] = []
-    monkeypatch.setattr("calprompt.doctor.examination.examine", lambda: iter(findings))
+    monkeypatch.setattr("calprompt.doctor.examination.examine", lambda checks: iter(findings))
     return findings
 
 
@@ -158,7 +159,7 @@ def test_without_packages_that_every_other_command_needs(missing: str) -> None:
     done = command(missing, "doctor", code=WITHOUT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("installation\n  ok       calprompt ")
-    assert done.stdout.endswith("\n\nno problems\n")
+    assert re.search(r"\n\nno problems(, \d+ notes?)?\n$", done.stdout), "a busy machine is a note"
 
 
 @pytest.mark.parametrize("missing", ["torch", "numpy,rich"])

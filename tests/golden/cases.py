@@ -183,7 +183,8 @@ def check_training(golden: Golden, tuner: Tuner, names: dict[str, str], steps: l
     if isinstance(tuner, PromptSRC):
         golden.check("gpa_weights", gaussian_weights(epochs, *tuner.average), tolerance=1e-6)
     for number, (seen, labels) in enumerate(steps, start=1):
-        values = training_step(tuner, optimizer, objective(case), seen, labels)
+        step = training_step(tuner, optimizer, objective(case), seen, labels)
+        values = {name: float(value) for name, value in step.values.items()}
         curve.append(values["loss"])
         if number == 1:
             for name, ours in names.items():

@@ -179,7 +179,9 @@ class TestZeroShotNorm:
     def test_a_row_without_a_range_is_refused(self) -> None:
         z = torch.tensor([[1.0, 2.0], [3.0, 3.0]])
         with pytest.raises(CalpromptError, match="image 1 has the same logit for every class"):
-            zero_shot_normalised_cross_entropy(z, torch.tensor([0, 1]), torch.eye(2))
+            rescale_to_range(z, torch.eye(2))
+        loss = zero_shot_normalised_cross_entropy(z, torch.tensor([0, 1]), torch.eye(2))
+        assert loss.isnan(), "training reports it as a loss that is not finite, without looking at every step"
 
     def test_other_images_are_refused(self) -> None:
         with pytest.raises(CalpromptError, match=r"same images and classes, got \(2, 3\) and \(2, 4\)"):

@@ -22,6 +22,7 @@ STATUS, NAME = 8, 25  # widths of columns
 EXAMPLES = """\
   calprompt doctor
   calprompt doctor --json > doctor.json
+  calprompt doctor --gpu
 """
 
 
@@ -36,14 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(command=doctor)
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument(
+        "--gpu", action="store_true", help="instead, train every tuner on the GPU and compare it with the CPU"
+    )
 
 
 def doctor(args: argparse.Namespace) -> int:
     """Print the findings as they come."""
-    from calprompt.doctor.examination import examine
+    from calprompt.doctor.examination import CHECKS, GPU_CHECKS, examine
 
     found: list[Finding] = []
-    for finding in examine():
+    for finding in examine(GPU_CHECKS if args.gpu else CHECKS):
         if not args.json:
             if not found or finding.section != found[-1].section:
                 _write([("", "\n" if found else ""), ("bold", finding.section)])

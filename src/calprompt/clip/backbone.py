@@ -259,15 +259,16 @@ class Backbone:
             min(len(self.tokenizer.ids(readable(name))), len(tail) - 1) for name, tail in zip(names, tails, strict=True)
         ]
         prefix, rests = lay_out(len(head), context, named, lengths, position, class_specific)
-        rows = torch.tensor([row for rest in rests for row in rest], device=self.device)
+        rows, frozen = [row for rest in rests for row in rest], head + [token for tail in tails for token in tail]
         return PromptLayout(
             names=tuple(names),
             ids=self.pad(sequences),
-            frozen=self.embed(head + [token for tail in tails for token in tail]),
+            frozen=self.embed(frozen),
             prefix=torch.tensor(prefix, device=self.device),
-            rest=rows,
+            rest=torch.tensor(rows, device=self.device),
             lengths=tuple(len(rest) for rest in rests),
             context_shape=(len(names), context) if class_specific else (context,),
+            learns_rest=max(rows) >= len(frozen),
         )
 
     def _warn_of_unseen(self, texts: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -81,6 +80,7 @@ class PromptLayout:
         rest: Rows [T] of the table.
         lengths: Tokens of each class in `rest`.
         context_shape: (n,), or (C, n) if every class has its own context.
+        learns_rest: Whether a learned vector stands after the prefix.
     """
 
     names: tuple[str, ...]
@@ -90,11 +90,7 @@ class PromptLayout:
     rest: Tensor = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
     context_shape: tuple[int, ...] = ()
-
-    @cached_property
-    def learns_rest(self) -> bool:
-        """Whether a learned vector stands after the prefix."""
-        return bool((self.rest >= len(self.frozen)).any())
+    learns_rest: bool = False
 
     def fill(self, context: Tensor, deep: Sequence[Tensor] = ()) -> TextPrompts:
         """The prompts with a context.

@@ -92,6 +92,11 @@ CHECKS = (
     Check("speed", "calprompt.doctor.models:check_speed", (*LOADING, "pocket", "pocket model", "self test")),
 )
 
+GPU_CHECKS = (
+    Check("accelerators", "calprompt.doctor.machine:check_accelerators"),
+    Check("GPU", "calprompt.doctor.gpu:check_gpu"),
+)
+
 
 def examine(checks: Sequence[Check] = CHECKS, *, patience: float = 120, apart: bool = True) -> Iterator[Finding]:
     """Run checks, and yield what each finds as soon as it is known."""

@@ -130,6 +130,12 @@ class FeatureBank:
     features: Tensor
     labels: Tensor
 
+    def to(self, device: torch.device) -> FeatureBank:
+        """The bank on a device, so that steps copy nothing; unchanged if it needs over half of its free memory."""
+        if device.type == "cuda" and 2 * self.features.nbytes > torch.cuda.mem_get_info(device)[0]:
+            return self
+        return FeatureBank(self.features.to(device), self.labels.to(device))
+
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The features of this epoch's view, [len(indices), D]."""
         return self.features[(epoch - 1) % len(self.features), indices]

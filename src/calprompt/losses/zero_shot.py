@@ -71,13 +71,18 @@ def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
     tensor([[2., 3., 4.]])
     """
     logits, zero_shot = with_zero_shot(logits, zero_shot, "rescaling to the zero-shot range")
-    low, high = logits.min(dim=1, keepdim=True).values, logits.max(dim=1, keepdim=True).values
-    flat = (high == low).flatten().nonzero().flatten().tolist()
+    flat = (logits.amax(dim=1) == logits.amin(dim=1)).nonzero().flatten().tolist()
     if flat:
         raise SettingError(
             f"image {flat[0]} has the same logit for every class, so there is no range to rescale "
             f"(this is so for {len(flat)} of {len(logits)} images); the text features of all classes may have collapsed"
         )
+    return _rescale(logits, zero_shot)
+
+
+def _rescale(logits: Tensor, zero_shot: Tensor) -> Tensor:
+    """The same without waiting for the device to look for rows without a range: these become NaN."""
+    low, high = logits.min(dim=1, keepdim=True).values, logits.max(dim=1, keepdim=True).values
     bottom, top = zero_shot.min(dim=1, keepdim=True).values, zero_shot.max(dim=1, keepdim=True).values
     return torch.lerp(bottom, top, (logits - low) / (high - low))  # both ends are met exactly
 
@@ -94,7 +99,7 @@ def zero_shot_normalised_cross_entropy(logits: Tensor, labels: Tensor, zero_shot
     >>> zero_shot_normalised_cross_entropy(z, torch.tensor([1]), z0)  # log(1 + 1/e)
     tensor(0.3133)
     """
-    return F.cross_entropy(rescale_to_range(logits, zero_shot), labels)
+    return F.cross_entropy(_rescale(*with_zero_shot(logits, zero_shot, "rescaling to the zero-shot range")), labels)
 
 
 @losses.register("zs_norm")

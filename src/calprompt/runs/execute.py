@@ -245,7 +245,8 @@ def _images(
     features = partial(resources.features, backbone, unreadable=unreadable, progress=progress)
     data: TrainingSet | None = None
     if tuner.learns and not tuner.needs_pixels:
-        data = FeatureBank(features(split.images, planned.views, what="training features"), labels)
+        bank = FeatureBank(features(split.images, planned.views, what="training features"), labels)
+        data = bank.to(backbone.device)
     elif tuner.learns:
         frozen = None
         if tuner.uses_frozen_images or Objective.parse(planned.config.loss).uses_zero_shot:
