@@ -24,9 +24,7 @@ from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
 from calprompt.errors import SettingError
 
 if TYPE_CHECKING:
-    from open_clip.model import CLIP
-
-    from calprompt.clip.model import Clip
+    pass
 
 SMALL = 10_000_000  # weights of two towers that one thread is enough for
 _KEEP: Any = object()
@@ -49,7 +47,7 @@ class Backbone:
         fixed_scale: What `logit_scale` is instead of the model's own; `None`: the model's own.
     """
 
-    model: Clip | CLIP
+    model: Any  # Clip | open_clip.model.CLIP: what both have is not known to type checkers
     preprocessing: Preprocessing
     name: str
     fingerprint: str

@@ -16,7 +16,7 @@ from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
-from calprompt.evaluation.run_evaluation import KEEP_SOME, Accepted, Selection, select
+from calprompt.evaluation.run_evaluation import VAL_ADVICE, Accepted, Selection, select
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page.document import COUNT, PERCENT, Cell, Column, Mistake, Number, Row, Table
@@ -29,7 +29,7 @@ from calprompt.text import os_problem, shorten, visible
 
 MOST = 4  # datasets that are looked at closely
 MOST_CONFUSED = 15  # pairs of classes of a split
-NO_IMAGES = f"the run has no validation images to choose it on; {KEEP_SOME}"
+NO_IMAGES = f"the run has no validation images to choose it on; {VAL_ADVICE}"
 SPLITS = ("base", "novel", "all")
 SIDE = 160  # pixels of a thumbnail's longer side
 
