@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +22,6 @@ from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay
 from calprompt.clip.text import encode_text
 from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
 from calprompt.errors import SettingError
-
-if TYPE_CHECKING:
-    pass
 
 SMALL = 10_000_000  # weights of two towers that one thread is enough for
 _KEEP: Any = object()
