@@ -106,6 +106,17 @@ def test_bodies_that_fill_the_memory_make_room_for_faster_ones() -> None:
             client.close()
 
 
+def test_the_memory_of_large_forms_is_given_back() -> None:
+    """A cycle that holds an upload would keep it until the next full collection, which may be hours away."""
+    with serving.server(max_body="20MB", max_memory="400MB", timeout=60.0, decode_timeout=20.0) as served:
+        served.check_health()
+        before = serving.memory(served.pid)
+        body = part("image", bytes(19_000_000), "a.bin") + END
+        with ThreadPoolExecutor(6) as pool:
+            assert {answer.status for answer in pool.map(lambda _: served.form("/v1/predict", body), range(6))} == {422}
+        assert serving.wait_until(lambda: serving.memory(served.pid) < 1.2 * before)
+
+
 def test_a_request_with_two_lengths_is_refused_and_closed() -> None:
     with serving.server() as served, served.connect() as client:
         chunk = b"3\r\nabc\r\n0\r\n\r\n"

@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from calprompt.errors import CalpromptError
+from calprompt.serve.decoder import release_memory
 
 T = TypeVar("T")
 LARGEST_SHARE = 0.75  # of images or bytes under way that one client may have
+MUCH_MEMORY = 32 * 2**20  # bytes of requests, after which freed memory is given back to the system
 SENDER_GRACE = 1.0  # seconds before a sender is compared with others
 
 
@@ -46,6 +48,7 @@ class Admission:
         self.most_images, self.most_bytes, self.rate = images, size, rate
         self.images = self.bytes = 0
         self._tickets: dict[str, set[Ticket]] = {}
+        self._peak = 0
 
     @contextmanager
     def ticket(self, client: str = "") -> Iterator[Ticket]:
@@ -59,6 +62,9 @@ class Admission:
             self._tickets[client].discard(ticket)
             if not self._tickets[client]:
                 del self._tickets[client]
+            if not self._tickets and self._peak > MUCH_MEMORY:
+                self._peak = 0
+                release_memory()
 
     def share(self, most: int) -> int:
         """How much of something a single client may have."""
@@ -126,6 +132,7 @@ class Ticket:
             raise OverloadedError("the requests under way fill the memory set aside for them; send it again later", 1)
         room.images += images
         room.bytes += size
+        room._peak = max(room._peak, room.bytes)
         self.images += images
         self.bytes += size
 

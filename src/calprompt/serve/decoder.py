@@ -11,6 +11,7 @@ torch nor a model is imported.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from calprompt.kernel import resize_and_crop
 FULL_PIXELS = 16_000_000  # JPEGs with more are decoded at 1/2, 1/4 or 1/8 of their size
 OVERSAMPLING = 4  # the picture that is resized has at least so many times the pixels a side that the model sees
 WHOLE_SHARE = 0.5  # of the pixels of the largest JPEG that images of other formats may have: they are decoded whole
+LARGE_FILE = 2**20  # bytes
 TOO_MUCH_MEMORY = "it takes more memory to decode than is allowed; make it smaller"
 
 
@@ -118,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = decode_image(data, settings)
         _set_alarm(0)
         _write(target, *found)
+        del data, found
+        if length > LARGE_FILE:
+            release_memory()
     return 0
 
 
@@ -125,6 +130,13 @@ def _write(target: BinaryIO, facts: dict[str, Any], levels: bytes) -> None:
     text = json.dumps(facts).encode()
     target.write(struct.pack("!I", len(text)) + text + struct.pack("!I", len(levels)) + levels)
     target.flush()
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, where the C library would keep it for later (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _set_alarm(seconds: float) -> None:

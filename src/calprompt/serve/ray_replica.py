@@ -6,8 +6,8 @@ Feedback is in one place: an actor holds the book, and every replica asks it.
     replica ──┼── FeedbackKeeper, on the machine of the command ── feedback file, kept images
     replica ──┘
 
-Ray starts the actor again if it is lost, and it reads its file again. Feedback that it had written but not yet confirmed
-is then refused as a duplicate, so it counts once.
+Ray starts the actor again if it is lost, and it reads its file again. Feedback that it had written but not yet
+confirmed is then refused as a duplicate, so it counts once.
 
 Ray Serve hands it requests, and runs the start and the end of the application. Before it loads the model, a replica
 checks that its machine has the versions and the very model of the command that serves it.

@@ -66,7 +66,7 @@ async def parse_form(kind: str, data: bytes, *, most_images: int) -> Form:
         raise _unreadable("its type says no boundary")
     collector = _Collector(most_images)
     try:
-        parser = MultipartParser(boundary, collector.callbacks)
+        parser = MultipartParser(boundary, collector.callbacks())
         for start in range(0, len(data), SLICE):
             parser.write(data[start : start + SLICE])
             await asyncio.sleep(0)
@@ -101,7 +101,10 @@ class _Collector:
         self.complete = False
         self.fields = 0
         self.begin()
-        self.callbacks: MultipartCallbacks = {
+
+    def callbacks(self) -> MultipartCallbacks:
+        """What the parser calls. They are not kept: the cycle would keep the images until the next full collection."""
+        return {
             "on_part_begin": self.begin,
             "on_header_field": self.on_header_name,
             "on_header_value": self.on_header_value,

@@ -30,6 +30,7 @@ from calprompt.serve.problems import MEDIA_TYPE, ProblemError
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
+SENDING_GRACE = 2.0  # seconds in which a request that is being sent is not closed for another one
 LINGER = 5.0  # seconds for the rest of a body that was refused
 LAST_CALL = 0.3  # seconds in which a request may still come when the server is being stopped
 
@@ -93,11 +94,16 @@ class CarefulProtocol(H11Protocol):
 
     def _close_longest_idle(self, crowd: set[CarefulProtocol]) -> bool:
         """Close the connection that has waited longest without a whole request; whether there is one."""
-        idle = [each for each in crowd if each.is_idle and each is not self and not each.transport.is_closing()]
+        idle = [each for each in crowd if each is not self and each._can_be_closed and not each.transport.is_closing()]
         if not idle:
             return False
         min(idle, key=lambda each: each._idle_since).transport.abort()
         return True
+
+    @property
+    def _can_be_closed(self) -> bool:
+        """Whether no whole request has come, for some time if a part of one has."""
+        return self.is_idle or (self.cycle.more_body and self.loop.time() > self._idle_since + SENDING_GRACE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         own = self.by_address.get(self._address, set())
