@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,10 +66,11 @@ def png(image: Image.Image) -> bytes:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[str]:
+def serving(*options: str, token: str = "") -> Iterator[str]:
     """The address of a server of its own process, as the command line starts it."""
     command = [sys.executable, "-m", "calprompt", "serve", str(model()), "--port", "0", "--decoders", "1", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+    environment = {**os.environ, "CALPROMPT_TOKEN": token}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment) as process:
         try:
             assert process.stdout is not None
             said = ""

@@ -33,8 +33,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(chromium: str, kept: Path) -> Iterator[str]:
-    """With a token, a small limit, and a folder for marked images."""
-    with served.serving("--token", TOKEN, "--keep", str(kept), "--max-body", "100KB") as found:
+    """With a token, a small limit, and a folder for images with feedback."""
+    with served.serving("--keep", str(kept), "--max-body", "100KB", token=TOKEN) as found:
         yield found
 
 
@@ -260,7 +260,7 @@ def test_the_reliability_diagram_shows_every_bin(visit: Visit) -> None:
     visit.wait_for("document.activeElement.textContent", "How do we know?")
 
 
-def test_a_mark_can_be_taken_back_before_it_is_sent(browser: Browser, address: str) -> None:
+def test_feedback_can_be_taken_back_before_it_is_sent(browser: Browser, address: str) -> None:
     with visiting(browser, address) as visit:
         page = visit.page
         page.clock.install()
@@ -269,20 +269,20 @@ def test_a_mark_can_be_taken_back_before_it_is_sent(browser: Browser, address: s
         card.get_by_role("button", name="Right").click()
         card.get_by_role("button", name="Undo").click()
         page.clock.run_for(10_000)
-        assert visit.asked("v1/marks") == 0
+        assert visit.asked("v1/feedback") == 0
         card.get_by_role("button", name="Right").click()
         page.clock.run_for(10_000)
-        expect(card.locator(".card-marks")).to_have_text("Marked right")
+        expect(card.locator(".card-feedback")).to_have_text("Your feedback: right")
         expect(page.locator("#watch")).to_contain_text("nothing speaks against")
-        assert visit.asked("v1/marks") == 1
+        assert visit.asked("v1/feedback") == 1
         again = visit.add(file(some("answer", 3), "again.png")).last
         again.get_by_role("button", name="Right").click()
         page.clock.run_for(10_000)
-        expect(again.locator(".card-marks")).to_contain_text("marked")
-        expect(again.locator(".card-marks .fine")).not_to_be_empty()
+        expect(again.locator(".card-feedback")).to_contain_text("Your feedback")
+        expect(again.locator(".card-feedback .fine")).not_to_be_empty()
 
 
-def test_a_wrong_answer_is_marked_with_its_true_class(browser: Browser, address: str) -> None:
+def test_a_wrong_answer_is_reported_with_its_true_class(browser: Browser, address: str) -> None:
     with visiting(browser, address) as visit:
         page = visit.page
         page.clock.install()
@@ -293,15 +293,15 @@ def test_a_wrong_answer_is_marked_with_its_true_class(browser: Browser, address:
         options = card.locator("option").all_inner_texts()
         assert answered not in options
         card.locator("select").select_option(label=options[-1])
-        card.get_by_role("button", name="Mark as wrong").click()
-        with page.expect_request("**/v1/marks") as sent:
+        card.get_by_role("button", name="Send").click()
+        with page.expect_request("**/v1/feedback") as sent:
             page.clock.run_for(6_000)
         body = json.loads(sent.value.post_data or "")
         assert (body["right"], body["class_name"]) == (False, options[-1])
-        expect(card.locator(".card-marks")).to_have_text(f"Marked wrong: it is {options[-1]}")
+        expect(card.locator(".card-feedback")).to_have_text(f"Your feedback: wrong: it is {options[-1]}")
 
 
-def test_images_of_another_kind_are_noticed_without_marks(browser: Browser, chromium: str) -> None:
+def test_images_of_another_kind_are_noticed_without_feedback(browser: Browser, chromium: str) -> None:
     flags = [png(Image.fromarray(pixels)) for _, _, pixels in pocket.sheet("flags").pictures("test")][::60]
     with served.serving() as address, visiting(browser, address) as visit:
         visit.open()
@@ -316,20 +316,20 @@ def test_images_of_another_kind_are_noticed_without_marks(browser: Browser, chro
         expect(visit.page.locator('#promises [data-status="unlike"]')).to_have_count(2)
 
 
-def test_marked_images_are_kept_if_the_server_does_so(browser: Browser, guarded: str, kept: Path) -> None:
+def test_images_with_feedback_are_kept_if_the_server_does_so(browser: Browser, guarded: str, kept: Path) -> None:
     with visiting(browser, guarded) as visit:
         page = visit.page
         page.clock.install()
         visit.open(f"#token={TOKEN}")
-        expect(page.locator("#limits")).to_contain_text("Images that you mark are kept")
+        expect(page.locator("#limits")).to_contain_text("Images that you give feedback on are kept")
         cards = visit.add(file(some("unsure", 1), "unsure.png"), file(some("answer", 6), "sure.png"))
-        cards.first.get_by_role("button", name="Say what it is").click()
+        cards.first.get_by_role("button", name="Label it").click()
         cards.first.locator("select").select_option(label="pullover")
         cards.first.get_by_role("button", name="Send").click()
         cards.last.get_by_role("button", name="Right").click()
         page.clock.run_for(6_000)
-        expect(cards.last.locator(".card-marks")).to_contain_text("the image is kept")
-        expect(cards.first.locator(".card-marks")).to_contain_text("it is pullover")
+        expect(cards.last.locator(".card-feedback")).to_contain_text("the image is kept")
+        expect(cards.first.locator(".card-feedback")).to_contain_text("it is pullover")
         held = {path.parent.name: path.read_bytes() for path in kept.rglob("*.png")}
         assert held.pop("pullover") == some("unsure", 1)
         assert list(held.values()) == [some("answer", 6)]
@@ -572,7 +572,7 @@ def test_axe_finds_nothing_serious(browser: Browser, address: str, scheme: Any, 
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
         page.get_by_role("button", name="Wrong").first.click()
         page.get_by_role("button", name="Right").last.click()
-        assert serious(page) == [], "answers, and marks"
+        assert serious(page) == [], "answers, and feedback"
         visit.slide(0.4)
         page.fill("#new-class", "raincoat")
         page.press("#new-class", "Enter")

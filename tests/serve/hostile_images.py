@@ -137,6 +137,12 @@ def slow_jpeg(scans: int = 6000) -> bytes:
     return whole[:last] + whole[last:-2] * scans + whole[-2:]
 
 
+def jpeg_of_fill_bytes(size: int) -> bytes:
+    """A JPEG file with fill bytes before its first marker, which are read one by one."""
+    whole = picture("JPEG")
+    return whole[:2] + b"\xff" * size + whole[2:]
+
+
 def bombs() -> Iterator[tuple[str, bytes]]:
     """Files that would take far more memory or time than they look like; a picture may have a million pixels."""
     plain = zlib.compress(bytes(50 * 151))

@@ -199,11 +199,11 @@ def options() -> Iterator[Case]:
     yield Case("classes of the model", get("/v1/model?classes=a&classes=a"), (422,))
 
 
-def marks() -> Iterator[Case]:
-    """Marks that are malformed, or of answers that were never given."""
+def feedback() -> Iterator[Case]:
+    """Feedback that is malformed, or on answers that were never given."""
 
-    def mark(name: str, body: bytes, *statuses: int, kind: str = "application/json") -> Case:
-        return Case(name, request("/v1/marks", body, kind=kind), statuses)
+    def sent(name: str, body: bytes, *statuses: int, kind: str = "application/json") -> Case:
+        return Case(name, request("/v1/feedback", body, kind=kind), statuses)
 
     made = {"nonce": "0" * 16, "model": "0123456789abcdef", "image": "0" * 64, "decision": "answer"}
     made |= {"class_name": "ant", "promised": True}  # type: ignore[dict-item]
@@ -222,11 +222,11 @@ def marks() -> Iterator[Case]:
         "too long": "a" * 5000,
         "a path": "../../../etc/passwd",
     }.items():
-        yield mark(f"receipt: {name}", json.dumps({"id": text, "right": True}).encode(), 422)
+        yield sent(f"receipt: {name}", json.dumps({"id": text, "right": True}).encode(), 422)
     for name, body in {
         "half": b'{"id": "a", "right"',
         "nothing": b"",
-        "XML": b"<mark/>",
+        "XML": b"<feedback/>",
         "bytes": b"\xff\xfe\xfd",
         "trailing": b'{"id": "a", "right": true} x',
         "single quotes": b"{'id': 'a'}",
@@ -234,7 +234,7 @@ def marks() -> Iterator[Case]:
         "deep objects": b'{"a":' * 12_000,
         "number of 50,000 digits": b'{"id": ' + b"9" * 50_000 + b"}",
     }.items():
-        yield mark(f"JSON: {name}", body, 400)
+        yield sent(f"JSON: {name}", body, 400)
     for name, body in {
         "a list": b"[]",
         "a word": b'"id"',
@@ -249,17 +249,17 @@ def marks() -> Iterator[Case]:
         "class of 300 letters": b'{"id": "a", "right": false, "class_name": "' + b"a" * 300 + b'"}',
         "id as an object": b'{"id": {"$gt": ""}, "right": true}',
     }.items():
-        yield mark(f"JSON: {name}", body, 422)
-    yield mark("100 KB of JSON", b'{"id": "' + b"a" * 100_000 + b'"}', 413)
-    yield mark("JSON as text", b"{}", 415, kind="text/plain")
-    yield mark("JSON as a form of another kind", b"id=a&right=true", 415, kind="application/x-www-form-urlencoded")
-    yield mark("form without an id", part("right", b"true") + END, 422, kind=FORM)
-    yield mark("form with a forged id", part("right", b"true") + part("id", b"a.b") + END, 422, kind=FORM)
-    yield mark("form with a wrong flag", part("right", b"maybe") + part("id", b"a.b") + END, 422, kind=FORM)
+        yield sent(f"JSON: {name}", body, 422)
+    yield sent("100 KB of JSON", b'{"id": "' + b"a" * 100_000 + b'"}', 413)
+    yield sent("JSON as text", b"{}", 415, kind="text/plain")
+    yield sent("JSON as a form of another kind", b"id=a&right=true", 415, kind="application/x-www-form-urlencoded")
+    yield sent("form without an id", part("right", b"true") + END, 422, kind=FORM)
+    yield sent("form with a forged id", part("right", b"true") + part("id", b"a.b") + END, 422, kind=FORM)
+    yield sent("form with a wrong flag", part("right", b"maybe") + part("id", b"a.b") + END, 422, kind=FORM)
 
 
 def requests() -> list[Case]:
     """All of them."""
-    found = [case for group in (lengths, lines, headers, forms, options, marks) for case in group()]
+    found = [case for group in (lengths, lines, headers, forms, options, feedback) for case in group()]
     assert len({case.name for case in found}) == len(found)
     return found

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,10 @@ SMALL = {  # settings under which a test can reach every limit
     "decoders": 1,
     "max_body": "2MB",
     "max_memory": "8MB",
-    "max_pixels": 1.0,
+    "max_pixels": 2.0,  # a million in formats other than JPEG
     "max_images": 8,
     "timeout": 3.0,
+    "decode_timeout": 3.0,
     "drain": 20.0,
 }
 
@@ -129,6 +130,10 @@ class Running:
     def connect(self, timeout: float = PATIENCE) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
+    def connect_from(self, address: str, timeout: float = 20.0) -> socket.socket:
+        """A connection of another client: all of 127.0.0.0/8 is this machine."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout, (address, 0))
+
     def request(
         self,
         method: str,
@@ -199,13 +204,15 @@ def _answer(client: socket.socket) -> Answer:
 
 
 @contextmanager
-def server(*, delay: float = 0.0, environment: Mapping[str, str] | None = None, **settings: Any) -> Iterator[Running]:
-    """A server with the settings `SMALL` and these, stopped at the end."""
+def server(
+    *, delay: float = 0.0, environment: Mapping[str, str] | None = None, log: IO[str] | None = None, **settings: Any
+) -> Iterator[Running]:
+    """A server with the settings `SMALL` and these, stopped at the end; what it logs goes to `log`."""
     given = json.dumps({"settings": {**SMALL, **settings}, "delay": delay})
     process = subprocess.Popen(
         [sys.executable, __file__, given],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=log or subprocess.DEVNULL,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(environment or {})},
     )

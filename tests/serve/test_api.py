@@ -22,11 +22,10 @@ from calprompt.cli import main
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.promises import DecisionRule
-from calprompt.serve import marks
+from calprompt.serve import feedback
 from calprompt.serve.app import create_app
+from calprompt.serve.feedback import DuplicateFeedbackError, FeedbackBook, Receipt
 from calprompt.serve.loading import load_served, served_export
-from calprompt.serve.marks import MarkBook, MarkedAlreadyError
-from calprompt.serve.receipts import Receipt
 from calprompt.serve.settings import ServeSettings
 from classifier import fits
 from serve.serving import wait_until
@@ -120,7 +119,9 @@ def test_an_exported_model_is_served_without_torch() -> None:
     script = f"""
 import sys
 from fastapi.testclient import TestClient
-from calprompt.serve import ServeSettings, create_app, load_served, served_export
+from calprompt.serve.app import create_app
+from calprompt.serve.loading import load_served
+from calprompt.serve.settings import ServeSettings
 app = create_app(load_served({str(exported())!r}), ServeSettings(decoders=1))
 with TestClient(app, base_url={LOCAL!r}) as client:
     found = client.post("/v1/predict", content=open({str(fits.picture_paths()[0])!r}, "rb").read())
@@ -223,38 +224,43 @@ def test_options_that_make_no_sense(client: TestClient, options: dict[str, str],
         assert says in found.json()["detail"]
 
 
-def test_marks_move_the_watch_and_count_once(tmp_path: Path) -> None:
+def test_feedback_moves_the_watch_and_count_once(tmp_path: Path) -> None:
     served = load_served(fits.saved())
-    settings = {name: str(tmp_path / file) for name, file in (("marks", "m.jsonl"), ("keep", "kept"), ("watch", "w"))}
+    settings = {
+        name: str(tmp_path / file) for name, file in (("feedback", "m.jsonl"), ("keep", "kept"), ("watch", "w"))
+    }
     promised = served.rule.promised
     with serving(fits.saved(), **settings) as client:
         answer = predicted(client, PICTURES[0])
-        mark = {"id": answer["id"], "right": False, "class_name": "yak"}
+        said = {"id": answer["id"], "right": False, "class_name": "yak"}
         files = {"image": ("0.png", PICTURES[0])}
-        first = client.post("/v1/marks", data={**mark, "right": "false"}, files=files).json()
+        first = client.post("/v1/feedback", data={**said, "right": "false"}, files=files).json()
         assert first["counted"] == (promised and answer["decision"] == "answer")
         assert (first["reason"] is None) == first["counted"]
         assert first["kept"]
-        again = client.post("/v1/marks", json=mark)
-        assert (again.status_code, again.json()["detail"]) == (409, "this answer was marked already, and counts once")
-        other = client.post("/v1/marks", data={"id": answer["id"], "right": "true"}, files={"image": PICTURES[1]})
+        again = client.post("/v1/feedback", json=said)
+        assert (again.status_code, again.json()["detail"]) == (
+            409,
+            "there is feedback on this answer already; undo it first to change it",
+        )
+        other = client.post("/v1/feedback", data={"id": answer["id"], "right": "true"}, files={"image": PICTURES[1]})
         assert "image is not the one that was answered" in other.json()["detail"]
-        forged = client.post("/v1/marks", json={**mark, "id": answer["id"][:-4] + "AAAA"})
+        forged = client.post("/v1/feedback", json={**said, "id": answer["id"][:-4] + "AAAA"})
         assert "not of an answer that this server gave" in forged.json()["detail"]
         state = client.get("/v1/watch").json()
         assert state == first["watch"]
         text = client.get("/metrics").text
-        assert "calprompt_marks_total" in text
+        assert "calprompt_feedback_total" in text
     (kept,) = (tmp_path / "kept" / "yak").iterdir()
     assert kept.read_bytes() == PICTURES[0]
-    with serving(fits.saved(), **settings) as client:  # the file is read again: marks and receipts stay valid
+    with serving(fits.saved(), **settings) as client:  # the file is read again: feedback and receipts stay valid
         assert client.get("/v1/watch").json() == state
-        assert client.post("/v1/marks", json=mark).status_code == 409
-    with pytest.raises(SettingError, match="marks of another model"):
-        serving(exported(), marks=settings["marks"])
+        assert client.post("/v1/feedback", json=said).status_code == 409
+    with pytest.raises(SettingError, match="feedback on another model"):
+        serving(exported(), feedback=settings["feedback"])
 
 
-def test_images_are_watched_without_marks(tmp_path: Path) -> None:
+def test_images_are_watched_without_feedback(tmp_path: Path) -> None:
     for place, held_out in ((fits.saved(), 30), (exported(), 30), (run_folder(), None)):
         with serving(place) as client:
             for data in (PICTURES[0], PICTURES[0], PICTURES[1]):
@@ -275,9 +281,9 @@ def test_images_are_watched_without_marks(tmp_path: Path) -> None:
 
 
 def test_what_was_seen_is_written_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "SAVED_WITHIN", 0.1)
+    monkeypatch.setattr(feedback, "SAVED_WITHIN", 0.1)
     path = tmp_path / "watch.json"
-    book = MarkBook(DecisionRule(), "m", image_watch=load_served(fits.saved()).image_watch, image_path=path)
+    book = FeedbackBook(DecisionRule(), "m", image_watch=load_served(fits.saved()).image_watch, image_path=path)
     book.see([0.0, 0.0, 0.0], "a" * 64)
     book.see([0.0, 0.0, 0.0], "b" * 64)
     assert wait_until(lambda: json.loads(path.read_text())["seen"] == 2)
@@ -296,16 +302,19 @@ def test_a_folder_that_was_exported_without_scores_says_so() -> None:
 
 
 def test_the_same_image_counts_once_for_the_watch() -> None:
-    book = MarkBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m")
+    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m")
     receipts = [Receipt.of("m", b"image", "answer", "ant", True) for _ in range(2)]
     assert book.add(receipts[0], True).counted
     second = book.add(receipts[1], True)
-    assert (second.counted, second.reason) == (False, "this image was marked already, and an image counts once")
-    with pytest.raises(MarkedAlreadyError):
+    assert (second.counted, second.reason) == (
+        False,
+        "there is feedback on this image already, and an image counts once",
+    )
+    with pytest.raises(DuplicateFeedbackError):
         book.add(receipts[1], True)
     unsure = book.add(Receipt.of("m", b"other", "unsure", "ant", True), False)
     assert "only answers are watched" in str(unsure.reason)
-    assert (book.state()["marks"], book.state()["wrong"]) == (1, 0)
+    assert (book.state()["feedback"], book.state()["wrong"]) == (1, 0)
     for number in range(60):
         book.add(Receipt.of("m", bytes([number]), "answer", "ant", True), False)
     assert book.state()["status"] == "broken"
@@ -320,9 +329,9 @@ def test_a_token_and_foreign_names_and_sites() -> None:
         assert client.get("/").status_code == 200
         assert client.get("/v1/model", headers={"Authorization": "Bearer secret-token"}).status_code == 200
         assert client.get("/v1/model", headers={"Authorization": "Bearer secret-tokem"}).status_code == 401
-        assert "not known as" in client.get("/health", headers={"Host": "evil.example"}).json()["detail"]
-        cross = client.post("/v1/marks", json={}, headers={"Origin": "http://evil.example"})
-        assert (cross.status_code, cross.json()["detail"]) == (403, "a page of another site may not use this server")
+        assert "host not allowed" in client.get("/health", headers={"Host": "evil.example"}).json()["detail"]
+        cross = client.post("/v1/feedback", json={}, headers={"Origin": "http://evil.example"})
+        assert (cross.status_code, cross.json()["detail"]) == (403, "pages of other sites may not use this server")
 
 
 def test_headers_of_every_answer(client: TestClient) -> None:
@@ -344,7 +353,8 @@ def test_a_page_that_is_known_is_not_sent_again(client: TestClient) -> None:
 def test_every_address_is_described(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {
-        *("/v1/model", "/v1/predict", "/v1/predict/batch", "/v1/marks", "/v1/watch", "/health", "/ready"),
+        *("/v1/model", "/v1/predict", "/v1/predict/batch", "/v1/feedback", "/v1/feedback/undo"),
+        *("/v1/watch", "/health", "/ready"),
     }
     for path, methods in paths.items():
         for description in methods.values():
@@ -354,11 +364,11 @@ def test_every_address_is_described(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"host": "0.0.0.0"}, "can be reached by other machines, so a token is needed"),
+        ({"host": "0.0.0.0"}, "can be reached by other machines, so keys are needed"),
         ({"token": "short"}, "8 or more characters"),
         ({"port": 70000}, "from 0 to 65535"),
         ({"max_body": "many"}, "max_body must be a size such as 20MB"),
-        ({"max_memory": "1MB"}, "max_memory must be at least twice the largest body, 20MB"),
+        ({"max_memory": "1MB"}, "max_memory must be at least three times the largest body, 20MB"),
         ({"formats": ("HEIC",)}, "unknown image format 'HEIC'"),
         ({"queue": 0}, "queue must be 1 or more"),
         ({"false_alarms": 2.0}, "false_alarms must be a rate"),

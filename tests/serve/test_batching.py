@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from calprompt.serve.batching import Admission, Batcher, OverloadedError
+from calprompt.serve.admission import Admission, OverloadedError
+from calprompt.serve.engine import Batcher
 
 
 def test_what_gathers_while_the_model_works_is_one_batch() -> None:
@@ -61,13 +62,40 @@ def test_an_error_is_told_to_everybody_in_the_batch_and_the_next_batch_works() -
     assert good == "good"
 
 
+def test_clients_take_turns_in_a_batch() -> None:
+    seen: list[list[Any]] = []
+    free = threading.Event()
+
+    def work(key: Hashable, items: Sequence[Any]) -> list[Any]:
+        seen.append(list(items))
+        free.wait(10)
+        return list(items)
+
+    async def scenario() -> None:
+        batcher: Batcher[Any] = Batcher(work, 2)
+        await batcher.start()
+        tasks = [asyncio.create_task(batcher.submit("k", "first"))]
+        while not seen:
+            await asyncio.sleep(0.001)
+        tasks += [asyncio.create_task(batcher.submit("k", n, "greedy")) for n in range(4)]
+        tasks += [asyncio.create_task(batcher.submit("k", "other", "modest"))]
+        await asyncio.sleep(0)
+        free.set()
+        await asyncio.gather(*tasks)
+        await batcher.close()
+
+    asyncio.run(scenario())
+    assert seen == [["first"], [0, "other"], [1, 2], [3]]
+
+
 def test_the_door_is_closed_when_it_is_full_and_opens_again() -> None:
-    admission = Admission(images=3, size=100, rate=lambda: 2.0)
-    with admission.ticket() as first:
+    admission = Admission(images=4, size=100, rate=lambda: 2.0)
+    with admission.ticket("a") as first:
         first.take(images=2, size=60)
-        with admission.ticket() as second:
+        with admission.ticket("b") as second, admission.ticket("a") as third:
             second.take(images=1)
-            with pytest.raises(OverloadedError, match="3 images are waiting already, and 3 may") as full:
+            third.take(images=1)
+            with pytest.raises(OverloadedError, match="4 of 4 images, 1 of them yours") as full:
                 second.take(images=1)
             assert full.value.retry_after == 2
             with pytest.raises(OverloadedError, match="fill the memory"):
@@ -75,3 +103,31 @@ def test_the_door_is_closed_when_it_is_full_and_opens_again() -> None:
             second.take(size=40)
         assert (admission.images, admission.bytes) == (2, 60)
     assert (admission.images, admission.bytes) == (0, 0)
+
+
+def test_one_client_leaves_room_for_others() -> None:
+    admission = Admission(images=4, size=100, rate=lambda: 2.0)
+    with admission.ticket("a") as first, admission.ticket("b") as second:
+        first.take(images=3, size=75)
+        with pytest.raises(OverloadedError, match="3 of them yours"):
+            first.take(images=1)
+        with pytest.raises(OverloadedError, match="fill the memory"):
+            first.take(size=1)
+        second.take(images=1, size=25)
+
+
+def test_the_slowest_sender_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("calprompt.serve.admission.time.monotonic", lambda: now[0])
+    admission = Admission(images=4, size=100, rate=lambda: 2.0)
+    dropped: list[str] = []
+    with admission.ticket("slow") as slow, admission.ticket("faster") as faster, admission.ticket("new") as new:
+        for ticket, size in ((slow, 30), (faster, 60)):
+            ticket.on_drop = lambda ticket=ticket: dropped.append(ticket.client)  # type: ignore[misc]
+            ticket.take(size=size)
+        now[0] = 5.0
+        new.on_drop = lambda: None
+        new._start = now[0]
+        new.take(size=30)
+        assert dropped == ["slow"]
+        assert admission.bytes == 90

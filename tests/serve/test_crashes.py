@@ -89,7 +89,7 @@ def test_killed_decoder_loses_only_its_own_image() -> None:
         with Load(served, clients=6) as load:
             killed = 0
             for _ in range(3):
-                assert serving.wait_until(lambda: len(served.decoders()) == 2)
+                assert serving.wait_until(lambda: len(served.decoders()) == 3)
                 seen = len(load.answers)
                 os.kill(served.decoders()[0], signal.SIGKILL)
                 killed += 1
@@ -103,7 +103,7 @@ def test_killed_decoder_loses_only_its_own_image() -> None:
                 assert answer.headers["retry-after"] == "1"
                 assert "send it again" in answer.detail
         assert served.predict(LARGE).status == 200  # the same image again
-        assert serving.wait_until(lambda: len(served.decoders()) == 2)
+        assert serving.wait_until(lambda: len(served.decoders()) == 3)
 
 
 def test_an_image_that_crashes_its_decoder_is_refused_and_others_are_answered() -> None:
@@ -187,7 +187,7 @@ def test_a_server_that_is_being_stopped_says_that_it_is_not_ready() -> None:
 def test_a_killed_server_leaves_no_decoder_behind() -> None:
     with serving.server(decoders=2, timeout=30.0) as served:
         decoders = served.decoders()
-        assert len(decoders) == 2
+        assert len(decoders) == 3, "one is ready to take the place of another"
         idle = sum(map(serving.processor_seconds, decoders))
         sender = threading.Thread(target=lambda: served.raw(request("/v1/predict", hostile_images.slow_jpeg())))
         sender.start()  # one of them is in the middle of an image that takes minutes

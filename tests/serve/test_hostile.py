@@ -180,7 +180,7 @@ def test_slow_clients_are_given_up_while_others_are_answered(unharmed: Running) 
     found = [each.result() for each in waiting]
     assert found[:3] == [None, None, None]
     assert [each.status for each in found[3:] if each is not None] == [408, 408]
-    assert all("longer than 3 s" in each.detail for each in found[3:] if each is not None)
+    assert all("not complete after 3 s" in each.detail for each in found[3:] if each is not None)
     assert time.monotonic() - start < serving.PATIENCE
 
 
@@ -233,24 +233,24 @@ def test_a_body_that_never_ends_is_refused_while_it_is_sent(unharmed: Running) -
 
 
 def test_receipts_count_once_and_only_from_their_server(unharmed: Running) -> None:
-    def mark(receipt: str, right: bool = True) -> Answer:
+    def send(receipt: str, right: bool = True) -> Answer:
         body = json.dumps({"id": receipt, "right": right})
-        return unharmed.request("POST", "/v1/marks", body, {"Content-Type": "application/json"})
+        return unharmed.request("POST", "/v1/feedback", body, {"Content-Type": "application/json"})
 
     own = unharmed.predict().json["id"]
     payload, _, signature = own.partition(".")
     other = unharmed.predict(picture("JPEG")).json["id"]
-    assert mark(f"{payload}.{other.partition('.')[2]}").status == 422
-    assert mark(f"{payload[:-2]}AA.{signature}").status == 422
-    assert mark(own[:-1] + ("A" if own[-1] != "A" else "B")).status == 422
-    assert mark(own + " ").status == 422
-    assert mark(own).status == 200
-    again = mark(own, False)
+    assert send(f"{payload}.{other.partition('.')[2]}").status == 422
+    assert send(f"{payload[:-2]}AA.{signature}").status == 422
+    assert send(own[:-1] + ("A" if own[-1] != "A" else "B")).status == 422
+    assert send(own + " ").status == 422
+    assert send(own).status == 200
+    again = send(own, False)
     assert again.status == 409
-    assert "counts once" in again.detail
+    assert "feedback on this answer already" in again.detail
     with serving.server() as stranger:
         foreign = stranger.predict().json["id"]
-    assert mark(foreign).status == 422
+    assert send(foreign).status == 422
 
 
 def test_without_the_token_nothing_is_told() -> None:
@@ -265,18 +265,19 @@ def test_without_the_token_nothing_is_told() -> None:
     ]
     wrong += ["bearer  secret-token", "Bearer sécret", "Bearer " + "a" * 5000, "Bearer secret-token, Bearer x"]
     with serving.server(token="secret-token") as served:
+        assert served.request("GET", "/v1/model").status == 200  # who had the key before is not kept out by guesses
         for given in wrong:
             for data in (
                 get("/v1/model?token=secret-token", f"Authorization: {given}"),
                 get("/metrics", f"Authorization: {given}"),
                 get("/openapi.json", f"Authorization: {given}"),
                 request("/v1/predict", picture(), f"Authorization: {given}"),
-                request("/v1/marks", part("id", b"a") + END, f"Authorization: {given}", kind=FORM),
+                request("/v1/feedback", part("id", b"a") + END, f"Authorization: {given}", kind=FORM),
             ):
                 found = served.raw(data)
                 assert found is not None
-                assert found.status == 401, (given, found.body)
-                assert found.headers["www-authenticate"] == "Bearer"
+                assert found.status in (401, 429), (given, found.body)  # guesses are limited
+                assert "www-authenticate" in found.headers or "retry-after" in found.headers
                 assert "secret" not in found.detail
         assert served.request("GET", "/v1/model").status == 200
         served.check_health()

@@ -23,7 +23,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
             answers = list(pool.map(lambda _: served.predict(), range(24)))
         statuses = Counter(answer.status for answer in answers)
         assert set(statuses) == {200, 429}
-        assert statuses[200] >= 4
+        assert statuses[200] >= 3
         for answer in answers:
             if answer.status == 429:
                 assert 1 <= int(answer.headers["retry-after"]) <= 60
@@ -36,8 +36,8 @@ def test_a_batch_takes_as_many_places_as_it_has_images() -> None:
         images = [part("image", picture(), f"{n}.png") for n in range(5)]
         found = served.form("/v1/predict/batch", b"".join(images) + END)
         assert found.status == 429
-        assert "4 may" in found.detail
-        assert served.form("/v1/predict/batch", b"".join(images[:4]) + END).status == 200
+        assert "of 4 images" in found.detail
+        assert served.form("/v1/predict/batch", b"".join(images[:3]) + END).status == 200
 
 
 def test_memory_of_all_bodies_together_is_bounded() -> None:
@@ -60,51 +60,96 @@ def test_memory_of_all_bodies_together_is_bounded() -> None:
         served.check_health()
 
 
-def test_what_is_declared_and_never_sent_gives_its_room_back() -> None:
-    with serving.server(max_memory="4MB", timeout=2.0) as served:
+def test_what_is_announced_takes_no_room() -> None:
+    """Bodies that are announced, or of which one byte has come, keep nobody from being answered."""
+    with serving.server(max_memory="8MB", timeout=20.0, queue=16) as served:
+        with suppress(OSError):
+            clients = []
+            for number in range(150):
+                client = served.connect()
+                clients.append(client)
+                client.sendall(request(length="1900000") + b"x" * (number % 2))
+        start = time.monotonic()
+        served.check_health()
+        assert time.monotonic() - start < 10
+        for client in clients:
+            client.close()
+
+
+def test_bodies_that_fill_the_memory_make_room_for_faster_ones() -> None:
+    with serving.server(max_memory="8MB", max_body="2MB", timeout=60.0) as served:
         clients = [served.connect() for _ in range(3)]
         for client in clients:
-            client.sendall(request(length="1900000"))
-        answers = [serving.read_answer(client) for client in clients]
-        assert sorted(answer.status for answer in answers if answer is not None) == [408, 408, 429]  # in any order
-        served.check_health()
-
-
-def test_a_length_that_is_too_small_does_not_hide_a_body() -> None:
-    chunk = b"F4240\r\n" + bytes(1_000_000) + b"\r\n"
-    with serving.server(max_memory="4MB", max_body="2MB", timeout=2.0) as served:
-        clients = [served.connect() for _ in range(5)]
+            client.sendall(request(length="1999999") + bytes(1_900_000))
+        assert serving.wait_until(lambda: served.predict().status == 200)
+        time.sleep(1.2)  # so long no sender is called slow
+        with served.connect_from("127.0.0.2") as other:
+            body = picture("BMP", (810, 800))
+            other.sendall(request("/v1/predict", body))
+            found = serving.read_answer(other)
+        assert found is not None
+        assert found.status == 200
+        with served.connect_from("127.0.0.2") as other:
+            body = part("image", picture("BMP", (810, 800)), "a.bmp") + END  # takes twice its size
+            other.sendall(request("/v1/predict", body, kind="multipart/form-data; boundary=b"))
+            found = serving.read_answer(other)
+        assert found is not None
+        assert found.status == 200, found.body
+        answers = []
         for client in clients:
-            with suppress(OSError):
-                client.sendall(request("/v1/predict", chunk, "Transfer-Encoding: chunked", length="1"))
-        answers = [serving.read_answer(client) for client in clients]
-        assert {answer.status for answer in answers if answer is not None} == {408, 429}
+            client.settimeout(0.5)
+            with suppress(TimeoutError):
+                answers.append(serving.read_answer(client))
+        assert {answer.status for answer in answers if answer is not None} <= {429}
+        assert answers, "one of the slow senders was dropped"
+        for client in clients:
+            client.close()
+
+
+def test_the_memory_of_large_forms_is_given_back() -> None:
+    """A cycle that holds an upload would keep it until the next full collection, which may be hours away."""
+    with serving.server(max_body="20MB", max_memory="400MB", timeout=60.0, decode_timeout=20.0) as served:
         served.check_health()
+        before = serving.memory(served.pid)
+        body = part("image", bytes(19_000_000), "a.bin") + END
+        with ThreadPoolExecutor(6) as pool:
+            assert {answer.status for answer in pool.map(lambda _: served.form("/v1/predict", body), range(6))} == {422}
+        assert serving.wait_until(lambda: serving.memory(served.pid) < 1.2 * before)
 
 
-def test_a_thousand_connections_at_once() -> None:
+def test_a_request_with_two_lengths_is_refused_and_closed() -> None:
+    with serving.server() as served, served.connect() as client:
+        chunk = b"3\r\nabc\r\n0\r\n\r\n"
+        client.sendall(request("/v1/predict", chunk, "Transfer-Encoding: chunked", length="1"))
+        found = serving.read_answer(client)
+        assert found is not None
+        assert found.status == 400
+        assert "not both" in found.detail
+        assert found.headers["connection"] == "close"
+        assert client.recv(1) == b""
+
+
+def test_connections_that_wait_are_closed_for_those_that_ask() -> None:
+    """A thousand half-sent headers: an address has a quarter of the places, and who asks finds one."""
     with serving.server(connections=1000, timeout=60.0) as served:
         served.check_health()
         before = serving.memory(served.pid)
         clients = [served.connect(60) for _ in range(1000)]
-        late = [served.connect(60) for _ in range(20)]
         try:
-            for client in late:  # told without being asked
-                found = serving.read_answer(client)
-                assert found is not None
-                assert found.status == 429
-                assert found.headers["retry-after"] == "1"
-                assert "1000 connections" in found.detail
-            assert serving.memory(served.pid) - before < 60
-            for client in clients[::50]:
-                client.sendall(get("/health"))
-                found = serving.read_answer(client)
+            for client in clients:
+                with suppress(OSError):
+                    client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+            assert serving.wait_until(lambda: served.request("GET", "/health").status == 200)
+            served.check_health()
+            with served.connect_from("127.0.0.2") as other:
+                other.sendall(get("/health"))
+                found = serving.read_answer(other)
                 assert found is not None
                 assert found.status == 200
+            assert serving.memory(served.pid) - before < 60
         finally:
-            for client in [*clients, *late]:
+            for client in clients:
                 client.close()
-        assert serving.wait_until(lambda: served.request("GET", "/health").status == 200)
         served.check_health()
 
 
@@ -152,7 +197,9 @@ def test_an_exported_model_is_served_without_torch(tmp_path: Path) -> None:
     fits.fitted().export(tmp_path / "exported")
     script = """
 import http.client, sys, threading
-from calprompt.serve import ServeSettings, load_served, run_server
+from calprompt.serve.loading import load_served
+from calprompt.serve.server import run_server
+from calprompt.serve.settings import ServeSettings
 
 def ask(address):
     connection = http.client.HTTPConnection(address.split("/")[2])

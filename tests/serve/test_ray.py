@@ -46,20 +46,20 @@ def cluster() -> Any:
 
 
 @pytest.fixture(scope="module")
-def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("marks") / "marks.db"
+def feedback(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("feedback") / "feedback.db"
 
 
 @pytest.fixture(scope="module")
-def service(cluster: Any, marks: Path) -> Iterator[Running]:
+def service(cluster: Any, feedback: Path) -> Iterator[Running]:
     """The command, with a replica on each node."""
-    with running(cluster, marks) as found:
+    with running(cluster, feedback) as found:
         yield found
 
 
 @contextmanager
-def running(cluster: Any, marks: Path) -> Iterator[Running]:
-    process = start(cluster, marks)
+def running(cluster: Any, feedback: Path) -> Iterator[Running]:
+    process = start(cluster, feedback)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -69,9 +69,9 @@ def running(cluster: Any, marks: Path) -> Iterator[Running]:
         stop(process)
 
 
-def start(cluster: Any, marks: Path) -> subprocess.Popen[str]:
+def start(cluster: Any, feedback: Path) -> subprocess.Popen[str]:
     words = ["serve", exported.folder(), "--ray", cluster.address, "--replicas", 2, "--port", 0, "--token", TOKEN]
-    words += ["--marks", marks]
+    words += ["--feedback", feedback]
     return subprocess.Popen(
         [sys.executable, "-m", "calprompt", *map(str, words)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -181,10 +181,10 @@ def test_replicas_answer_as_the_model_does(service: Running) -> None:
     assert service.request("GET", "/v1/model", headers={"Host": "elsewhere.example"}).status == 403
 
 
-def test_replicas_share_marks_that_survive_a_killed_actor(service: Running, marks: Path) -> None:
-    def mark(answer: dict[str, Any]) -> Any:
+def test_replicas_share_feedback_that_survives_a_killed_actor(service: Running, feedback: Path) -> None:
+    def send(answer: dict[str, Any]) -> Any:
         body = json.dumps({"id": answer["id"], "right": True})
-        return service.request("POST", "/v1/marks", body, {"Content-Type": "application/json"}, LIMIT)
+        return service.request("POST", "/v1/feedback", body, {"Content-Type": "application/json"}, LIMIT)
 
     def watches() -> list[Any]:
         found = [service.request("GET", "/v1/watch", timeout=LIMIT).json for _ in range(8)]
@@ -192,26 +192,26 @@ def test_replicas_share_marks_that_survive_a_killed_actor(service: Running, mark
         return found
 
     answers = [service.predict(picture).json for picture in pictures()]
-    marked = [mark(answer) for answer in answers[:-1]]
-    assert {found.status for found in marked} == {200}, "a receipt is good for any replica"
-    counted = sum(found.json["counted"] for found in marked)
+    sent = [send(answer) for answer in answers[:-1]]
+    assert {found.status for found in sent} == {200}, "a receipt is good for any replica"
+    counted = sum(found.json["counted"] for found in sent)
     assert counted > 0
-    again = mark(answers[0])
+    again = send(answers[0])
     assert again.status == 409
-    assert again.detail == "this answer was marked already, and counts once"
+    assert again.detail == "there is feedback on this answer already; undo it first to change it"
     before = watches()
-    assert [each["marks"] for each in before] == 8 * [counted]
+    assert [each["feedback"] for each in before] == 8 * [counted]
 
     import ray
 
-    keeper = ray.get_actor("marks", namespace="calprompt")
+    keeper = ray.get_actor("feedback", namespace="calprompt")
     lost = ray.get(keeper.pid.remote(), timeout=LIMIT)
     os.kill(lost, signal.SIGKILL)
     assert watches() == before
     assert ray.get(keeper.pid.remote(), timeout=LIMIT) != lost
-    assert mark(answers[0]).status == 409
-    assert [mark(answers[-1]).status for _ in range(2)] == [200, 409]
-    assert marks.stat().st_size > 0
+    assert send(answers[0]).status == 409
+    assert [send(answers[-1]).status for _ in range(2)] == [200, 409]
+    assert feedback.stat().st_size > 0
 
 
 @pytest.mark.long
@@ -253,8 +253,8 @@ def test_stopped_command_leaves_nothing(service: Running) -> None:
 
 
 @pytest.mark.long
-def test_next_command_removes_what_a_killed_one_left(cluster: Any, marks: Path) -> None:
-    with running(cluster, marks) as service:
+def test_next_command_removes_what_a_killed_one_left(cluster: Any, feedback: Path) -> None:
+    with running(cluster, feedback) as service:
         service.process.kill()
         service.process.wait()
         assert service.predict(pictures()[0]).status == 200, "the replicas do without it"
@@ -264,7 +264,7 @@ def test_next_command_removes_what_a_killed_one_left(cluster: Any, marks: Path) 
 
 
 @pytest.mark.long
-def test_autoscaled_replicas_without_a_marks_file_leave_nothing(cluster: Any) -> None:
+def test_autoscaled_replicas_without_a_feedback_file_leave_nothing(cluster: Any) -> None:
     answers: list[Any] = []
 
     def announce(address: str, what: str) -> None:
@@ -288,7 +288,7 @@ def test_autoscaled_replicas_without_a_marks_file_leave_nothing(cluster: Any) ->
 def assert_nothing_is_left(port: int) -> None:
     import ray
 
-    for name, namespace in (("marks", "calprompt"), ("SERVE_CONTROLLER_ACTOR", "serve")):
+    for name, namespace in (("feedback", "calprompt"), ("SERVE_CONTROLLER_ACTOR", "serve")):
         with pytest.raises(ValueError, match="Failed to look up actor"):
             ray.get_actor(name, namespace)
     with pytest.raises(ConnectionRefusedError):

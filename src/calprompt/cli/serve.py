@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from calprompt.cli.console import output
 from calprompt.cli.flags import add_flags, describe, positive, settings_of
 from calprompt.errors import Parameter, SettingError
-from calprompt.serve.packages import require_packages
-from calprompt.serve.settings import ServeSettings
+from calprompt.serve.settings import ServeSettings, require_packages
 
 EXAMPLES = """\
   calprompt serve model
-  calprompt serve exported --port 9000 --marks marks.db --keep marked/
-  calprompt serve model --host 0.0.0.0 --token "$(openssl rand -hex 16)"
+  calprompt serve exported --port 9000 --feedback feedback.db --keep labelled/
+  calprompt serve model --host 0.0.0.0 --token-file keys.txt --access-log access.jsonl
   calprompt serve runs/coop-photos-16shot-seed1-0123456789ab --part all
   calprompt serve model --ray auto --replicas 1:4
 """
+TOKEN = "CALPROMPT_TOKEN"  # environment variable with a token that may do everything
 OPTIONS = ("classes", "calibrator", "part", "backbone", "device", "imports", "threads")  # of `load_served`
 THREADS = "of an exported model (default: as onnxruntime likes); with --ray: CPUs of a replica (default: 1)"
 
@@ -47,12 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, metavar="N", help=THREADS)
     add("--ray", metavar="ADDRESS", help="serve on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
     add("--replicas", metavar="N", help="with --ray: how many, or MIN:MAX to follow the load (default: 1)")
-    add_flags(parser, ServeSettings)
+    add("--show-token", action="store_true", help="print the address with the token of CALPROMPT_TOKEN in it")
+    add_flags(parser, ServeSettings, leave_out=("token", "keys"))
 
 
 def serve(args: argparse.Namespace) -> None:
     """Load the model, open the port, and serve until it is stopped."""
-    settings = ServeSettings(**settings_of(args, ServeSettings))
+    settings = ServeSettings(token=os.environ.get(TOKEN) or None, **settings_of(args, ServeSettings))
     if args.replicas is not None and args.ray is None:
         raise SettingError(
             "are those on a Ray cluster; give its address with ", Parameter("ray", "ADDRESS"), parameter="replicas"
@@ -62,7 +64,7 @@ def serve(args: argparse.Namespace) -> None:
     console = output()
 
     def announce(address: str, what: str) -> None:
-        shown = address if settings.token is None else f"{address}#token={settings.token}"
+        shown = f"{address}#token={settings.token}" if args.show_token and settings.token else address
         console.print(f"{what}, at {shown} (stop with Ctrl-C)", markup=False)
 
     if args.ray is not None:

@@ -15,7 +15,7 @@ import os
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -101,18 +101,16 @@ def read(path: str | Path) -> bytes:
         raise ImageError(error.strerror or str(error)) from error
 
 
-def decode(data: bytes, *, upright: bool = False) -> Image.Image:
-    """The picture in a file's bytes, in RGB; `upright` turns it as its EXIF tag says."""
+def decode(data: bytes, *, upright: bool = False, prepare: Callable[[Image.Image], None] | None = None) -> Image.Image:
+    """The picture in a file's bytes, in RGB; `upright` turns it as its EXIF tag says.
+
+    `prepare` gets the opened file before any pixel is decoded, to refuse it or to ask for a smaller picture.
+    """
     with _opened(io.BytesIO(data)) as image:
+        if prepare is not None:
+            prepare(image)
         image.load()
         return as_rgb(ImageOps.exif_transpose(image) if upright else image)
-
-
-def identify(data: bytes) -> tuple[str, int, int]:
-    """Format, width and height of an image file, from its header alone: no pixel is decoded."""
-    with _opened(io.BytesIO(data)) as image:
-        kind = "JPEG" if image.format == "MPO" else str(image.format)  # two JPEGs in one file, as some cameras write
-        return kind, *image.size
 
 
 def check_start(data: bytes) -> None:

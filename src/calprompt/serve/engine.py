@@ -1,25 +1,140 @@
-"""From the bytes of an image to its answer: decoding processes, batches, the model, and its edited variants."""
+"""From the bytes of an image to its answer: decoding processes, batches, the model, and its edited variants.
+
+    decoded ── wait ──┐
+    decoded ── wait ──┼── as many as are there when the model is free, up to `batch` ── model ── a row for each
+    decoded ── wait ──┘
+
+Nobody waits for a batch to fill: while the model works on one batch, the next one gathers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import SettingError
 from calprompt.promises import ANSWER, Answer, Meaning
-from calprompt.serve.batching import Admission, Batcher
+from calprompt.serve.admission import Admission, FairQueue
 from calprompt.serve.decoder import DecoderSettings
 from calprompt.serve.decoders import DecodedImage, DecoderPool
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
-EDITED = 8  # variants with other classes that are kept ready
+R = TypeVar("R")
+RATE_WEIGHT = 0.2  # weight of the newest batch in the running rate
+
+
+@dataclass
+class _Waiting(Generic[R]):
+    client: str
+    key: Hashable
+    item: object
+    future: asyncio.Future[R] = field(repr=False)
+
+
+class Batcher(Generic[R]):
+    """Gathers items into batches and works on them in a thread of its own.
+
+    Args:
+        work: Called with a key and the items of a batch, which all have that key; returns a result for each item.
+        size: Of a batch at most.
+        on_batch: Told the size of each batch and the seconds it took.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Hashable, Sequence[object]], Sequence[R]],
+        size: int,
+        *,
+        on_batch: Callable[[int, float], None] = lambda size, seconds: None,
+    ) -> None:
+        self.work, self.size, self.on_batch = work, size, on_batch
+        self.rate = 0.0
+        self._waiting: FairQueue[_Waiting[R]] = FairQueue()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Items that wait."""
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Begin to work."""
+        self._task = asyncio.create_task(self._run())
+
+    async def submit(self, key: Hashable, item: object, client: str = "") -> R:
+        """The result for an item; whatever `work` raises is raised for every item of its batch."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.push(client, _Waiting(client, key, item, future))
+        self._wake.set()
+        return await future
+
+    async def in_thread(self, call: Callable[[], R]) -> R:
+        """Call something in the thread of the model, between two batches."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def close(self) -> None:
+        """Stop; whatever waits is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        while len(self._waiting):
+            self._waiting.pop()[1].future.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = self._next()
+            if not batch:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            start = time.perf_counter()
+            try:
+                results = await loop.run_in_executor(
+                    self._thread, self.work, batch[0].key, [each.item for each in batch]
+                )
+            except asyncio.CancelledError:
+                for each in batch:
+                    each.future.cancel()
+                raise
+            except Exception as error:
+                for each in batch:
+                    if not each.future.done():
+                        each.future.set_exception(error)
+                continue
+            seconds = time.perf_counter() - start
+            self.rate += RATE_WEIGHT * (len(batch) / max(seconds, 1e-6) - self.rate)
+            self.on_batch(len(batch), seconds)
+            for each, result in zip(batch, results, strict=True):
+                if not each.future.done():  # whoever waited may have given up
+                    each.future.set_result(result)
+
+    def _next(self) -> list[_Waiting[R]]:
+        """Items of one key, up to `size`, from each client in turn; items that nobody waits for are dropped."""
+        taken: list[_Waiting[R]] = []
+        others: list[_Waiting[R]] = []
+        while len(self._waiting) and len(taken) < self.size:
+            _, each = self._waiting.pop()
+            if each.future.done():
+                continue
+            (taken if not taken or each.key == taken[0].key else others).append(each)
+        for each in reversed(others):
+            self._waiting.push(each.client, each, first=True)
+        return taken
+
+
+KEPT_VARIANTS = 8  # variants with other classes that are kept ready
 GRACE = 2.0  # seconds after which a slow decoder ends itself if the server has not ended it
 TOP = 20  # probabilities in an answer, unless asked otherwise
 
@@ -110,13 +225,14 @@ class Engine:
             settings.formats,
             settings.pixels,
             settings.decoder_memory,
-            settings.timeout + GRACE,
+            settings.decode_timeout + GRACE,
         )
-        self.decoders = DecoderPool(decoder, settings.decoder_count, timeout=settings.timeout)
+        self.decoders = DecoderPool(decoder, settings.decoder_count, timeout=settings.decode_timeout)
         self.batcher: Batcher[Any] = Batcher(_predict, settings.batch, on_batch=on_batch)
         self.admission = Admission(settings.queue, settings.memory_bytes, lambda: self.batcher.rate)
         self._edited: OrderedDict[tuple[str, ...], ServedModel] = OrderedDict()
         self._editing = asyncio.Lock()
+        self._editor = ThreadPoolExecutor(1, thread_name_prefix="classes")  # images are answered meanwhile
         self.started = False
 
     @property
@@ -140,28 +256,29 @@ class Engine:
         self.started = False
         await self.decoders.close()
         await self.batcher.close()
+        self._editor.shutdown(wait=False, cancel_futures=True)
 
     async def variant(self, classes: Sequence[str]) -> ServedModel:
-        """The model with other classes, made in the thread of the model."""
+        """The model with other classes."""
         key = tuple(classes)
         if not key:
             return self.model
         async with self._editing:
             found = self._edited.get(key)
             if found is None:
-                found = await self.batcher.in_thread(lambda: self.model.edited(key))
+                found = await asyncio.get_running_loop().run_in_executor(self._editor, self.model.edited, key)
                 self._edited[key] = found
             self._edited.move_to_end(key)
-            while len(self._edited) > EDITED:
+            while len(self._edited) > KEPT_VARIANTS:
                 self._edited.popitem(last=False)
         return found
 
-    async def answer(self, name: str, data: bytes, options: Options) -> Answered:
+    async def answer(self, name: str, data: bytes, options: Options, client: str = "") -> Answered:
         """The answer for an image file."""
         model = await self.variant(options.classes)
         set_rule = model.set_rule(options.coverage, options.per_class)
-        image = await self.decoders.decode(data)
-        logits, probabilities = await self.batcher.submit(model, image.levels)
+        image = await self.decoders.decode(data, client)
+        logits, probabilities = await self.batcher.submit(model, image.pixels, client)
         answer = model.answer(name, logits, probabilities, set_rule=set_rule, min_confidence=options.min_confidence)
         order = np.argsort(-probabilities, kind="stable")[: options.top].tolist()
         ranked = [(model.labels[each], float(probabilities[each])) for each in order]
@@ -169,8 +286,8 @@ class Engine:
         return Answered(answer, model, ranked, meaning, image, logits)
 
 
-def _predict(model: Hashable, levels: Sequence[Any]) -> list[tuple[NDArray[Any], NDArray[np.float64]]]:
+def _predict(model: Hashable, pixels: Sequence[Any]) -> list[tuple[NDArray[Any], NDArray[np.float64]]]:
     """Logits and probabilities of each image of a batch."""
     assert isinstance(model, ServedModel)
-    logits, probabilities = model.predict(np.stack(levels))
+    logits, probabilities = model.predict(np.stack(pixels))
     return list(zip(logits, probabilities, strict=True))

@@ -2,20 +2,33 @@
 
 size      of the headers, in number and bytes
 host      known by a name of this server's own, so that no foreign site can reach it under a name of its own
-origin    a page of another site may not make a browser mark answers
-token     if there is one, on everything but the page itself and /health
+origin    a page of another site may not make a browser ask this server anything
+key       if there are keys, for everything but the page itself, /health and /ready; some things need a role
+
+A request whose client is gone is cancelled. Every answer has an id, which stands in the access log too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import hmac
+import logging
+import re
+import secrets
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from calprompt.errors import CalpromptError
+from calprompt.serve.keys import ADMIN, FEEDBACK, LOCAL, PREDICT, Key, read_keys
 from calprompt.serve.problems import MEDIA_TYPE, ProblemError
 
 POLICY = (
@@ -32,13 +45,129 @@ HEADERS = {
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-OPEN = ("/", "/static/", "/health", "/ready")  # need no token: they hold nothing of the model
-SAFE = ("GET", "HEAD", "OPTIONS")
+PUBLIC = ("/", "/health", "/ready", "/favicon.ico")  # and /static/: need no key, they hold nothing of the model
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site; "none" is an address that a person typed
 MOST_HEADERS = 100
 HEAD_BYTES = 64 * 1024  # of the address and all headers
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@]*)(:\d{1,5})?")
+REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+SHOWN_HOST = 80  # characters of a foreign host name in an error
+GUESSES, GUESS_SECONDS = 10, 60.0  # wrong keys from one address in a time, before further ones are not looked at
+MOST_ADDRESSES = 10_000  # that are remembered
+REREAD_SECONDS = 1.0
+LOG = logging.getLogger("calprompt.serve")
+CLIENT_CLOSED = 499  # status in the access log of a request whose client did not wait
 
-Observe = Callable[[str, int, float], None]
+
+@dataclass
+class _Address:
+    wrong: deque[float] = field(default_factory=deque)
+    known: set[bytes] = field(default_factory=set)
+
+
+class KeyRing:
+    """The keys of a server.
+
+    Args:
+        keys: Name, role and token of each.
+        path: A file with more, read again when it changes.
+    """
+
+    def __init__(self, keys: Iterable[tuple[str, str, str]] = (), path: str | Path | None = None) -> None:
+        self._given = tuple(keys)
+        self._path = None if path is None else Path(path).expanduser()
+        self._read, self._looked = self._modified(), time.monotonic()
+        self._keys = self._digests(() if path is None else read_keys(path))
+        self._addresses: OrderedDict[str, _Address] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Whether keys are needed."""
+        return bool(self._keys) or self._path is not None
+
+    def check(self, authorization: str, address: str) -> Key:
+        """Whose key it is; a problem if it is nobody's, or if too many wrong ones came from the address.
+
+        An address that sent a key before is not kept out by the wrong keys of others behind it.
+        """
+        self._reread()
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise ProblemError(
+                401, "this server needs a key: send 'Authorization: Bearer TOKEN'", WWW_Authenticate="Bearer"
+            )
+        digest = hashlib.sha256(token.encode("utf-8", "replace")).digest()
+        now, known = time.monotonic(), self._addresses.get(address)
+        if known is not None and digest not in known.known:
+            while known.wrong and known.wrong[0] < now - GUESS_SECONDS:
+                known.wrong.popleft()
+            if len(known.wrong) >= GUESSES:
+                wait = max(1, round(known.wrong[0] + GUESS_SECONDS - now))
+                raise ProblemError(429, f"too many wrong keys; try again in {wait} s", Retry_After=str(wait))
+        found = next((key for own, key in self._keys.items() if hmac.compare_digest(own, digest)), None)
+        entry = self._addresses.setdefault(address, _Address())
+        self._addresses.move_to_end(address)
+        while len(self._addresses) > MOST_ADDRESSES:
+            self._addresses.popitem(last=False)
+        if found is None:
+            entry.wrong.append(now)
+            entry.known.discard(digest)
+            raise ProblemError(401, "this key is not known here", WWW_Authenticate="Bearer")
+        entry.known.add(digest)
+        return found
+
+    def _digests(self, read: Iterable[tuple[str, str, str]]) -> dict[bytes, Key]:
+        return {hashlib.sha256(token.encode()).digest(): Key(name, role) for name, role, token in (*self._given, *read)}
+
+    def _modified(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._path is None else self._path.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_size)
+
+    def _reread(self) -> None:
+        """Take over the file if it was changed; one that cannot be read changes nothing."""
+        if self._path is None or time.monotonic() < self._looked + REREAD_SECONDS:
+            return
+        self._looked, modified = time.monotonic(), self._modified()
+        if modified == self._read:
+            return
+        self._read = modified
+        try:
+            self._keys = self._digests(read_keys(self._path))
+            for each in self._addresses.values():
+                each.known.clear()
+        except CalpromptError as error:
+            LOG.warning("the keys stay as they were: %s", error)
+
+
+@dataclass
+class Caller:
+    """Who asks, and what the access log says of it.
+
+    Attributes:
+        id: Of the request.
+        address: Of the client.
+        key: That it sent.
+        has_key: Whether keys tell clients apart; else addresses do.
+        notes: For the access log.
+    """
+
+    id: str
+    address: str
+    key: Key = LOCAL
+    has_key: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def client(self) -> str:
+        """Whom the request counts for."""
+        return f"key {self.key.name}" if self.has_key else self.address
+
+
+Observe = Callable[[Caller, str, str, int, float], None]
 
 
 class Guard:
@@ -46,69 +175,133 @@ class Guard:
 
     Args:
         app: What is guarded.
-        token: That clients need; None: none.
+        keys: That clients need one of; none are needed if it is empty.
         hosts: Names that it may be asked by; empty: any, for a server behind a proxy that checks them.
-        observe: Told route, status and seconds of every request.
+        proxies: Addresses of proxies whose X-Forwarded-For is believed.
+        observe: Told caller, method, route, status and seconds of every request.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Iterable[str], observe: Observe) -> None:
-        self.app, self.token, self.observe = app, token, observe
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyRing, hosts: Iterable[str], proxies: Iterable[str], observe: Observe
+    ) -> None:
+        self.app, self.keys, self.observe = app, keys, observe
         self.hosts = frozenset(host.lower() for host in hosts)
+        self.proxies = frozenset(proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), CLIENT_CLOSED
+        headers = Headers(scope=scope)
+        caller = scope["caller"] = self._caller(scope, headers)
 
         async def watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
+                sent = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
+                    sent.setdefault(name, value)
+                sent["X-Request-Id"] = caller.id
             await send(message)
 
         try:
-            problem = self._problem(scope)
+            problem = self._problem(scope, headers, caller)
             if problem is None:
-                await self.app(scope, receive, watched)
+                await run_while_connected(self.app, scope, receive, watched)
             else:
-                await respond(problem, watched)
+                await respond(problem, watched, caller.id)
+        except Exception:
+            LOG.exception("request %s: internal error", caller.id)
+            started, status = status != CLIENT_CLOSED, 500
+            if not started:
+                await respond(ProblemError(500, "internal error; see the server log"), watched, caller.id)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
-            self.observe(route, status, time.perf_counter() - start)
+            self.observe(caller, scope["method"], route, status, time.perf_counter() - start)
 
-    def _problem(self, scope: Scope) -> ProblemError | None:
-        headers, path = Headers(scope=scope), scope["path"]
+    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        given = headers.get("x-request-id", "")
+        address = str((scope.get("client") or ("unknown",))[0])
+        if address in self.proxies:
+            address = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64] or address
+        return Caller(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8), address)
+
+    def _problem(self, scope: Scope, headers: Headers, caller: Caller) -> ProblemError | None:
+        path = scope["path"]
         size = len(path) + len(scope["query_string"]) + sum(map(len, chain(*scope["headers"])))
         if len(scope["headers"]) > MOST_HEADERS or size > HEAD_BYTES:
             return ProblemError(
-                431, f"the address and headers must have {HEAD_BYTES // 1024} KB and {MOST_HEADERS} lines at most"
+                431, f"the address and headers exceed the limit of {HEAD_BYTES // 1024} KB and {MOST_HEADERS} lines"
+            )
+        if "transfer-encoding" in headers and "content-length" in headers:
+            return ProblemError(
+                400, "a request has either Content-Length or Transfer-Encoding, not both", Connection="close"
             )
         host = headers.get("host", "").lower()
-        if self.hosts and _name(host) not in self.hosts:
+        if self.hosts and host_name(host) not in self.hosts:
             return ProblemError(
-                403,
-                f"this server is not known as {host!r}; start it with allowed_hosts={_name(host) or 'NAME'} if it is",
+                403, f"host not allowed: {host[:SHOWN_HOST]!r}; start the server with allowed_hosts to add a name"
             )
+        if path != "/" and headers.get("sec-fetch-site", "none") not in OWN_SITE:
+            return ProblemError(403, "pages of other sites may not use this server")
         origin = headers.get("origin")
-        if origin is not None and scope["method"] not in SAFE and origin.lower().partition("://")[2] != host:
-            return ProblemError(403, "a page of another site may not use this server")
-        if self.token is None or path in OPEN or path.startswith(OPEN[1]):
+        if origin is not None and scope["method"] not in SAFE_METHODS and origin.lower().partition("://")[2] != host:
+            return ProblemError(403, "pages of other sites may not use this server")
+        if not self.keys or path in PUBLIC or path.startswith("/static/"):
             return None
-        given = headers.get("authorization", "")
-        if hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
-            return None
-        return ProblemError(
-            401, "this server needs a token: send 'Authorization: Bearer TOKEN'", WWW_Authenticate="Bearer"
-        )
+        try:
+            caller.key, caller.has_key = self.keys.check(headers.get("authorization", ""), caller.address), True
+        except ProblemError as problem:
+            return problem
+        role = required_role(scope["method"], path)
+        if not caller.key.may(role):
+            return ProblemError(
+                403, f"the key {caller.key.name!r} has the role {caller.key.role}, and this needs the role {role}"
+            )
+        return None
 
 
-async def respond(problem: ProblemError, send: Send) -> None:
+def required_role(method: str, path: str) -> str:
+    """The role that a request needs."""
+    if path.startswith("/v1/watch") and method not in SAFE_METHODS:
+        return ADMIN
+    return FEEDBACK if path.startswith("/v1/feedback") else PREDICT
+
+
+async def run_while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run an app, and cancel it if its client goes away after it has sent everything."""
+    complete = asyncio.Event()
+
+    async def received() -> Message:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            complete.set()
+        return message
+
+    async def wait_for_end() -> None:
+        await complete.wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    work = asyncio.ensure_future(app(scope, received, send))
+    gone = asyncio.ensure_future(wait_for_end())
+    try:
+        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
+    finally:
+        for task in (work, gone):
+            task.cancel()
+
+
+async def respond(problem: ProblemError, send: Send, request_id: str) -> None:
     """Send a problem as the whole response."""
-    body = problem.body()
+    body = problem.body(request_id)
     headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **problem.headers}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
@@ -122,9 +315,14 @@ def known_hosts(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:
     (('localhost', '127.0.0.1', '[::1]'), ('localhost', '127.0.0.1', '[::1]', '10.0.0.5', 'models.example'))
     """
     own = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return tuple(dict.fromkeys([*LOCAL, own, *others]))
+    return tuple(dict.fromkeys([*LOCAL_HOSTS, own, *others]))
 
 
-def _name(host: str) -> str:
-    """A host without its port."""
-    return host.rpartition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+def host_name(host: str) -> str | None:
+    """A host without its port; None if it is not a host.
+
+    >>> host_name("localhost:8000"), host_name("[::1]:8000"), host_name("[::1]evil.com")
+    ('localhost', '[::1]', None)
+    """
+    found = HOST.fullmatch(host)
+    return None if found is None else found[1]

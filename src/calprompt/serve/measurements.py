@@ -1,15 +1,27 @@
-"""What Prometheus is told: requests, latency, batches, the queue, decisions, confidences, and what is watched."""
+"""What is recorded of requests: measurements for Prometheus, and an access log.
+
+The access log has a JSON object for each request: time, id, key, method, route, status, milliseconds and what was
+decided. Nothing of an image, a class name or a token is in it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from calprompt.errors import SettingError
 from calprompt.promises.image_watch import ALIKE
 from calprompt.serve.engine import Answered, Engine
-from calprompt.serve.marks import Mark
+from calprompt.serve.feedback import FeedbackResult
+from calprompt.serve.guard import Caller
+from calprompt.text import os_problem
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -42,7 +54,7 @@ class Measurements:
         self.abstentions = Counter(
             "calprompt_abstentions", "Images that were not answered: unsure, or none of these", registry=registry
         )
-        self.marks = Counter("calprompt_marks", "Answers that were marked", ["mark", "counted"], registry=registry)
+        self.feedback = Counter("calprompt_feedback", "Feedback on answers", ["said", "counted"], registry=registry)
         self.under_way = Gauge("calprompt_images_under_way", "Images accepted and not answered yet", registry=registry)
         self.queue = Gauge("calprompt_queue_images", "Images that wait for the model", registry=registry)
         self.decoders = Gauge("calprompt_decoders", "Decoding processes that run", registry=registry)
@@ -88,9 +100,9 @@ class Measurements:
         """Count an image that got a problem instead of an answer."""
         self.images.labels("problem").inc()
 
-    def on_mark(self, right: bool, mark: Mark) -> None:
-        """Count a mark."""
-        self.marks.labels("right" if right else "wrong", "yes" if mark.counted else "no").inc()
+    def on_feedback(self, right: bool, result: FeedbackResult) -> None:
+        """Count feedback."""
+        self.feedback.labels("right" if right else "wrong", "yes" if result.counted else "no").inc()
 
     def text(self, engine: Engine, watch: dict[str, Any]) -> bytes:
         """Everything, as Prometheus reads it."""
@@ -104,3 +116,60 @@ class Measurements:
         for name, gauge in self.image_gauges.items():
             gauge.set(watch["images"]["status"] == name if name == ALIKE else watch["images"][name])
         return generate_latest(self.registry)
+
+
+class AccessLog:
+    """A line of JSON for each request.
+
+    Args:
+        path: The file, which is continued; "-" is standard error.
+
+    Raises:
+        SettingError: if the file cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = None if path == "-" else Path(path).expanduser()
+        self._file: IO[str] = sys.stderr
+        self._inode: int | None = None
+        self._failed = False
+        try:
+            self._open()
+        except OSError as error:
+            raise SettingError(f"cannot be written: {os_problem(error)}", parameter="access_log") from error
+
+    def on_request(self, caller: Caller, method: str, route: str, status: int, seconds: float) -> None:
+        """Write a line; a disk that is full costs lines and nothing else."""
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+        line: dict[str, Any] = {
+            "time": stamp,
+            "id": caller.id,
+            "key": caller.key.name,
+            "address": caller.address,
+            "method": method,
+        }
+        line |= {"route": route, "status": status, "ms": round(1000 * seconds, 1), **caller.notes}
+        try:
+            self._open()
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            self._failed = False
+        except (OSError, ValueError) as error:
+            if not self._failed:
+                logging.getLogger("calprompt.serve").warning("the access log cannot be written: %s", error)
+            self._failed = True
+
+    def _open(self) -> None:
+        """Open the file, again if it was moved away."""
+        if self._path is None:
+            return
+        try:
+            inode = self._path.stat().st_ino
+        except FileNotFoundError:
+            inode = None
+        if inode is None or inode != self._inode:
+            if self._inode is not None:
+                self._file.close()
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
+            self._inode = self._path.stat().st_ino

@@ -1,7 +1,7 @@
 """A model served by replicas on a Ray cluster: `calprompt serve MODEL --ray ADDRESS`.
 
     clients ── Ray Serve's proxy ──┬── replica: the model and the application ──┐
-               (host and port)     ├── replica                                  ├── marks: one actor for all
+               (host and port)     ├── replica                                  ├── feedback: one actor for all
                                    └── …                                        ┘
 
 Ray Serve places the replicas, starts those again that are lost, and adds and removes some as the load changes. This
@@ -26,13 +26,84 @@ from typing import Any
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import describe_driver
-from calprompt.executors.ray_cluster import connect
+from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
 from calprompt.folder_kinds import EXPORT, folder_kind
-from calprompt.serve.marks import MarkBook
-from calprompt.serve.ray_machines import ANSWERS, check_machines, check_room, free_port, head
-from calprompt.serve.ray_marks import find_keeper, start_keeper
-from calprompt.serve.ray_replica import Replica, ReplicaPlan, folder_digest
+from calprompt.serve.feedback import FeedbackBook
+from calprompt.serve.keys import read_keys
+from calprompt.serve.ray_replica import Replica, ReplicaPlan, check_machine, find_keeper, folder_digest, start_keeper
 from calprompt.serve.settings import ServeSettings
+
+ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
+
+
+def check_room(ray: Any, needs: WorkerResources, least: int) -> None:
+    """Raise unless there is room for so many replicas."""
+    room = capacity(ray, needs)
+    if room < least:
+        raise CalpromptError(
+            f"the Ray cluster has room for {room} replicas that need {needs} each, and {least} are "
+            f"asked for; it has: {describe_cluster(ray)}"
+        )
+
+
+def alive(ray: Any) -> list[dict[str, Any]]:
+    """Machines that answer."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def head(ray: Any) -> dict[str, Any]:
+    """The machine that the cluster was started on."""
+    nodes = alive(ray)
+    return next((node for node in nodes if "node:__internal_head__" in node["Resources"]), nodes[0])
+
+
+def _on(ray: Any, node: Mapping[str, Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Ray's handle on what a function returns on a machine."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=place).remote(*args)
+
+
+def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
+    try:
+        return ray.get(handle, timeout=ANSWERS)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CalpromptError):
+            raise error.cause from None
+        last = [line for line in str(error).splitlines() if line.strip()][-1].strip()
+        raise CalpromptError(
+            f"the machine {node['NodeManagerHostname']} of the Ray cluster cannot serve it ({last}); is the same "
+            "calprompt installed on all machines?"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise CalpromptError(
+            f"the machine {node['NodeManagerHostname']} of the Ray cluster does not answer: {type(error).__name__}"
+        ) from error
+
+
+def check_machines(ray: Any, needs: WorkerResources, plan: Mapping[str, Any]) -> None:
+    """Raise unless all machines that may get a replica can have one."""
+    nodes = [node for node in alive(ray) if needs.count_in(node["Resources"])]
+    handles = [_on(ray, node, check_machine, plan["driver"], plan["folder"], plan["digest"]) for node in nodes]
+    for node, handle in zip(nodes, handles, strict=True):
+        _result(ray, node, handle)
+
+
+def free_port(ray: Any, settings: ServeSettings) -> int:
+    """The port on the head of the cluster; raises if it is in use."""
+    first = head(ray)
+    port: int = _result(ray, first, _on(ray, first, _try_port, settings.host, settings.port))
+    return port
+
+
+def _try_port(host: str, port: int) -> int:
+    from calprompt.serve.server import open_port
+
+    with open_port(host, port) as listener:
+        found: int = listener.getsockname()[1]
+    return found
+
 
 APP = "calprompt"
 HEALTH = 5.0  # seconds between two looks at a replica
@@ -91,6 +162,8 @@ def run_on_ray(
     """Serve a model on a Ray cluster until SIGTERM or Ctrl-C."""
     from calprompt.serve.loading import load_served
 
+    if settings.token_file is not None:  # read here: other machines need not have the file
+        settings = replace(settings, keys=(*settings.keys, *read_keys(settings.token_file)), token_file=None)
     replicas, options = replicas or Replicas(), _replica_options(folder, options or {})
     needs = WorkerResources(cpus=options["threads"], gpus=float(options.get("device") == "cuda"))
     model = load_served(folder, **{**options, "device": "cpu"} if "device" in options else options)
@@ -102,11 +175,11 @@ def run_on_ray(
         _remove_abandoned(ray)
         settings = replace(settings, port=free_port(ray, settings), decoders=settings.decoders or options["threads"])
         check_machines(ray, needs, plan)
-        with _files(settings, watched=model.image_watch is not None) as (marks, watch):
-            book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
-            book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
+        with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
+            book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": feedback}
+            book |= {"keep": settings.keep, "keep_bytes": settings.keep_bytes, "false_alarms": settings.false_alarms}
             book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
-            first = MarkBook(**book)  # what is wrong with the file is said before anything is started
+            first = FeedbackBook(**book)  # what is wrong with the file is said before anything is started
             secret = first.secret
             first.close()  # the actor owns the file from now on
             keeper = start_keeper(ray, driver, book)
@@ -179,13 +252,13 @@ def _serve_runs(ray: Any) -> bool:
 
 @contextmanager
 def _files(settings: ServeSettings, *, watched: bool) -> Iterator[tuple[str, str | None]]:
-    """The files of marks and of the watch of images; unless given, passing ones that restore a lost actor."""
-    with tempfile.TemporaryDirectory(prefix="calprompt-marks-", ignore_cleanup_errors=True) as folder:
-        marks, watch = (
+    """The files of feedback and of the watch of images; unless given, passing ones that restore a lost actor."""
+    with tempfile.TemporaryDirectory(prefix="calprompt-feedback-", ignore_cleanup_errors=True) as folder:
+        feedback, watch = (
             str(Path(given or Path(folder) / name).expanduser().absolute())
-            for given, name in ((settings.marks, "marks.db"), (settings.watch, "watch.json"))
+            for given, name in ((settings.feedback, "feedback.db"), (settings.watch, "watch.json"))
         )
-        yield marks, watch if watched or settings.watch else None
+        yield feedback, watch if watched or settings.watch else None
 
 
 def _start_serve(settings: ServeSettings) -> None:

@@ -6,14 +6,24 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
 from calprompt.errors import CalpromptError, ImageError
-from calprompt.serve.batching import OverloadedError
+from calprompt.serve.admission import OverloadedError
 from calprompt.serve.decoders import DecoderLostError
-from calprompt.serve.mark_store import NoRoomError
-from calprompt.serve.marks import MarkedAlreadyError
+from calprompt.serve.feedback import DuplicateFeedbackError, NoFeedbackError, NotYoursError
+from calprompt.serve.feedback_store import NoRoomError
 from calprompt.text import visible
 
 MEDIA_TYPE = "application/problem+json"
+STATUSES = {DuplicateFeedbackError: 409, NoFeedbackError: 404, NotYoursError: 403, NoRoomError: 507}
+HTTP_DETAILS = {
+    404: "there is nothing at this address; /openapi.json lists what there is",
+    405: "this address does not take this method; /openapi.json lists what there is",
+}
 
 
 class ProblemError(CalpromptError):
@@ -30,18 +40,19 @@ class ProblemError(CalpromptError):
         self.status, self.detail = status, detail
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, request_id: str | None = None) -> dict[str, Any]:
         """As clients get it."""
-        return {
+        found = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": visible(self.detail),
         }
+        return found if request_id is None else {**found, "request_id": request_id}
 
-    def body(self) -> bytes:
+    def body(self, request_id: str | None = None) -> bytes:
         """The body of the response."""
-        return json.dumps(self.to_dict(), ensure_ascii=False).encode()
+        return json.dumps(self.to_dict(request_id), ensure_ascii=False).encode()
 
 
 def problem_of(error: CalpromptError) -> ProblemError:
@@ -52,10 +63,44 @@ def problem_of(error: CalpromptError) -> ProblemError:
         return ProblemError(429, str(error), Retry_After=str(error.retry_after))
     if isinstance(error, DecoderLostError):
         return ProblemError(503, str(error), Retry_After="1")
-    if isinstance(error, MarkedAlreadyError):
-        return ProblemError(409, str(error))
-    if isinstance(error, NoRoomError):
-        return ProblemError(507, str(error))
+    for kind, status in STATUSES.items():
+        if isinstance(error, kind):
+            return ProblemError(status, str(error))
     if isinstance(error, ImageError):
         return ProblemError(422, f"the image cannot be read: {error.reason}")
     return ProblemError(422, str(error))
+
+
+def add_failures(app: FastAPI) -> None:
+    """Answer errors of the library, of validation and of HTTP with problems; the guard answers all others."""
+
+    def respond(request: Request, problem: ProblemError) -> JSONResponse:
+        body = problem.to_dict(request.scope["caller"].id)
+        return JSONResponse(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
+
+    async def of_library(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, CalpromptError)
+        return respond(request, problem_of(error))
+
+    async def of_validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, ProblemError(422, sentence_of(error.errors())))
+
+    async def of_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
+        detail = HTTP_DETAILS.get(error.status_code, str(error.detail))
+        return respond(request, ProblemError(error.status_code, detail, **headers))
+
+    app.add_exception_handler(CalpromptError, of_library)
+    app.add_exception_handler(RequestValidationError, of_validation)
+    app.add_exception_handler(HTTPException, of_http)
+
+
+def sentence_of(errors: Any) -> str:
+    """What is wrong with values, in a sentence."""
+    parts = []
+    for error in errors[:3]:
+        place = [str(each) for each in error["loc"] if each not in ("query", "body", "path")]
+        parts.append(f"{'.'.join(place) or 'the body'}: {str(error['msg'])[:200]}")
+    return "; ".join(parts)

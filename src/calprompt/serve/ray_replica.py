@@ -1,20 +1,34 @@
 """A replica on a Ray cluster: the same application as without Ray, in a process of Ray's.
 
+Feedback is in one place: an actor holds the book, and every replica asks it.
+
+    replica ──┐
+    replica ──┼── FeedbackKeeper, on the machine of the command ── feedback file, kept images
+    replica ──┘
+
+Ray starts the actor again if it is lost, and it reads its file again. Feedback that it had written but not yet
+confirmed is then refused as a duplicate, so it counts once.
+
 Ray Serve hands it requests, and runs the start and the end of the application. Before it loads the model, a replica
 checks that its machine has the versions and the very model of the command that serves it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError
 from calprompt.executors.ray import check_versions, settle
+from calprompt.executors.ray_cluster import import_ray
+from calprompt.serve.feedback import FeedbackBook, FeedbackResult, Receipt
+from calprompt.serve.problems import ProblemError
 from calprompt.serve.settings import ServeSettings
 from calprompt.text import os_problem
 
@@ -44,9 +58,9 @@ class ReplicaPlan:
         check_machine(self.driver, self.folder, self.digest)
         from calprompt.serve.app import create_app
         from calprompt.serve.loading import load_served
-        from calprompt.serve.ray_marks import SharedMarks
+        from calprompt.serve.ray_replica import SharedFeedback
 
-        return create_app(load_served(self.folder, **self.options), self.settings, marks=SharedMarks(self.secret))
+        return create_app(load_served(self.folder, **self.options), self.settings, feedback=SharedFeedback(self.secret))
 
 
 class Replica:
@@ -82,3 +96,137 @@ def folder_digest(folder: Path) -> str:
         with open(path, "rb") as file:
             digest.update(repr((name.as_posix(), hashlib.file_digest(file, "sha256").hexdigest())).encode())
     return digest.hexdigest()
+
+
+NAME, NAMESPACE = "feedback", "calprompt"
+PATIENCE = 20.0  # seconds in which the actor has to answer, also while Ray starts it again
+
+
+class FeedbackKeeper:
+    """The actor.
+
+    Args:
+        driver: What `describe_driver` returned.
+        pid: Of the process that serves the model.
+        book: Arguments of the `FeedbackBook`.
+    """
+
+    def __init__(self, driver: Mapping[str, Any], pid: int, book: Mapping[str, Any]) -> None:
+        settle(driver)
+        self._pid = pid
+        self._book = FeedbackBook(**book)
+
+    def add(self, receipt: Receipt, right: bool, **details: Any) -> FeedbackResult:
+        """See `FeedbackBook.add`."""
+        return self._book.add(receipt, right, **details)
+
+    def undo(self, receipt: Receipt, **details: Any) -> dict[str, Any]:
+        """See `FeedbackBook.undo`."""
+        return self._book.undo(receipt, **details)
+
+    def handle_alarm(self, *what: str, author: str) -> dict[str, Any]:
+        """See `FeedbackBook.handle_alarm`."""
+        return self._book.handle_alarm(*what, author=author)
+
+    def see(self, scores: Sequence[float], digest: str) -> None:
+        """See `FeedbackBook.see`."""
+        self._book.see(scores, digest)
+
+    def state(self) -> dict[str, Any]:
+        """See `FeedbackBook.state`."""
+        return self._book.state()
+
+    def save(self) -> None:
+        """See `FeedbackBook.save`."""
+        self._book.save()
+
+    def is_wanted(self) -> bool:
+        """Whether the process that serves the model still runs."""
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
+
+class SharedFeedback:
+    """What a replica uses in the place of a `FeedbackBook`.
+
+    Args:
+        secret: Of receipts, the same for all replicas.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self._keeper: Any = None
+
+    def add(self, receipt: Receipt, right: bool, **details: Any) -> Coroutine[Any, Any, FeedbackResult]:
+        """See `FeedbackBook.add`."""
+        return self._ask("add", receipt, right, **details)
+
+    def undo(self, receipt: Receipt, **details: Any) -> Coroutine[Any, Any, dict[str, Any]]:
+        """See `FeedbackBook.undo`."""
+        return self._ask("undo", receipt, **details)
+
+    def handle_alarm(self, *what: str, author: str) -> Coroutine[Any, Any, dict[str, Any]]:
+        """See `FeedbackBook.handle_alarm`."""
+        return self._ask("handle_alarm", *what, author=author)
+
+    def see(self, scores: Sequence[float], digest: str) -> Coroutine[Any, Any, None]:
+        """See `FeedbackBook.see`."""
+        return self._ask("see", list(scores), digest)
+
+    def state(self) -> Coroutine[Any, Any, dict[str, Any]]:
+        """See `FeedbackBook.state`."""
+        return self._ask("state")
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """See `FeedbackBook.save`; the book stays open for the other replicas."""
+        return self._ask("save")
+
+    async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        ray = import_ray()
+        try:
+            if self._keeper is None:
+                self._keeper = ray.get_actor(NAME, NAMESPACE)
+            async with asyncio.timeout(PATIENCE):
+                return await getattr(self._keeper, method).remote(*args, **options)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CalpromptError):
+                raise error.cause from None
+            raise
+        except (TimeoutError, ValueError, ray.exceptions.RayError):
+            raise ProblemError(
+                503, "the feedback store cannot be reached now; send it again", Retry_After="5"
+            ) from None
+
+
+def start_keeper(ray: Any, driver: Mapping[str, Any], book: Mapping[str, Any]) -> Any:
+    """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(FeedbackKeeper).options(
+        name=NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=here,
+    )
+    return actor.remote(dict(driver), os.getpid(), dict(book))
+
+
+def find_keeper(ray: Any) -> Any | None:
+    """Ray's handle on the actor of the cluster; None if there is none."""
+    try:
+        return ray.get_actor(NAME, NAMESPACE)
+    except ValueError:
+        return None

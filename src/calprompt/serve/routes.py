@@ -3,43 +3,112 @@
 GET  /v1/model            classes, promises, track record, limits
 POST /v1/predict          one image
 POST /v1/predict/batch    several
-POST /v1/marks            an answer was right or wrong
+POST /v1/feedback         an answer was right or wrong
+POST /v1/feedback/undo    it was not
 GET  /v1/watch            whether the promise still holds, and images are like those of the fit
+POST /v1/watch            an admin has seen an alarm, or starts a watch anew
 GET  /health /ready /metrics /openapi.json
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse
 
+from calprompt.errors import ImageError
 from calprompt.serve import schemas
-from calprompt.serve.descriptions import IMAGE_BODY, IMAGES_BODY, MARK_BODY, PROBLEMS, model_info
-from calprompt.serve.forms import Upload
-from calprompt.serve.marking import take_mark
-from calprompt.serve.options import Classes, InAddress, options_of
-from calprompt.serve.problems import ProblemError
-from calprompt.serve.service import Service
+from calprompt.serve.admission import Ticket
+from calprompt.serve.feedback import FeedbackResult, Receipt
+from calprompt.serve.guard import Caller
+from calprompt.serve.keys import ADMIN
+from calprompt.serve.problems import ProblemError, problem_of, sentence_of
+from calprompt.serve.requests import Classes, InAddress, Upload, flag, options_of, read_body, read_form, read_json
+from calprompt.serve.schemas import FEEDBACK_BODY, IMAGE_BODY, IMAGES_BODY, json_body, model_info, problems
+from calprompt.serve.service import Service, waited
+
+FEEDBACK_BYTES = 64 * 1024  # without an image
+Model = TypeVar("Model", bound=BaseModel)
+NAMES_PER_PLACE = 8  # class names that cost about as much as an image
+
+
+async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tuple[FeedbackResult, bool]:
+    """Read feedback and keep it."""
+    is_form = request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+    most = state.settings.body_bytes if is_form else FEEDBACK_BYTES
+    data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
+    image: bytes | None = None
+    if is_form:
+        form = await read_form(request, data, ticket, most_images=1)
+        values: dict[str, Any] = {name: texts[-1] for name, texts in form.fields.items()}
+        if "right" in values:
+            values["right"] = flag("right", values["right"])
+        if not values.get("class_name"):
+            values.pop("class_name", None)
+        image = form.uploads[0].data if form.uploads else None
+    else:
+        values = read_json(request, data)
+    try:
+        asked = schemas.FeedbackRequest.model_validate(values)
+    except ValidationError as error:
+        raise ProblemError(422, sentence_of(error.errors())) from None
+    receipt = state.signer.read(asked.id)
+    if asked.class_name is not None and (not asked.class_name.isprintable() or not asked.class_name.strip()):
+        raise ProblemError(422, "class_name must be a name without line breaks and control characters")
+    kind = None
+    if image is not None:
+        try:
+            ticket.take(images=1)
+            decoded = await state.running.decoders.decode(image, ticket.client)
+        except ImageError as error:
+            raise problem_of(error) from error
+        if Receipt.of("", decoded.pixels.tobytes(), "", "", False).image != receipt.image:
+            raise ProblemError(422, "image is not the one that was answered")
+        kind = decoded.format
+    author = caller_of(request).key.name
+    details: dict[str, Any] = {"class_name": asked.class_name, "image": image, "format": kind, "author": author}
+    return await waited(lambda: state.book.add(receipt, asked.right, **details)), asked.right
+
+
+async def read_model(request: Request, kind: type[Model], ticket: Ticket, state: Service) -> Model:
+    """A small JSON body, checked."""
+    data = await read_body(request, ticket, most=FEEDBACK_BYTES, timeout=state.settings.timeout)
+    try:
+        return kind.model_validate(read_json(request, data))
+    except ValidationError as error:
+        raise ProblemError(422, sentence_of(error.errors())) from None
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks."""
+    found: Caller = request.scope["caller"]
+    return found
+
+
+def take_places(ticket: Ticket, classes: Sequence[str]) -> None:
+    """Take up room for the texts of other classes, which cost as much as images; never more than there can be."""
+    room = ticket.admission
+    ticket.take(images=min(-(-len(classes) // NAMES_PER_PLACE), room.share(room.most_images) - ticket.images))
 
 
 def add_routes(app: FastAPI, state: Service) -> None:
     """Add the routes of the API to an app."""
 
-    @app.get("/v1/model", response_model=schemas.ModelInfo, responses=PROBLEMS(401, 422, 429))
-    async def model(classes: Classes = []) -> dict[str, Any]:  # noqa: B006
+    @app.get("/v1/model", response_model=schemas.ModelInfo, responses=problems(401, 422, 429))
+    async def model(request: Request, classes: Classes = []) -> dict[str, Any]:  # noqa: B006
         """The model: classes, promises, track record and limits; with `classes`, as it is with these instead."""
-        with state.running.admission.ticket() as ticket:
-            if classes:
-                ticket.take(images=1)
+        with state.ticket(request) as ticket:
+            take_places(ticket, classes)
             return model_info(await state.running.variant(classes), state.settings)
 
     @app.post(
         "/v1/predict",
         response_model=schemas.AnswerModel,
-        responses=PROBLEMS(400, 401, 403, 408, 413, 415, 422, 429, 503),
+        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=IMAGE_BODY,
     )
     async def predict(request: Request, given: InAddress) -> dict[str, Any]:
@@ -47,65 +116,95 @@ def add_routes(app: FastAPI, state: Service) -> None:
 
         The image is the body itself, or a part `image` of a form, whose other fields may hold the options.
         """
-        with state.running.admission.ticket() as ticket:
-            ticket.take(images=1)
+        with state.ticket(request) as ticket:
             form = await state.form(request, ticket, most_images=2)
             if len(form.uploads) != 1:
                 raise ProblemError(
                     422, f"send one image as 'image', got {len(form.uploads)}; several go to /v1/predict/batch"
                 )
-            return await state.answer(form.uploads[0], options_of(form.fields, given))
+            options = options_of(form.fields, given)
+            ticket.take(images=1)
+            take_places(ticket, options.classes)
+            return await state.answer(form.uploads[0], options, caller_of(request))
 
     @app.post(
         "/v1/predict/batch",
         response_model=schemas.BatchModel,
-        responses=PROBLEMS(400, 401, 403, 408, 413, 415, 422, 429, 503),
+        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=IMAGES_BODY,
     )
     async def predict_batch(request: Request, given: InAddress) -> dict[str, Any]:
         """What several images show, in their order; one that cannot be answered has its problem in its place."""
-        with state.running.admission.ticket() as ticket:
-            ticket.take(images=1)
+        with state.ticket(request) as ticket:
             form = await state.form(request, ticket, most_images=state.settings.max_images)
             if not form.uploads:
                 raise ProblemError(422, "send one or more images, each as a part 'image' of the form")
-            ticket.take(images=len(form.uploads) - 1)
             options = options_of(form.fields, given)
+            ticket.take(images=len(form.uploads))
+            take_places(ticket, options.classes)
             variant = await state.running.variant(options.classes)
             variant.set_rule(options.coverage, options.per_class)  # what is wrong with the options is told once
 
             async def one(upload: Upload) -> dict[str, Any]:
                 try:
-                    return await state.answer(upload, options)
+                    return await state.answer(upload, options, caller_of(request))
                 except ProblemError as problem:
                     return {"name": upload.name, "problem": problem.to_dict()}
 
             return {"answers": await asyncio.gather(*map(one, form.uploads))}
 
     @app.post(
-        "/v1/marks",
-        response_model=schemas.MarkModel,
-        responses=PROBLEMS(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
-        openapi_extra=MARK_BODY,
+        "/v1/feedback",
+        response_model=schemas.FeedbackModel,
+        responses=problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+        openapi_extra=FEEDBACK_BODY,
     )
-    async def marks(request: Request) -> dict[str, Any]:
-        """Mark an answer right or wrong; with its image, if the server keeps images to fit again."""
-        with state.running.admission.ticket() as ticket:
-            mark, right = await take_mark(request, ticket, state)
-        state.measurements.on_mark(right, mark)
-        return {"counted": mark.counted, "reason": mark.reason, "kept": mark.kept, "watch": mark.watch}
+    async def feedback(request: Request) -> dict[str, Any]:
+        """FeedbackResult an answer right or wrong; with its image, if the server keeps images to fit again."""
+        with state.ticket(request) as ticket:
+            result, right = await take_feedback(request, ticket, state)
+        state.measurements.on_feedback(right, result)
+        return vars(result)
 
-    @app.get("/v1/watch", response_model=schemas.WatchModel, responses=PROBLEMS(401))
+    @app.post(
+        "/v1/feedback/undo",
+        response_model=schemas.WatchModel,
+        responses=problems(400, 401, 403, 404, 408, 413, 415, 422, 429, 507),
+        openapi_extra=json_body(schemas.UndoRequest),
+    )
+    async def undo(request: Request) -> dict[str, Any]:
+        """Take feedback back: one's own, or as an admin anybody's. It stays on record as undone."""
+        with state.ticket(request) as ticket:
+            asked = await read_model(request, schemas.UndoRequest, ticket, state)
+        receipt, key = state.signer.read(asked.id), caller_of(request).key
+        return dict(await waited(lambda: state.book.undo(receipt, author=key.name, is_admin=key.may(ADMIN))))
+
+    @app.get("/v1/watch", response_model=schemas.WatchModel, responses=problems(401))
     async def watch() -> dict[str, Any]:
-        """Whether the promise on errors still holds, from the answers that were marked, and what all images say."""
+        """Whether the promise on errors still holds, from feedback on its answers, and what all images say."""
         return dict(await state.watch())
 
+    @app.post(
+        "/v1/watch",
+        response_model=schemas.WatchModel,
+        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 507),
+        openapi_extra=json_body(schemas.AlarmRequest),
+    )
+    async def handle_alarm(request: Request) -> dict[str, Any]:
+        """Acknowledge an alarm, or start a watch anew, for instance with a new camera; both stay on record."""
+        with state.ticket(request) as ticket:
+            asked = await read_model(request, schemas.AlarmRequest, ticket, state)
+        author = caller_of(request).key.name
+        return dict(await waited(lambda: state.book.handle_alarm(asked.watch, asked.action, asked.note, author=author)))
+
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=schemas.Status)
     async def health() -> dict[str, str]:
         """Whether the process runs."""
         return {"status": "ok"}
 
-    @app.get("/ready", response_model=schemas.Status, responses=PROBLEMS(503))
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready", response_model=schemas.Status, responses=problems(503))
     async def ready() -> dict[str, str]:
         """Whether it can answer images now."""
         if state.draining or state.engine is None or not state.engine.ready:

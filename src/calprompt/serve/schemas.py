@@ -1,10 +1,19 @@
-"""The JSON of the API, as its OpenAPI description has it."""
+"""The JSON of the API: its OpenAPI description, and the model and its answers as clients get them."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
+
+import calprompt
+from calprompt.promises import Meaning
+from calprompt.serve import schemas
+from calprompt.serve.engine import Answered, Options
+from calprompt.serve.problems import MEDIA_TYPE
+from calprompt.serve.served_model import MOST_CHARACTERS, MOST_CLASSES, ServedModel
+from calprompt.serve.settings import ServeSettings
 
 
 class Problem(BaseModel):
@@ -14,6 +23,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str = Field(description="What is wrong and what to do, in a sentence.")
+    request_id: str | None = Field(None, description="Stands in the access log too.")
 
 
 class ClassProbability(BaseModel):
@@ -44,7 +54,7 @@ class ImageFacts(BaseModel):
 class AnswerModel(BaseModel):
     """What the model says of an image."""
 
-    id: str = Field(description="Give it back to mark the answer right or wrong.")
+    id: str = Field(description="Give it back with feedback on the answer.")
     name: str
     decision: Literal["answer", "unsure", "none of these"]
     class_name: str = Field(description="The most probable class, whatever the decision.")
@@ -124,13 +134,20 @@ class ModelInfo(BaseModel):
     none_of_these: bool
     evidence: dict[str, Any] | None = Field(description="Its track record on images that it did not learn from.")
     limits: Limits
-    marks: bool
     keeps_images: bool
     about: list[str]
 
 
+class Handled(BaseModel):
+    """What an admin did about an alarm."""
+
+    time: float = Field(description="Seconds since 1970.")
+    author: str = Field(description="Name of the key.")
+    note: str
+
+
 class ImageWatchModel(BaseModel):
-    """Whether the images are like those the model was fitted on; needs no marks."""
+    """Whether the images are like those the model was fitted on; needs no feedback."""
 
     status: Literal["alike", "changed", "unwatched"]
     sentence: str
@@ -142,6 +159,8 @@ class ImageWatchModel(BaseModel):
     alarm: float | None = Field(description="The evidence with which they are said not to be alike.")
     false_alarm_rate: float | None
     changed_at: int | None
+    acknowledged: Handled | None
+    reset: Handled | None
 
 
 class WatchModel(BaseModel):
@@ -151,16 +170,18 @@ class WatchModel(BaseModel):
     sentence: str
     target_error: float | None
     false_alarm_rate: float | None
-    marks: int
+    feedback: int = Field(description="Answers with feedback that counts, since the watch was started.")
     wrong: int
     evidence: float | None
     alarm: float | None
     broken_at: int | None
+    acknowledged: Handled | None = Field(description="Who has seen the alarm.")
+    reset: Handled | None = Field(description="Who started the watch anew last.")
     images: ImageWatchModel
 
 
-class MarkRequest(BaseModel):
-    """An answer that is marked right or wrong."""
+class FeedbackRequest(BaseModel):
+    """An answer that was right or wrong."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -169,8 +190,26 @@ class MarkRequest(BaseModel):
     class_name: str | None = Field(default=None, max_length=200, description="The true class, if it is known.")
 
 
-class MarkModel(BaseModel):
-    """What became of a mark."""
+class UndoRequest(BaseModel):
+    """Feedback that is taken back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str = Field(max_length=4096)
+
+
+class AlarmRequest(BaseModel):
+    """What an admin does about an alarm."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    action: Literal["acknowledge", "reset"]
+    watch: Literal["promise", "images"] = "promise"
+    note: str = Field("", max_length=1000, description="Why; it stays on record.")
+
+
+class FeedbackModel(BaseModel):
+    """What became of feedback."""
 
     counted: bool
     reason: str | None
@@ -182,3 +221,135 @@ class Status(BaseModel):
     """Whether the server works."""
 
     status: str
+
+
+BINARY = {"type": "string", "format": "binary"}
+OPTIONS = {
+    "coverage": {"type": "number", "minimum": 0, "maximum": 1},
+    "per_class": {"type": "boolean"},
+    "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
+    "classes": {"type": "array", "items": {"type": "string"}},
+    "top": {"type": "integer", "minimum": 1},
+}
+
+
+def _form(images: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "required": ["image"], "properties": {"image": images, **OPTIONS}}
+    return {"multipart/form-data": {"schema": schema}}
+
+
+def _body(content: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": content}}
+
+
+IMAGE_BODY = _body(
+    {kind: {"schema": BINARY} for kind in ("image/jpeg", "image/png", "image/webp", "application/octet-stream")}
+    | _form(BINARY)
+)
+IMAGES_BODY = _body(_form({"type": "array", "items": BINARY}))
+FEEDBACK_BODY = _body(
+    {
+        "application/json": {"schema": schemas.FeedbackRequest.model_json_schema()},
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["id", "right"],
+                "properties": {
+                    "id": {"type": "string"},
+                    "right": {"type": "boolean"},
+                    "class_name": {"type": "string"},
+                    "image": BINARY,
+                },
+            }
+        },
+    }
+)
+
+
+def json_body(kind: type[BaseModel]) -> dict[str, Any]:
+    """The body of a route that takes JSON."""
+    return _body({"application/json": {"schema": kind.model_json_schema()}})
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Responses of a route that are problems."""
+    return {
+        status: {
+            "description": "A problem, in words",
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in statuses
+    }
+
+
+def describe(app: FastAPI) -> None:
+    """Complete the OpenAPI description: the schema of problems, and problems in the place of FastAPI's own."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = made()
+            found.setdefault("components", {}).setdefault("schemas", {})["Problem"] = (
+                schemas.Problem.model_json_schema()
+            )
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
+    """What GET /v1/model gives."""
+    rule = model.rule
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "version": calprompt.__version__,
+        "fingerprint": model.fingerprint,
+        "classes": list(model.labels),
+        "fitted_classes": list(model.fitted_labels),
+        "classes_editable": model.with_labels is not None,
+        "classes_reason": model.fixed,
+        "calibrator": model.calibrator,
+        "min_confidence": rule.min_confidence,
+        "target_error": rule.target_error if rule.promised else None,
+        "withdrawn": rule.withdrawn,
+        "promises": list(model.promises),
+        "coverages": [{"coverage": each.coverage, "per_class": each.per_class} for each in rule.sets],
+        "none_of_these": rule.open_set is not None,
+        "evidence": None if model.track_record is None else model.track_record.summary,
+        "limits": {
+            "body_bytes": settings.body_bytes,
+            "pixels": settings.pixels,
+            "formats": list(settings.formats),
+            "batch_images": settings.max_images,
+            "classes": MOST_CLASSES,
+            "class_characters": MOST_CHARACTERS,
+        },
+        "keeps_images": settings.keep is not None,
+        "about": list(model.about),
+    }
+
+
+def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
+    """What POST /v1/predict gives."""
+    answer = answered.answer
+    return {
+        "id": receipt,
+        "name": answer.name,
+        "decision": answer.decision,
+        "class_name": answer.class_name,
+        "probability": answer.probability,
+        "probabilities": [{"class_name": name, "probability": share} for name, share in answered.probabilities],
+        "prediction_set": None if answer.prediction_set is None else list(answer.prediction_set),
+        "coverage": options.coverage,
+        "promised": answer.promised,
+        "withdrawn": answered.model.rule.withdrawn,
+        "meaning": None if answered.meaning is None else _meaning(answered.meaning, answered.meaning_text),
+        "image": {"width": answered.image.width, "height": answered.image.height, "format": answered.image.format},
+    }
+
+
+def _meaning(meaning: Meaning, text: str | None) -> dict[str, Any]:
+    right, *interval = meaning.of_100 or (None,)
+    return {"right": right, "of": 100, "interval": interval or None, "images": meaning.images, "text": text}

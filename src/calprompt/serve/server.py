@@ -1,22 +1,199 @@
-"""The process that serves: a port, signals, and an end that answers what was accepted."""
+"""The process that serves: a port, signals, an end that answers what was accepted, and connections with limits.
+
+uvicorn's protocol, with limits that it does not have:
+
+    a connection too many          the longest idle one is closed, or 429 at once; an address may have a quarter of all
+    headers that do not come       closed
+    answers that are not read      closed
+    the rest of a refused body     taken and forgotten for a few seconds, so that its sender hears why
+    SIGTERM                        a request that is on its way is still answered, and told that it was the last one
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calprompt.errors import Parameter, SettingError
 from calprompt.serve.app import create_app
 from calprompt.serve.guard import HEAD_BYTES
-from calprompt.serve.protocol import CarefulProtocol
+from calprompt.serve.problems import MEDIA_TYPE, ProblemError
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
+
+SENDING_GRACE = 2.0  # seconds in which a request that is being sent is not closed for another one
+LINGER = 5.0  # seconds for the rest of a body that was refused
+LAST_CALL = 0.3  # seconds in which a request may still come when the server is being stopped
+
+
+class CarefulProtocol(H11Protocol):
+    """A connection of a client.
+
+    Attributes:
+        most_connections: That may be open at a time.
+        most_per_address: Of them by one address.
+        proxies: Addresses that may have all of them.
+        patience: Seconds for the headers of a request, and for a client to read an answer.
+        is_stopping: Whether the server is being stopped.
+    """
+
+    most_connections: ClassVar[int] = 1000
+    most_per_address: ClassVar[int] = 250
+    proxies: ClassVar[frozenset[str]] = frozenset()
+    by_address: ClassVar[dict[str, set[CarefulProtocol]]] = {}
+    patience: ClassVar[float] = 30.0
+    is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+    _timer: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _refused = False
+    _address = ""
+    _idle_since = 0.0
+
+    @classmethod
+    def with_limits(
+        cls,
+        most_connections: int,
+        patience: float,
+        is_stopping: Callable[[], bool] = lambda: False,
+        proxies: Iterable[str] = (),
+    ) -> type[CarefulProtocol]:
+        """The same with other limits."""
+        limits = {"most_connections": most_connections, "patience": patience, "is_stopping": staticmethod(is_stopping)}
+        limits |= {"most_per_address": -(-most_connections // 4), "proxies": frozenset(proxies), "by_address": {}}
+        return type(cls.__name__, (cls,), limits)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._address = str(self.client[0]) if self.client else ""
+        self._idle_since = self.loop.time()
+        own = self.by_address.setdefault(self._address, set())
+        own.add(self)
+        crowd = own
+        if len(self.connections) > self.most_connections:
+            crowd = max(self.by_address.values(), key=len)
+        elif len(own) <= self.most_per_address or self._address in self.proxies:
+            crowd = set()
+        if crowd and not self._close_longest_idle(crowd):
+            self._refuse(ProblemError(429, "too many connections are open; close some, or try again", Retry_After="1"))
+        else:
+            self._wait(LAST_CALL if self.is_stopping() else self.patience)
+
+    def _close_longest_idle(self, crowd: set[CarefulProtocol]) -> bool:
+        """Close the connection that has waited longest without a whole request; whether there is one."""
+        idle = [each for each in crowd if each is not self and each._can_be_closed and not each.transport.is_closing()]
+        if not idle:
+            return False
+        min(idle, key=lambda each: each._idle_since).transport.abort()
+        return True
+
+    @property
+    def _can_be_closed(self) -> bool:
+        """Whether no whole request has come, for some time if a part of one has."""
+        return self.is_idle or (self.cycle.more_body and self.loop.time() > self._idle_since + SENDING_GRACE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        own = self.by_address.get(self._address, set())
+        own.discard(self)
+        if not own:
+            self.by_address.pop(self._address, None)
+        self._wait(None)
+        self._read_again()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read_again()
+        super().resume_writing()
+
+    def _read_again(self) -> None:
+        """The client reads its answer, or is gone."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+        self._stalled = None
+
+    def data_received(self, data: bytes) -> None:
+        if not self._refused:
+            super().data_received(data)
+
+    def handle_events(self) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        super().handle_events()
+        if not self.is_idle and not self._refused:
+            self._wait(None)
+            if self.is_stopping():
+                self._make_last()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or not self.is_idle:
+            return
+        self._idle_since = self.loop.time()
+        unread = self.conn.our_state is h11.DONE and self.conn.their_state is not h11.DONE
+        self._wait(LINGER if unread else self.patience + self.timeout_keep_alive)
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.is_idle:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        self._refuse(ProblemError(400, "this is not a request in HTTP/1.1, or its headers are too long"), linger=LINGER)
+
+    def shutdown(self) -> None:
+        if self.is_idle:
+            self._wait(LAST_CALL)
+        else:
+            self._make_last()
+
+    def _make_last(self) -> None:
+        """Close the connection after the answer that is being made, and say so in it."""
+        self.cycle.keep_alive = False
+        if CLOSE_HEADER not in self.cycle.default_headers:
+            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE_HEADER]
+
+    def _wait(self, seconds: float | None) -> None:
+        """Close the connection after some time without a request; None: wait no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._close)
+
+    def _close(self) -> None:
+        if (self.is_idle or self._refused) and not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, problem: ProblemError, *, linger: float = 0.0) -> None:
+        """Answer at once, whatever was sent, and close; not before the client does, or some seconds later."""
+        body = problem.body()
+        head: dict[str, Any] = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close"}
+        lines = [f"HTTP/1.1 {problem.status} {problem.to_dict()['title']}"]
+        lines += [f"{name}: {value}" for name, value in {**head, **problem.headers}.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        if linger and self.transport.can_write_eof():  # to close with something unread would take back the answer
+            self._refused = True
+            self.transport.write_eof()
+            self._wait(linger)
+        else:
+            self.transport.close()
+
 
 BACKLOG = 2048
 SPARE = 64  # file descriptors for everything that is no connection
@@ -82,7 +259,10 @@ def run_server(
     config = uvicorn.Config(
         app,
         http=CarefulProtocol.with_limits(
-            _connections(settings.connections), settings.timeout, lambda: app.state.service.draining
+            _connections(settings.connections),
+            settings.timeout,
+            lambda: app.state.service.draining,
+            settings.trusted_proxies,
         ),
         ws="none",
         lifespan="on",

@@ -1,4 +1,4 @@
-"""What the routes of the API work with: the engine, the marks, receipts and measurements of one process."""
+"""What the routes of the API work with: the engine, the feedback, receipts and measurements of one process."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fastapi import Request
 
 from calprompt.errors import CalpromptError
 from calprompt.promises.image_watch import image_scores
-from calprompt.serve.batching import Ticket
-from calprompt.serve.bodies import read_body, read_form
-from calprompt.serve.descriptions import shown
+from calprompt.serve.admission import Ticket
 from calprompt.serve.engine import Answered, Engine, Options
-from calprompt.serve.forms import Form, Upload
-from calprompt.serve.marks import MarkBook
+from calprompt.serve.feedback import FeedbackBook, Receipt, Signer
+from calprompt.serve.guard import Caller
 from calprompt.serve.measurements import Measurements
 from calprompt.serve.problems import ProblemError, problem_of
-from calprompt.serve.receipts import Receipt, Signer
+from calprompt.serve.requests import Form, Upload, read_body, read_form
+from calprompt.serve.schemas import shown
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
@@ -33,7 +33,7 @@ class Service:
     Args:
         model: That is served.
         settings: How.
-        book: Of marks.
+        book: Of feedback.
         measurements: For Prometheus.
 
     Attributes:
@@ -42,7 +42,9 @@ class Service:
         on_ready: Called when images can be answered.
     """
 
-    def __init__(self, model: ServedModel, settings: ServeSettings, book: MarkBook, measurements: Measurements) -> None:
+    def __init__(
+        self, model: ServedModel, settings: ServeSettings, book: FeedbackBook, measurements: Measurements
+    ) -> None:
         self.model, self.settings, self.book, self.measurements = model, settings, book, measurements
         self.signer = Signer(book.secret)
         self.engine: Engine | None = None
@@ -73,18 +75,22 @@ class Service:
             raise ProblemError(503, "the server is starting; try again", Retry_After="1")
         return self.engine
 
+    def ticket(self, request: Request) -> AbstractContextManager[Ticket]:
+        """A place for a request, counted for its client."""
+        return self.running.admission.ticket(request.scope["caller"].client)
+
     async def form(self, request: Request, ticket: Ticket, *, most_images: int) -> Form:
         """The images and fields of a request, within all limits."""
         settings = self.settings
         data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
         return await read_form(request, data, ticket, most_images=most_images)
 
-    async def answer(self, upload: Upload, options: Options) -> dict[str, Any]:
+    async def answer(self, upload: Upload, options: Options, caller: Caller) -> dict[str, Any]:
         """The answer for an image, as clients get it; raises a problem."""
-        most = 2 * self.settings.timeout  # decoding alone may take half of it, and says why it is given up
+        most = self.settings.timeout + self.settings.decode_timeout  # decoding says itself why it is given up
         try:
             async with asyncio.timeout(most):
-                answered = await self.running.answer(upload.name, upload.data, options)
+                answered = await self.running.answer(upload.name, upload.data, options, caller.client)
         except TimeoutError:
             self.measurements.on_problem()
             raise ProblemError(503, f"the answer took longer than {most:g} s; send it again", Retry_After="1") from None
@@ -92,6 +98,8 @@ class Service:
             self.measurements.on_problem()
             raise problem_of(error) from error
         self.measurements.on_answer(answered)
+        decided = caller.notes.setdefault("decisions", {})
+        decided[answered.answer.decision] = decided.get(answered.answer.decision, 0) + 1
         self._see(answered)
         return shown(answered, options, self._receipt(answered))
 
@@ -103,7 +111,7 @@ class Service:
 
         def see() -> Any:
             scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
-            return self.book.see(scores, hashlib.sha256(answered.image.levels.tobytes()).hexdigest())
+            return self.book.see(scores, hashlib.sha256(answered.image.pixels.tobytes()).hexdigest())
 
         task = asyncio.ensure_future(waited(see))
         self._seeing.add(task)
@@ -124,7 +132,7 @@ class Service:
         return self.signer.sign(
             Receipt.of(
                 answered.model.fingerprint,
-                answered.image.levels.tobytes(),
+                answered.image.pixels.tobytes(),
                 answer.decision,
                 answer.class_name,
                 answer.promised,
@@ -133,6 +141,6 @@ class Service:
 
 
 async def waited(call: Callable[[], Any]) -> Any:
-    """What a book of marks says; one that is elsewhere is waited for, one that writes to disk does so in a thread."""
+    """What the book says; one that is elsewhere is waited for, one that writes to disk does so in a thread."""
     found = await asyncio.get_running_loop().run_in_executor(None, call)
     return await found if isinstance(found, Awaitable) else found

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from calprompt.data.decoding import COMMON, FORMATS
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output, check_writable
 from calprompt.parallel import available_cores
 from calprompt.registry import unknown
+from calprompt.serve.keys import ADMIN, check_token
 from calprompt.text import size_in_bytes
 
 MOST_DECODERS = 4  # unless more are asked for
-BESIDES = 768 * 2**20  # bytes that a decoder may take besides its picture: Python, libraries, the file itself
-A_PIXEL = 16  # bytes that decoding takes at most: two pictures of four channels, and one that is being resized
+DECODER_BASE = 768 * 2**20  # bytes that a decoder may take besides its picture: Python, libraries, the file itself
+BYTES_PER_PIXEL = 16  # that decoding takes at most: two pictures of four channels, and one that is being resized
 
 
 @dataclass(frozen=True)
@@ -22,23 +24,29 @@ class ServeSettings:
     """How a model is served.
 
     Attributes:
-        host: Address to listen on; another than this machine's own needs a token.
+        host: Address to listen on; another than this machine's own needs keys.
         port: Port to listen on; 0 takes a free one.
-        token: What clients have to send as "Authorization: Bearer TOKEN".
+        token: What clients have to send as "Authorization: Bearer TOKEN", with all rights.
+        token_file: File of named keys, a line each: name, role (predict, feedback or admin) and token.
+        keys: Name, role and token of further keys.
         allowed_hosts: Further names that browsers may know this server by, besides localhost and its address.
+        trusted_proxies: Addresses of proxies before it, whose X-Forwarded-For says who asks.
+        access_log: File for a line of JSON per request, or - for standard error; nothing is logged, if None.
         queue: Images that may wait or be worked on at a time; further requests are told to come back.
         batch: Images that go through the model together at most.
         decoders: Processes that decode images; one per core up to 4, if None.
         max_body: Largest request, such as 20MB.
         max_memory: Of all requests together that are being worked on, such as 512MB.
-        max_pixels: Largest image, in millions of pixels.
+        max_pixels: Largest JPEG, in millions of pixels; other formats may have half as many.
         formats: Image formats that are read.
         max_images: Images in one request at most.
-        timeout: Seconds that a request may take to arrive, an image to be decoded, and an answer to be made.
-        connections: Open at a time at most.
+        timeout: Seconds that a request may take to arrive, and again an answer to be made.
+        decode_timeout: Seconds that an image may take to be decoded.
+        connections: Open at a time at most; a quarter of them by one address.
         drain: Seconds that requests under way have to finish when the server is stopped.
-        marks: File that keeps which answers were marked right or wrong; nothing is kept, if None.
-        keep: Folder that keeps marked images, a subfolder per class, to fit again; none are kept, if None.
+        feedback: File that keeps which answers were right or wrong; nothing is kept, if None.
+        keep: Folder that keeps images with feedback, a subfolder per class, to fit again; none are kept, if None.
+        max_keep: What the folder may hold, such as 1GB.
         watch: File that keeps what the images served so far say, so that it is not lost with the process; nothing is
             kept, if None.
         false_alarms: How often, at most, a watch may raise an alarm although nothing has changed.
@@ -47,7 +55,11 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = None
+    token_file: str | None = None
+    keys: tuple[tuple[str, str, str], ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    access_log: str | None = None
     queue: int = 256
     batch: int = 32
     decoders: int | None = None
@@ -57,10 +69,12 @@ class ServeSettings:
     formats: tuple[str, ...] = COMMON
     max_images: int = 64
     timeout: float = 30.0
+    decode_timeout: float = 5.0
     connections: int = 1000
     drain: float = 30.0
-    marks: str | None = None
+    feedback: str | None = None
     keep: str | None = None
+    max_keep: str = "10GB"
     watch: str | None = None
     false_alarms: float = 0.01
 
@@ -72,15 +86,15 @@ class ServeSettings:
                 raise SettingError(f"must be 1 or more, got {getattr(self, name)}", parameter=name)
         if self.decoders is not None and self.decoders < 1:
             raise SettingError(f"must be 1 or more, got {self.decoders}", parameter="decoders")
-        for name in ("timeout", "drain", "max_pixels"):
+        for name in ("timeout", "decode_timeout", "drain", "max_pixels"):
             if not 0 < getattr(self, name) < 1e6:
                 raise SettingError(f"must be a positive number, got {getattr(self, name)}", parameter=name)
-        for name in ("max_body", "max_memory"):
+        for name in ("max_body", "max_memory", "max_keep"):
             if not size_in_bytes(getattr(self, name)):
                 raise SettingError(f"must be a size such as 20MB, got {getattr(self, name)!r}", parameter=name)
-        if self.memory_bytes < 2 * self.body_bytes:  # a form and its parts
+        if self.memory_bytes < 3 * self.body_bytes:  # a form and its parts, which are to be three quarters at most
             raise SettingError(
-                f"must be at least twice the largest body, {self.max_body}, or no such form is ever taken; got "
+                f"must be at least three times the largest body, {self.max_body}, or no such form is ever taken; got "
                 f"{self.max_memory}",
                 parameter="max_memory",
             )
@@ -92,22 +106,18 @@ class ServeSettings:
         object.__setattr__(self, "formats", tuple(dict.fromkeys(name.upper() for name in self.formats)))
         if not self.formats:
             raise SettingError(f"must be one or more of {', '.join(FORMATS)}", parameter="formats")
-        if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
+        if self.token is not None:
+            check_token(self.token)
+        if not self.is_local and not (self.token or self.token_file or self.keys):
             raise SettingError(
-                "must be 8 or more characters of ASCII; make one with: openssl rand -hex 16", parameter="token"
-            )
-        if self.token is not None and " " in self.token:
-            raise SettingError("must not have blanks in it", parameter="token")
-        if not self.is_local and self.token is None:
-            raise SettingError(
-                f"{self.host} can be reached by other machines, so a token is needed: ",
-                Parameter("token", "SECRET"),
-                ", which clients send as 'Authorization: Bearer SECRET'",
+                f"{self.host} can be reached by other machines, so keys are needed: ",
+                Parameter("token_file", "FILE"),
+                " with a line such as 'anna admin TOKEN', or the environment variable CALPROMPT_TOKEN",
             )
         if self.keep is not None:
             check_writable(self.keep, parameter="keep")
-        if self.marks is not None:
-            check_output(self.marks, parameter="marks")
+        if self.feedback is not None:
+            check_output(self.feedback, parameter="feedback")
 
     @property
     def is_local(self) -> bool:
@@ -130,6 +140,16 @@ class ServeSettings:
         return size_in_bytes(self.max_memory) or 0
 
     @property
+    def keep_bytes(self) -> int:
+        """That kept images may take."""
+        return size_in_bytes(self.max_keep) or 0
+
+    @property
+    def all_keys(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, role and token of all keys but those of the file."""
+        return self.keys if self.token is None else (("token", ADMIN, self.token), *self.keys)
+
+    @property
     def pixels(self) -> int:
         """Of the largest image."""
         return int(self.max_pixels * 1e6)
@@ -142,4 +162,18 @@ class ServeSettings:
     @property
     def decoder_memory(self) -> int:
         """Bytes of address space that a decoding process may take."""
-        return BESIDES + A_PIXEL * self.pixels + 2 * self.body_bytes
+        return DECODER_BASE + BYTES_PER_PIXEL * self.pixels + 2 * self.body_bytes
+
+
+SERVING = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
+SERVING |= {"python_multipart": "python-multipart"}
+
+
+def require_packages() -> None:
+    """Raise a `SettingError` for packages that are not installed."""
+    missing = [package for module, package in SERVING.items() if find_spec(module) is None]
+    if missing:
+        raise SettingError(
+            f"serving needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            "pip install 'calprompt[serve]'"
+        )

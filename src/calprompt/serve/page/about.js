@@ -22,7 +22,7 @@ export function showAbout(model, tokenNeeded) {
 
 export function showLimits({ limits, keeps_images: keeps }) {
   const kept = keeps
-    ? "Images that you mark are kept on the server with the mark; others are not kept."
+    ? "Images that you give feedback on are kept on the server; others are not."
     : "Images go to this server only and are not kept.";
   byId("limits").textContent = `${limits.formats.join(", ")}, up to ${fileSize(limits.body_bytes)} each. ${kept}`;
 }

@@ -55,11 +55,11 @@ export class Server {
     return this.request(`v1/predict${asked}`, { ...request, body: bytes, headers });
   }
 
-  /** Mark an answer; `image` only if the server keeps them. `keepalive`: even if the page is being closed. */
-  mark(mark, { image = null, name = "", keepalive = false } = {}) {
-    if (image) return this.request("v1/marks", { method: "POST", body: form({ ...mark, image: [image, name] }) });
+  /** Feedback on an answer; `image` only if the server keeps them. `keepalive`: even if the page is being closed. */
+  feedback(feedback, { image = null, name = "", keepalive = false } = {}) {
+    if (image) return this.request("v1/feedback", { method: "POST", body: form({ ...feedback, image: [image, name] }) });
     const headers = { "Content-Type": "application/json" };
-    return this.request("v1/marks", { method: "POST", body: JSON.stringify(mark), headers, keepalive });
+    return this.request("v1/feedback", { method: "POST", body: JSON.stringify(feedback), headers, keepalive });
   }
 
   async request(path, { method = "GET", body, headers = {}, signal, onWait, keepalive = false, tries = TRIES } = {}) {

@@ -1,15 +1,15 @@
-// The card of an image: its picture, what was decided and what that means, the probabilities, the set, the marks.
+// The card of an image: its picture, what was decided and what that means, the probabilities, the set, the feedback.
 
 import { ANSWER, NONE, PROBLEM, UNSURE, stateOf } from "./decisions.js";
 import { icon, known, make, percent, plural, sentence } from "./dom.js";
-import { markRow } from "./marking.js";
+import { feedbackRow } from "./feedback.js";
 
 const FEW = 5; // bars of a card among others
 const SMALL = 160; // pixels; smaller pictures are enlarged with sharp edges
 const ICONS = { [ANSWER]: "check", [UNSURE]: "question", [NONE]: "none", [PROBLEM]: "alert" };
 
 export class Card {
-  /** `page` is told what the user does: remove(item), again(item), explain(item), mark(item, …), undo(item). */
+  /** `page` is told what the user does: remove(item), again(item), explain(item), giveFeedback(item, …), undo(item). */
   constructor(item, page) {
     Object.assign(this, { item, page, open: false });
     const title = `card-${item.number}`;
@@ -31,7 +31,7 @@ export class Card {
     );
     this.body = make("div.card-body");
     this.bars = make("div.card-bars");
-    this.marks = make("div.card-marks");
+    this.feedback = make("div.card-feedback");
     this.element = make(
       "li.card",
       { "aria-labelledby": title },
@@ -40,7 +40,7 @@ export class Card {
       this.remove,
       this.body,
       this.bars,
-      this.marks,
+      this.feedback,
     );
   }
 
@@ -64,11 +64,11 @@ export class Card {
     this.element.classList.toggle("stale", state === null && item.former !== undefined);
     this.element.setAttribute("aria-busy", String(state === null));
     this.body.replaceChildren(...BODIES[state ?? "waiting"](item, context, this.page));
-    this.showMarks(context);
+    this.showFeedback(context);
   }
 
-  showMarks(context) {
-    this.marks.replaceChildren(...markRow(this.item, context, this.page));
+  showFeedback(context) {
+    this.feedback.replaceChildren(...feedbackRow(this.item, context, this.page));
   }
 
   showBars(context) {

@@ -53,15 +53,15 @@ export function sorted(items, { by, falling }, threshold) {
 
 const COLUMNS = [
   ...["name", "decision", "answer", "class_name", "probability", "right_of_100", "prediction_set", "coverage"],
-  ...["promised", "min_confidence", "marked", "true_class", "problem", "model", "fingerprint"],
+  ...["promised", "min_confidence", "feedback", "true_class", "problem", "model", "fingerprint"],
 ];
 
 /** Answers as a table in the manner of RFC 4180, with a byte-order mark so that spreadsheets read it as UTF-8. */
 export function csv(items, { threshold, model, promised }) {
   const rows = items.map((item) => {
-    const { answer, problem, mark } = item;
+    const { answer, problem, feedback } = item;
     const decision = stateOf(item, threshold);
-    const sent = mark && mark.state !== "undone" ? mark : null;
+    const sent = feedback && feedback.state !== "choosing" ? feedback : null;
     return {
       name: item.name,
       decision: decision ?? "",
@@ -73,7 +73,7 @@ export function csv(items, { threshold, model, promised }) {
       coverage: answer?.coverage,
       promised: answer ? Boolean(answer.promised && promised) : "",
       min_confidence: threshold ?? model.min_confidence,
-      marked: sent ? (sent.right ? "right" : "wrong") : "",
+      feedback: sent ? (sent.right ? "right" : "wrong") : "",
       true_class: sent ? (sent.right ? answer?.class_name : sent.class_name) : "",
       problem: problem?.message,
       model: model.name,

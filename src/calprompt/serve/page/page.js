@@ -7,7 +7,7 @@ import { ClassPanel } from "./classes.js";
 import { announce, byId, fileSize, plural, sentence } from "./dom.js";
 import { Gallery } from "./gallery.js";
 import { watchIntake } from "./intake.js";
-import { Marker } from "./marking.js";
+import { FeedbackSender } from "./feedback.js";
 import {
   areUnlike,
   isOnSets,
@@ -41,9 +41,9 @@ class Page {
       lost: () => this.connection.lose(),
       idle: () => this.idle(),
     });
-    this.marker = new Marker({
-      send: (mark, options) => this.sendMark(mark, options),
-      changed: (item) => this.markChanged(item),
+    this.feedback = new FeedbackSender({
+      send: (feedback, options) => this.sendFeedback(feedback, options),
+      changed: (item) => this.feedbackChanged(item),
       watched: (watch) => this.watched(watch),
     });
     this.thresholdPanel = new ThresholdPanel((threshold) => this.setThreshold(threshold));
@@ -59,7 +59,7 @@ class Page {
     byId("about-button").addEventListener("click", () => byId("about").showModal());
     byId("show-reliability").addEventListener("click", () => this.explain(null));
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible" && this.started) this.readWatch(); // others mark too
+      if (document.visibilityState === "visible" && this.started) this.readWatch(); // others give feedback too
     });
     const wide = matchMedia("(min-width: 60rem)");
     const fold = () => {
@@ -112,7 +112,7 @@ class Page {
         name: file.shownName ?? file.name,
         number: ++this.numbers,
         answers: new Map(),
-        marks: new Map(),
+        given: new Map(),
       };
       item.card = new Card(item, this);
       return item;
@@ -149,7 +149,7 @@ class Page {
   }
 
   remove(item) {
-    if (this.marker.pending.has(item)) this.marker.post(item);
+    if (this.feedback.pending.has(item)) this.feedback.post(item);
     this.withBars(() => this.gallery.remove(item));
     this.sender.remove(item);
     announce(`${item.name} removed`);
@@ -171,7 +171,7 @@ class Page {
   }
 
   itemChanged(item) {
-    item.mark = item.marks.get(JSON.stringify(this.edited)) ?? null;
+    item.feedback = item.given.get(JSON.stringify(this.edited)) ?? null;
     item.card.show(this.context());
     this.count();
   }
@@ -182,40 +182,39 @@ class Page {
     if (this.unread) this.readWatch();
   }
 
-  // Marks
+  // Feedback
 
-  mark(item, mark) {
-    this.marker.mark(item, mark);
-    item.card.marks.querySelector("button")?.focus();
+  giveFeedback(item, feedback) {
+    this.feedback.give(item, feedback);
+    item.card.feedback.querySelector("button")?.focus();
   }
 
   chooseTrueClass(item) {
-    item.mark = { state: "choosing" };
-    item.card.showMarks(this.context());
-    item.card.marks.querySelector("select").focus();
+    item.feedback = { state: "choosing" };
+    item.card.showFeedback(this.context());
+    item.card.feedback.querySelector("select").focus();
   }
 
   undo(item) {
-    this.marker.undo(item);
-    item.card.marks.querySelector("button")?.focus();
+    this.feedback.undo(item);
+    item.card.feedback.querySelector("button")?.focus();
   }
 
-  markAgain(item) {
-    this.marker.post(item);
+  sendAgain(item) {
+    this.feedback.post(item);
   }
 
-  sendMark(mark, { item, keepalive }) {
+  sendFeedback(feedback, { item, keepalive }) {
     const image = this.model.keeps_images && !keepalive ? item.file : null;
-    return this.server.mark(mark, { keepalive, image, name: item.name });
+    return this.server.feedback(feedback, { keepalive, image, name: item.name });
   }
 
-  markChanged(item) {
-    item.marks.set(JSON.stringify(this.edited), item.mark);
-    item.card.showMarks(this.context());
+  feedbackChanged(item) {
+    item.given.set(JSON.stringify(this.edited), item.feedback);
+    item.card.showFeedback(this.context());
   }
 
   async readWatch() {
-    if (!this.model.marks) return;
     this.unread = false;
     try {
       this.watched(await this.server.watch());
@@ -250,7 +249,7 @@ class Page {
       if (error instanceof Unreachable) this.connection.lose();
       throw error;
     }
-    this.marker.flush(); // marks are of the answers that were seen
+    this.feedback.flush(); // feedback is on the answers that were seen
     this.edited = classes;
     this.model = model;
     this.modelChanged();

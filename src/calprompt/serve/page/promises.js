@@ -1,4 +1,4 @@
-// What can be relied on, in words: the promises, whether they stand as things are set, and what marks say of them.
+// What can be relied on, in words: the promises, whether they stand as things are set, and what feedback says of them.
 
 import { reliabilityDiagram, reliabilityTable } from "./charts.js";
 import { byId, icon, make, percent, plural, sentence } from "./dom.js";
@@ -24,7 +24,7 @@ export const isOnSets = ({ kind, text }, perClass) =>
     ? kind === (perClass ? "sets per class" : "sets")
     : /set contains/.test(text) && /each class/.test(text) === perClass;
 
-/** Of the promise on errors: does it stand with this list of classes, this threshold, these marks and images? */
+/** Of the promise on errors: does it stand with this list of classes, this threshold, this feedback and these images? */
 export function standing(model, threshold, watch) {
   const promise = model.promises.find(isOnErrors);
   if (!promise) return { status: "refused", text: "", detail: "this model makes no promise about its errors" };
@@ -76,7 +76,7 @@ export function showEvidence(evidence) {
   byId("show-reliability").disabled = !evidence;
 }
 
-/** What the marks say. */
+/** What the feedback says. */
 export function showWatch(watch, edited) {
   const place = byId("watch");
   const state = JSON.stringify([watch, edited]);
@@ -85,15 +85,15 @@ export function showWatch(watch, edited) {
   place.hidden = !watch;
   if (!watch) return;
   place.dataset.status = watch.status;
-  const tried = watch.marks > 0;
+  const tried = watch.feedback > 0;
   const icons = { holds: tried ? "check" : "none", broken: "alert", unwatched: "none" };
   const which = edited ? "The promise on the fitted classes" : "The promise";
   const words = {
-    holds: tried ? `${which} holds so far` : "Nothing marked yet",
+    holds: tried ? `${which} holds so far` : "No feedback yet",
     broken: `${which} is broken`,
     unwatched: "Not watched",
   };
-  const untried = "Mark answers as right or wrong, and it is watched whether the promise holds.";
+  const untried = "Say whether answers are right or wrong, and the promise is checked with every one.";
   const alarm = `An alarm is false for at most ${percent(watch.false_alarm_rate)} of models that keep their promise.`;
   byId("watch-state").replaceChildren(
     icon(icons[watch.status] ?? "none"),

@@ -1,4 +1,4 @@
-"""Marks that were confirmed are there afterwards, whatever happens to the process or the disk."""
+"""Feedback that was confirmed is there afterwards, whatever happens to the process or the disk."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import pytest
 
 from calprompt.errors import DamagedFileError, SettingError
 from calprompt.promises import DecisionRule
-from calprompt.serve.mark_store import MarkRecord, MarkStore
-from calprompt.serve.marks import MarkBook, MarkedAlreadyError
-from calprompt.serve.receipts import Receipt
+from calprompt.serve.feedback import DuplicateFeedbackError, FeedbackBook, Receipt
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore
 
 WRITER = """
 import resource, sys
 from pathlib import Path
-from calprompt.serve.mark_store import MarkRecord, MarkStore, NoRoomError
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, NoRoomError
 
-store, limit = MarkStore(Path(sys.argv[1]), "m", 0.1), int(sys.argv[2])
+store, limit = FeedbackStore(Path(sys.argv[1]), "m", 0.1), int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 refused = 0
 for number in range(100_000):
     try:
-        store.add(MarkRecord(f"{sys.argv[3]}-{number}", "p" * 64, "answer", "ant", True, None, False, 0.0))
+        store.add(FeedbackRecord(f"{sys.argv[3]}-{number}", "p" * 64, "answer", "ant", True, None, False, 0.0))
         print(f"{sys.argv[3]}-{number}", flush=True)
     except NoRoomError:
         refused += 1
@@ -41,41 +40,41 @@ for number in range(100_000):
 """
 
 
-def mark(nonce: str, image: str = "p") -> MarkRecord:
-    return MarkRecord(nonce, image, "answer", "ant", True, "ant", True, 1.5)
+def record(nonce: str, image: str = "p") -> FeedbackRecord:
+    return FeedbackRecord(nonce, image, "answer", "ant", True, "ant", True, 1.5)
 
 
-def test_marks_and_the_secret_outlast_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "marks.db"
-    store = MarkStore(path, "m", 0.1)
-    store.add(mark("a"))
+def test_feedback_and_the_secret_outlast_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    store = FeedbackStore(path, "m", 0.1)
+    store.add(record("a"))
     store.close()
     assert path.stat().st_mode & 0o077 == 0
-    again = MarkStore(path, "m", 0.1)
-    assert (again.secret, list(again)) == (store.secret, [mark("a")])
+    again = FeedbackStore(path, "m", 0.1)
+    assert (again.secret, [each for _, each in again.records()]) == (store.secret, [record("a")])
     again.close()
-    with pytest.raises(SettingError, match="marks of another model"):
-        MarkStore(path, "m", 0.2)
+    with pytest.raises(SettingError, match="feedback on another model"):
+        FeedbackStore(path, "m", 0.2)
 
 
 def test_one_server_owns_the_file(tmp_path: Path) -> None:
-    first = MarkStore(tmp_path / "marks.db", "m", 0.1)
+    first = FeedbackStore(tmp_path / "feedback.db", "m", 0.1)
     with pytest.raises(SettingError, match="is used by another server"):
-        MarkStore(tmp_path / "marks.db", "m", 0.1)
+        FeedbackStore(tmp_path / "feedback.db", "m", 0.1)
     first.close()
-    MarkStore(tmp_path / "marks.db", "m", 0.1).close()
+    FeedbackStore(tmp_path / "feedback.db", "m", 0.1).close()
 
 
-def test_what_is_no_file_of_marks(tmp_path: Path) -> None:
+def test_what_is_no_feedback_file(tmp_path: Path) -> None:
     for name, content in {"text": b"some text that is no database at all" * 100, "json": b'{"format": 1}\n'}.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DamagedFileError, match="is not a file of marks"):
-            MarkStore(tmp_path / name, "m", 0.1)
+        with pytest.raises(DamagedFileError, match="is not a feedback file"):
+            FeedbackStore(tmp_path / name, "m", 0.1)
         assert (tmp_path / name).read_bytes() == content
 
 
-def test_killed_servers_lose_no_confirmed_mark(tmp_path: Path) -> None:
-    path = tmp_path / "marks.db"
+def test_killed_servers_lose_no_confirmed_feedback(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
     confirmed: list[str] = []
     for turn in range(3):
         with subprocess.Popen(
@@ -85,28 +84,28 @@ def test_killed_servers_lose_no_confirmed_mark(tmp_path: Path) -> None:
             confirmed += [process.stdout.readline().strip() for _ in range(20 + 7 * turn)]
             os.kill(process.pid, signal.SIGKILL)
             confirmed += [line.strip() for line in process.stdout if line.endswith("\n")]
-    store = MarkStore(path, "m", 0.1)
-    kept = [each.nonce for each in store]
+    store = FeedbackStore(path, "m", 0.1)
+    kept = [each.nonce for _, each in store.records()]
     assert set(confirmed) <= set(kept)
     assert len(kept) - len(confirmed) <= 3  # written, and killed before it could be said
     store.close()
 
 
 @pytest.mark.parametrize("limit", [40_000, 65_537, 300_000])
-def test_a_full_disk_loses_no_confirmed_mark(tmp_path: Path, limit: int) -> None:
-    path = tmp_path / "marks.db"
+def test_a_full_disk_loses_no_confirmed_feedback(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "feedback.db"
     done = subprocess.run(
         [sys.executable, "-c", WRITER, path, str(limit), "x"], capture_output=True, text=True, check=True
     )
     confirmed = done.stdout.split()
     assert 0 < len(confirmed) < 100_000
-    store = MarkStore(path, "m", 0.1)
-    assert [each.nonce for each in store] == confirmed
+    store = FeedbackStore(path, "m", 0.1)
+    assert [each.nonce for _, each in store.records()] == confirmed
     store.close()
 
 
 def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
-    """With the torn line that a full disk left in them, and the mark that was glued to it."""
+    """With the torn line that a full disk left in them, and the record that was glued to it."""
     path = tmp_path / "marks.jsonl"
     head = {"format": 1, "model": "m", "target_error": 0.1, "secret": "ab" * 32}
     receipts = [Receipt.of("m", bytes([number]), "answer", "ant", True) for number in range(3)]
@@ -126,10 +125,10 @@ def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
     lines = [json.dumps(head), json.dumps(old[0]), torn + json.dumps(old[1]), json.dumps(old[2])]
     path.write_text("\n".join(lines) + "\n")
     for _ in range(2):
-        book = MarkBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", path=path)
+        book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", path=path)
         assert book.secret.hex() == "ab" * 32
-        assert (book.state()["marks"], book.state()["wrong"]) == (2, 2)
-        with pytest.raises(MarkedAlreadyError):
+        assert (book.state()["feedback"], book.state()["wrong"]) == (2, 2)
+        with pytest.raises(DuplicateFeedbackError):
             book.add(receipts[0], True)
         book.close()
     assert (tmp_path / "marks.jsonl.old").read_text() == "\n".join(lines) + "\n"
@@ -137,7 +136,7 @@ def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_kept_image_has_one_place(tmp_path: Path) -> None:
-    book = MarkBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=tmp_path)
+    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=tmp_path)
     for name in ("bee", "cat"):
         assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x").kept
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["cat"]

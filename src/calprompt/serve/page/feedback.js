@@ -1,31 +1,31 @@
-// Marking an answer as right or wrong: a choice, a few seconds to take it back, then it is sent.
+// Feedback on an answer: right or wrong, a few seconds to take it back, then it is sent.
 
 import { ANSWER, stateOf } from "./decisions.js";
 import { announce, icon, make, sentence } from "./dom.js";
 
 export const UNDO_SECONDS = 5;
 
-/** The row of a card that asks, offers to undo, or says what became of a mark. */
-export function markRow(item, context, page) {
-  const { mark, answer } = item;
-  if (!answer || !context.model.marks) return [];
-  if (mark?.state === "choosing") return [trueClassForm(item, context, page)];
-  if (mark) return markState(item, page);
+/** The row of a card that asks, offers to undo, or says what became of the feedback. */
+export function feedbackRow(item, context, page) {
+  const { feedback, answer } = item;
+  if (!answer) return [];
+  if (feedback?.state === "choosing") return [trueClassForm(item, context, page)];
+  if (feedback) return feedbackState(item, page);
   const labelled = (words) => ({ type: "button", "aria-label": `${words}: ${item.name}` });
   if (stateOf(item, context.threshold) !== ANSWER) {
     if (!context.model.keeps_images) return []; // only answers are watched
     return [
       make(
         "button.quiet",
-        { ...labelled("Say what it is"), onclick: () => page.chooseTrueClass(item) },
-        "Say what it is",
+        { ...labelled("Label it"), onclick: () => page.chooseTrueClass(item) },
+        "Label it",
       ),
     ];
   }
   const button = (words, name, onclick) => make("button.quiet", { ...labelled(words), onclick }, icon(name), words);
   return [
     make("span.question", {}, "Is this right?"),
-    button("Right", "check", () => page.mark(item, { right: true, class_name: null })),
+    button("Right", "check", () => page.giveFeedback(item, { right: true, class_name: null })),
     button("Wrong", "close", () => page.chooseTrueClass(item)),
   ];
 }
@@ -43,7 +43,7 @@ function trueClassForm(item, context, page) {
   );
   const send = () => {
     const name = select.value === "" ? null : names[Number(select.value)];
-    page.mark(item, { right: name === guess, class_name: name });
+    page.giveFeedback(item, { right: name === guess, class_name: name });
   };
   return make(
     "form.true-class",
@@ -55,39 +55,39 @@ function trueClassForm(item, context, page) {
     },
     make("label", { for: id }, "What is it?"),
     select,
-    make("button", { type: "submit" }, answered ? "Mark as wrong" : "Send"),
+    make("button", { type: "submit" }, "Send"),
     make("button.quiet", { type: "button", onclick: () => page.undo(item) }, "Cancel"),
   );
 }
 
-function markState(item, page) {
-  const { mark } = item;
-  const truth = mark.class_name ? `: it is ${mark.class_name}` : "";
-  const words = `Marked ${mark.right ? "right" : "wrong"}${truth}`;
-  const line = make("span.marked", {}, icon(mark.right ? "check" : "close"), words);
-  if (mark.state === "pending")
+function feedbackState(item, page) {
+  const { feedback } = item;
+  const truth = feedback.class_name ? `: it is ${feedback.class_name}` : "";
+  const words = `Your feedback: ${feedback.right ? "right" : "wrong"}${truth}`;
+  const line = make("span.given", {}, icon(feedback.right ? "check" : "close"), words);
+  if (feedback.state === "pending")
     return [line, make("button.quiet.undo", { type: "button", onclick: () => page.undo(item) }, "Undo")];
-  if (mark.state === "sending") return [line, make("span.fine", {}, "sending…")];
-  if (mark.state === "failed") {
+  if (feedback.state === "sending") return [line, make("span.fine", {}, "sending…")];
+  if (feedback.state === "failed") {
     return [
-      make("span.marked.failed", {}, icon("alert"), `Not marked: ${mark.note}`),
-      mark.final ? null : make("button.quiet", { type: "button", onclick: () => page.markAgain(item) }, "Try again"),
+      make("span.given.failed", {}, icon("alert"), `Not sent: ${feedback.note}`),
+      feedback.final ? null : make("button.quiet", { type: "button", onclick: () => page.sendAgain(item) }, "Try again"),
     ].filter(Boolean);
   }
-  return [line, make("span.fine", {}, mark.note ?? "")];
+  return [line, make("span.fine", {}, feedback.note ?? "")];
 }
 
-/** Keeps marks back for a few seconds, then sends them. */
-export class Marker {
-  /** `send(mark, options)` asks the server; `changed(item)` shows; `watched(watch)` takes the state of the promise. */
+/** Keeps feedback back for a few seconds, then sends it. */
+export class FeedbackSender {
+  /** `send(feedback, options)` asks the server; `changed(item)` shows; `watched(watch)` takes the state of the promise. */
   constructor({ send, changed, watched }) {
     Object.assign(this, { send, changed, watched });
     this.pending = new Set();
     addEventListener("pagehide", () => this.flush(true));
   }
 
-  mark(item, { right, class_name }) {
-    item.mark = {
+  give(item, { right, class_name }) {
+    item.feedback = {
       id: item.answer.id,
       right,
       class_name,
@@ -96,13 +96,13 @@ export class Marker {
     };
     this.pending.add(item);
     this.changed(item);
-    announce(`Marked ${right ? "right" : "wrong"}; ${UNDO_SECONDS} seconds to undo`);
+    announce(`Your feedback: ${right ? "right" : "wrong"}; ${UNDO_SECONDS} seconds to undo`);
   }
 
   undo(item) {
-    clearTimeout(item.mark?.timer);
+    clearTimeout(item.feedback?.timer);
     this.pending.delete(item);
-    item.mark = null;
+    item.feedback = null;
     this.changed(item);
   }
 
@@ -111,19 +111,19 @@ export class Marker {
   }
 
   async post(item, keepalive = false) {
-    const { mark } = item;
-    clearTimeout(mark.timer);
+    const { feedback } = item;
+    clearTimeout(feedback.timer);
     this.pending.delete(item);
-    mark.state = "sending";
+    feedback.state = "sending";
     this.changed(item);
     try {
-      const { id, right, class_name } = mark;
+      const { id, right, class_name } = feedback;
       const reply = await this.send({ id, right, class_name }, { item, keepalive });
       const kept = reply.kept ? "the image is kept" : "";
-      Object.assign(mark, { state: "sent", note: reply.counted ? kept : sentence(reply.reason ?? "Not counted") });
+      Object.assign(feedback, { state: "sent", note: reply.counted ? kept : sentence(reply.reason ?? "Not counted") });
       this.watched(reply.watch);
     } catch (error) {
-      Object.assign(mark, { state: "failed", note: error.message, final: error.status === 409 });
+      Object.assign(feedback, { state: "failed", note: error.message, final: ![0, 408, 429, 503, 507, undefined].includes(error.status) });
     }
     this.changed(item);
   }

@@ -1,0 +1,166 @@
+"""Feedback under `kill -9` and on full disks: what a server confirmed is there afterwards, and the server starts.
+
+    python benchmarks/feedback_crashes.py MODEL --kills 50 --disks 20
+
+Clients give feedback to `calprompt serve MODEL --feedback FILE` as fast as they can. A "kill" ends the server with
+SIGKILL at a random moment; a "disk" limits the size of its files (RLIMIT_FSIZE) to a little more than they have, so that
+writing fails in the middle. All rounds use the same file. At the end every receipt that was confirmed has to be in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def picture(number: int) -> bytes:
+    """A picture of its own."""
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def start(model: str, path: Path) -> tuple[subprocess.Popen[str], int]:
+    """A server, and its port."""
+    command = [
+        sys.executable,
+        "-m",
+        "calprompt",
+        "serve",
+        model,
+        "--port",
+        "0",
+        "--decoders",
+        "1",
+        "--feedback",
+        str(path),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = ""
+    while "http://" not in said:
+        line = process.stdout.readline()
+        assert line, "the server did not start"
+        said += line
+    address = next(word for word in said.split() if word.startswith("http://"))
+    return process, int(address.rstrip("/").rpartition(":")[2])
+
+
+class Client(threading.Thread):
+    """Asks about pictures and gives feedback until the server is gone.
+
+    Args:
+        port: Of the server.
+        seed: Of its pictures.
+    """
+
+    def __init__(self, port: int, seed: int) -> None:
+        super().__init__()
+        self.port, self.seed = port, seed
+        self.confirmed: list[str] = []
+        self.statuses: Counter[int] = Counter()
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """See the class."""
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            connection.request("POST", "/v1/predict", picture(self.seed), {"Content-Type": "image/png"})
+            json.loads(connection.getresponse().read())
+            while not self.stop.is_set():
+                connection.request("POST", "/v1/predict", picture(self.seed), {"Content-Type": "image/png"})
+                receipt = json.loads(connection.getresponse().read())["id"]
+                body = json.dumps({"id": receipt, "right": True})
+                connection.request("POST", "/v1/feedback", body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                response.read()
+                self.statuses[response.status] += 1
+                if response.status == 200:
+                    self.confirmed.append(receipt)
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+
+
+def nonce(receipt: str) -> str:
+    """What the file knows an answer by."""
+    import base64
+
+    body = receipt.partition(".")[0]
+    return str(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["nonce"])
+
+
+def main() -> None:
+    """Run all rounds, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--disks", type=int, default=20)
+    args = parser.parse_args()
+    chance = random.Random(0)
+    confirmed: list[str] = []
+    statuses: Counter[int] = Counter()
+    rounds = ["kill"] * args.kills + ["disk"] * args.disks
+    chance.shuffle(rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "feedback.db"
+        for number, kind in enumerate(rounds):
+            process, port = start(args.model, path)
+            clients = [Client(port, 2 * number + each) for each in range(2)]
+            for client in clients:
+                client.start()
+            wanted = chance.randint(3, 40)
+            end = time.monotonic() + 60
+            while sum(len(each.confirmed) for each in clients) < wanted and time.monotonic() < end:
+                time.sleep(0.005)
+            if kind == "disk":
+                sizes = [each.stat().st_size for each in path.parent.glob("feedback.db*")]
+                limit = max(sizes) + chance.choice([0, 1, 100, 4096, 5000])
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+                end = time.monotonic() + 20
+                while not any(each.statuses[507] for each in clients) and time.monotonic() < end:
+                    time.sleep(0.01)
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                before = sum(len(each.confirmed) for each in clients)
+                while sum(len(each.confirmed) for each in clients) < before + 3 and time.monotonic() < end + 20:
+                    time.sleep(0.01)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            for client in clients:
+                client.stop.set()
+                client.join()
+                confirmed += client.confirmed
+                statuses += client.statuses
+        process, _ = start(args.model, path)
+        process.terminate()
+        process.wait(60)
+        database = sqlite3.connect(path)
+        kept = {row[0] for row in database.execute("SELECT nonce FROM feedback")}
+        (sound,) = database.execute("PRAGMA integrity_check").fetchone()
+    lost = {nonce(each) for each in confirmed} - kept
+    print(
+        f"{args.kills} kills, {args.disks} full disks: {len(confirmed)} confirmed, {len(lost)} lost, {len(kept)} kept"
+    )
+    print(f"statuses {dict(statuses)}; file: {sound}; the server starts")
+    sys.exit(bool(lost))
+
+
+if __name__ == "__main__":
+    main()

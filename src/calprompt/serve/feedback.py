@@ -1,0 +1,430 @@
+"""Feedback: which answers were right or wrong. It counts once an image, is watched, and can be undone.
+
+    <feedback>         an SQLite file, see `FeedbackStore`
+    <keep>/<class>/    images whose true class is known, named by the sha256 of their pixels: calprompt fit <keep>
+    <watch>            what all images that were answered say, with or without feedback: the state of an `ImageWatch`
+
+An image counts once: the same pixels again, in whatever file, say nothing new. What the server answered is in a receipt
+that it signs and does not keep:
+
+    receipt = base64url(JSON of the answer) . base64url(HMAC-SHA256 of it)
+
+Any process that knows the secret can read it back, so replicas need not remember each other's answers, and nobody can
+give feedback on an answer that was never given.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import CalpromptError, SettingError
+from calprompt.files import write_bytes
+from calprompt.promises import ANSWER, DecisionRule, ImageWatch, Watch
+from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, NoRoomError, WatchEvent
+from calprompt.text import format_size, os_problem, slug
+
+LONGEST_RECEIPT = 4096  # characters
+SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
+PROMISE, IMAGES = "promise", "images"  # what is watched
+ACKNOWLEDGE, RESET = "acknowledge", "reset"  # what an admin can do about an alarm
+UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An answer that was given.
+
+    Attributes:
+        nonce: Differs from receipt to receipt.
+        model: Fingerprint of the model that answered.
+        image: sha256 of the pixels that the model saw.
+        decision: "answer", "unsure" or "none of these".
+        class_name: The most probable class.
+        promised: Whether the promise on errors stood behind it.
+    """
+
+    nonce: str
+    model: str
+    image: str
+    decision: str
+    class_name: str
+    promised: bool
+
+    @classmethod
+    def of(cls, model: str, pixels: bytes, decision: str, class_name: str, promised: bool) -> Receipt:
+        """For an answer about an image."""
+        return cls(secrets.token_hex(8), model, hashlib.sha256(pixels).hexdigest(), decision, class_name, promised)
+
+
+class Signer:
+    """Signs receipts and reads them back.
+
+    Args:
+        secret: Shared by all processes that serve one model.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, receipt: Receipt) -> str:
+        """The receipt as clients get it."""
+        body = _encode(json.dumps(asdict(receipt), ensure_ascii=False, separators=(",", ":")).encode())
+        return f"{body}.{_encode(self._mac(body))}"
+
+    def read(self, text: str) -> Receipt:
+        """The receipt that a client gave back."""
+        body, _, signature = text.partition(".")
+        own = _encode(self._mac(body))
+        if len(text) > LONGEST_RECEIPT or not hmac.compare_digest(signature.encode("utf-8", "replace"), own.encode()):
+            raise SettingError(
+                "id is not of an answer that this server gave, or it was started anew since; send the image again"
+            )
+        return Receipt(**json.loads(_decode(body)))
+
+    def _mac(self, body: str) -> bytes:
+        return hmac.new(self._secret, body.encode("utf-8", "replace"), hashlib.sha256).digest()[:16]
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+class DuplicateFeedbackError(CalpromptError):
+    """There is feedback on this answer already."""
+
+
+class NoFeedbackError(CalpromptError):
+    """There is no feedback that could be undone."""
+
+
+class NotYoursError(CalpromptError):
+    """Feedback of somebody else."""
+
+
+@dataclass(frozen=True)
+class FeedbackResult:
+    """What became of feedback.
+
+    Attributes:
+        counted: Whether it counts for the watch.
+        reason: Why it does not.
+        kept: Whether the image was kept.
+        watch: The state of the watch after it.
+    """
+
+    counted: bool
+    reason: str | None
+    kept: bool
+    watch: dict[str, Any]
+
+
+class FeedbackBook:
+    """All feedback on a served model; safe to use from several threads.
+
+    Args:
+        rule: Of the model; what it promises is watched.
+        fingerprint: Of the model.
+        false_alarms: How often at most the watch may alarm although the promise holds.
+        path: File that keeps the feedback; None: it is forgotten at the end.
+        keep: Folder that keeps images whose true class is known; None: none are kept.
+        keep_bytes: How much the folder may hold; None: as much as there is room for.
+        image_watch: What images are compared with, as `ServedModel.image_watch`; None: they are not watched.
+        not_watched: Why they are not.
+        image_path: File that keeps the watch of images; None: it is forgotten at the end.
+
+    Attributes:
+        secret: For receipts; as old as the file.
+        watch: Of the promise on errors; None if none is made.
+        images: Watches what images are like; None if nothing does.
+
+    Raises:
+        DamagedFileError: if the file is not a feedback file.
+        SettingError: if it is of another model or promise.
+    """
+
+    def __init__(
+        self,
+        rule: DecisionRule,
+        fingerprint: str,
+        *,
+        false_alarms: float = 0.01,
+        path: str | Path | None = None,
+        keep: str | Path | None = None,
+        keep_bytes: int | None = None,
+        image_watch: dict[str, Any] | None = None,
+        not_watched: str = NO_HELD_OUT,
+        image_path: str | Path | None = None,
+    ) -> None:
+        self.fingerprint = fingerprint
+        self._fresh = Watch.of(rule, false_alarms) if rule.promised else None
+        self.keep = None if keep is None else Path(keep).expanduser()
+        target = None if self._fresh is None else self._fresh.target_error
+        self._store = FeedbackStore(None if path is None else Path(path).expanduser(), fingerprint, target)
+        self.secret = self._store.secret
+        self._lock = threading.Lock()
+        self.watch: Watch | None = None
+        self._keep_bytes, self._kept_bytes = keep_bytes, 0
+        if self.keep is not None:
+            try:
+                self.keep.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.keep):  # a read-only disk is found now, not at the first image
+                    pass
+                self._kept_bytes = sum(each.stat().st_size for each in self.keep.glob("*/*") if each.is_file())
+            except OSError as error:
+                raise CalpromptError(f"images cannot be kept in {self.keep}: {error.strerror or error}") from error
+        self._replay()
+        self._image_record, self._false_alarms = image_watch, false_alarms
+        self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
+        self._not_watched = not_watched
+        self._image_path = None if image_path is None else Path(image_path).expanduser()
+        self._timer: threading.Timer | None = None
+        if self._image_path is not None:
+            if self.images is None:
+                raise SettingError(f"{self._image_path} has nothing to keep. {not_watched}", parameter="watch")
+            self.images = self.images.resumed(self._image_path)
+            self.images.save(self._image_path)  # whether it can be written is known before the first image
+
+    def add(
+        self,
+        receipt: Receipt,
+        right: bool,
+        *,
+        class_name: str | None = None,
+        image: bytes | None = None,
+        format: str | None = None,
+        author: str = "",
+    ) -> FeedbackResult:
+        """Take feedback on an answer."""
+        if right and class_name not in (None, receipt.class_name):
+            raise SettingError(
+                f"must be {receipt.class_name!r} if the answer is right, got {class_name!r}", parameter="class_name"
+            )
+        if not right and class_name == receipt.class_name:
+            raise SettingError(
+                f"must be another than {receipt.class_name!r} if the answer is wrong", parameter="class_name"
+            )
+        with self._lock:
+            if receipt.nonce in self._authors:
+                raise DuplicateFeedbackError("there is feedback on this answer already; undo it first to change it")
+            reason = self._why_not(receipt)
+            record = FeedbackRecord(
+                receipt.nonce,
+                receipt.image,
+                receipt.decision,
+                receipt.class_name,
+                right,
+                receipt.class_name if right else class_name,
+                reason is None,
+                time.time(),
+                author,
+            )
+            with self._keeping(record, image, format) as kept:
+                self._store.add(record)
+            self._remember(record)
+            if record.counted and self.watch is not None:
+                self.watch = self.watch.mark(not right)
+            return FeedbackResult(reason is None, reason, kept, self._state())
+
+    def undo(self, receipt: Receipt, *, author: str = "", is_admin: bool = True) -> dict[str, Any]:
+        """Take feedback back, one's own or, as an admin, anybody's; returns the state of the watch after it."""
+        with self._lock:
+            if receipt.nonce not in self._authors:
+                raise NoFeedbackError("there is no feedback on this answer")
+            if not is_admin and self._authors[receipt.nonce] != author:
+                raise NotYoursError("this feedback was given with another key; only that key or an admin can undo it")
+            self._store.undo(receipt.nonce, author=author, time=time.time())
+            self._replay()
+            if self.keep is not None and receipt.image not in self._labelled:
+                for path in self.keep.glob(f"*/{receipt.image}.*"):
+                    self._remove(path)
+            return self._state()
+
+    def handle_alarm(self, watch: str, action: str, note: str, *, author: str = "") -> dict[str, Any]:
+        """Acknowledge an alarm, or start a watch anew; returns the state after it."""
+        with self._lock:
+            if (self.watch if watch == PROMISE else self.images) is None:
+                raise SettingError(f"there is no watch of {watch}", parameter="watch")
+            event = self._store.add_event(WatchEvent(watch, action, note, time.time(), author))
+            self._events.append(event)
+            if action == RESET and watch == PROMISE:
+                self._replay()
+            elif action == RESET and self._image_record is not None:
+                self.images = ImageWatch.from_record(self._image_record, false_alarms=self._false_alarms)
+                self._save_images()
+            return self._state()
+
+    def see(self, scores: Sequence[float], digest: str) -> None:
+        """Watch an image that was answered. The file is written within seconds, and at once for an alarm."""
+        with self._lock:
+            if self.images is None:
+                return
+            before = self.images.changed
+            self.images.see_scores([scores], [digest])
+            if self.images.changed != before:
+                self._save_images()
+            elif self._image_path is not None and self._timer is None:
+                self._timer = threading.Timer(SAVED_WITHIN, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def save(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            self._save_images()
+
+    def close(self) -> None:
+        """Write what is not written yet, and let go of the file."""
+        with self._lock:
+            try:
+                self._save_images()
+            finally:
+                self._store.close()
+
+    def _on_timer(self) -> None:
+        try:
+            self.save()
+        except CalpromptError as error:
+            logging.getLogger(__name__).warning("%s", error)
+
+    def _save_images(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._image_path is not None and self.images is not None:
+            self.images.save(self._image_path)
+
+    def state(self) -> dict[str, Any]:
+        """Both watches as plain data."""
+        with self._lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        images = unwatched(self._not_watched) if self.images is None else self.images.state()
+        images |= self._handled(IMAGES)
+        watch = self.watch
+        found: dict[str, Any] = {
+            "status": "unwatched",
+            "sentence": UNWATCHED,
+            "target_error": None,
+            "false_alarm_rate": None,
+            "feedback": 0,
+            "wrong": 0,
+            "evidence": None,
+            "alarm": None,
+            "broken_at": None,
+        }
+        if watch is not None:
+            found = {
+                "status": "broken" if watch.broken else "holds",
+                "sentence": watch.sentence,
+                "target_error": watch.target_error,
+                "false_alarm_rate": watch.false_alarms,
+                "feedback": watch.marked,
+                "wrong": watch.wrong,
+                "evidence": watch.evidence,
+                "alarm": 1 / watch.false_alarms,
+                "broken_at": watch.broken_at,
+            }
+        return {**found, **self._handled(PROMISE), "images": images}
+
+    def _handled(self, watch: str) -> dict[str, Any]:
+        """What admins did about the alarms of a watch: the last reset, and the last acknowledgement since then."""
+        last: dict[str, dict[str, Any] | None] = {"acknowledged": None, "reset": None}
+        for event in self._events:
+            if event.watch == watch:
+                found = {"time": event.time, "author": event.author, "note": event.note}
+                last = (
+                    {"acknowledged": None, "reset": found} if event.action == RESET else {**last, "acknowledged": found}
+                )
+        return last
+
+    def _why_not(self, receipt: Receipt) -> str | None:
+        if self.watch is None:
+            return UNWATCHED
+        if receipt.decision != ANSWER:
+            return "only answers are watched, and the model did not answer here"
+        if receipt.model != self.fingerprint or not receipt.promised:
+            return "no promise stood behind this answer: its classes or its threshold were not the model's own"
+        if receipt.image in self._counted:
+            return "there is feedback on this image already, and an image counts once"
+        return None
+
+    def _replay(self) -> None:
+        """Everything that follows from the records, since the last reset of the watch."""
+        self._authors: dict[str, str] = {}
+        self._counted: set[str] = set()
+        self._labelled: set[str] = set()
+        self._events = self._store.events()
+        start = max(
+            (event.after for event in self._events if (event.watch, event.action) == (PROMISE, RESET)), default=0
+        )
+        wrong = []
+        for number, record in self._store.records():
+            self._remember(record)
+            if record.counted and number > start:
+                wrong.append(not record.right)
+        self.watch = None if self._fresh is None else self._fresh.mark_all(wrong)
+
+    def _remember(self, record: FeedbackRecord) -> None:
+        self._authors[record.nonce] = record.author
+        if record.true is not None:
+            self._labelled.add(record.image)
+        if record.counted:
+            self._counted.add(record.image)
+
+    @contextmanager
+    def _keeping(self, record: FeedbackRecord, image: bytes | None, format: str | None) -> Iterator[bool]:
+        """Keep the image in its class, and nowhere else, if the record is written; yields whether it is kept."""
+        if self.keep is None or image is None or record.true is None:
+            yield False
+            return
+        folder = self.keep / (slug(record.true) or "class")
+        path = folder / f"{record.image}.{SUFFIXES.get(format or '', 'img')}"
+        others = set(self.keep.glob(f"*/{record.image}.*"))
+        if self._keep_bytes is not None and self._kept_bytes + len(image) > self._keep_bytes:
+            raise NoRoomError(
+                f"the folder for images is full ({format_size(self._keep_bytes)}); send the feedback without the "
+                "image, or have the quota raised"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            before = path.stat().st_size if path in others else 0
+            write_bytes(path, image)
+            self._kept_bytes += len(image) - before
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            raise (NoRoomError if full else CalpromptError)(f"the image cannot be kept: {os_problem(error)}") from error
+        try:
+            yield True
+        except CalpromptError:
+            if path not in others:
+                self._remove(path)
+            raise
+        for other in others - {path}:
+            self._remove(other)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            self._kept_bytes -= size

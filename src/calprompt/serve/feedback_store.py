@@ -1,0 +1,287 @@
+"""Where feedback is kept: an SQLite file that one server owns, in which a record is there as a whole or not at all.
+
+A full disk, a limit on file sizes or a killed process leaves all feedback that was confirmed, and no part of any other.
+Nothing is removed: feedback that was undone and alarms that were reset stay on record. Files of earlier versions
+(SQLite files of format 2, and JSON lines) are converted when they are opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
+from calprompt.files import write_bytes
+from calprompt.text import os_problem, parse_problem
+
+FORMAT = 3
+OTHER_FILE = Parameter("feedback", "FILE")
+TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE feedback (
+    id INTEGER PRIMARY KEY, nonce TEXT NOT NULL, image TEXT NOT NULL, decision TEXT NOT NULL, answered TEXT NOT NULL,
+    right INTEGER NOT NULL, true TEXT, counted INTEGER NOT NULL, time REAL NOT NULL, author TEXT NOT NULL DEFAULT '',
+    undone REAL, undone_by TEXT
+);
+CREATE UNIQUE INDEX one_per_answer ON feedback (nonce) WHERE undone IS NULL;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, after INTEGER NOT NULL, watch TEXT NOT NULL, action TEXT NOT NULL, note TEXT NOT NULL,
+    time REAL NOT NULL, author TEXT NOT NULL
+)
+"""
+FROM_FORMAT_2 = """
+INSERT INTO feedback (nonce, image, decision, answered, right, true, counted, time) SELECT * FROM marks ORDER BY rowid;
+DROP TABLE marks;
+UPDATE facts SET value = '3' WHERE name = 'format'
+"""
+
+
+class NoRoomError(CalpromptError):
+    """Feedback that could not be written, because the disk or the quota is full."""
+
+
+@dataclass(frozen=True)
+class FeedbackRecord:
+    """Feedback on one answer, as it is kept.
+
+    Attributes:
+        nonce: Of the answer's receipt.
+        image: Digest of the image's pixels.
+        decision: What the model decided.
+        answered: The class it named.
+        right: Whether that was right.
+        true: The true class, if it is known.
+        counted: Whether it counts for the watch.
+        time: When it was given, in seconds since 1970.
+        author: Name of the key that it was given with.
+    """
+
+    nonce: str
+    image: str
+    decision: str
+    answered: str
+    right: bool
+    true: str | None
+    counted: bool
+    time: float
+    author: str = ""
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """An alarm that was acknowledged, or a watch that was started anew.
+
+    Attributes:
+        watch: "promise" or "images".
+        action: "acknowledge" or "reset".
+        note: Why, in the words of the author.
+        time: When, in seconds since 1970.
+        author: Name of the key that did it.
+        after: Feedback with a larger id came later.
+    """
+
+    watch: str
+    action: str
+    note: str
+    time: float
+    author: str
+    after: int = 0
+
+
+NAMES = tuple(field.name for field in fields(FeedbackRecord))
+
+
+class FeedbackStore:
+    """The feedback on one model, in a file or, without a path, in memory.
+
+    Args:
+        path: The file; it is created if it is not there.
+        model: Fingerprint of the model.
+        target_error: What it promises; feedback on another model or promise is refused.
+
+    Attributes:
+        secret: Of receipts; as old as the file.
+
+    Raises:
+        SettingError: if another server uses the file, or it belongs to another model or promise.
+        DamagedFileError: if it is not a feedback file.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        model: str,
+        target_error: float | None,
+        *,
+        _old: tuple[bytes, list[FeedbackRecord]] | None = None,
+    ) -> None:
+        self.path = path
+        self._model = json.dumps([model, target_error])
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it has the secret of receipts
+                if path.stat().st_size and path.read_bytes()[:1] == b"{":
+                    _convert_lines(path, model, target_error)
+            except OSError as error:
+                raise CalpromptError(f"feedback cannot be written: {os_problem(error)}") from error
+        self._db = sqlite3.connect(
+            ":memory:" if path is None else path, timeout=1.0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self.secret = self._prepare(_old)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def records(self, *, undone: bool = False) -> Iterator[tuple[int, FeedbackRecord]]:
+        """Ids and records in the order in which they were given; those that were undone only if asked for."""
+        which = "" if undone else "WHERE undone IS NULL"
+        for number, *row in self._db.execute(f"SELECT id, {', '.join(NAMES)} FROM feedback {which} ORDER BY id"):
+            values = dict(zip(NAMES, row, strict=True))
+            yield (
+                number,
+                FeedbackRecord(**{**values, "right": bool(values["right"]), "counted": bool(values["counted"])}),
+            )
+
+    def events(self) -> list[WatchEvent]:
+        """Acknowledged alarms and resets, in their order."""
+        columns = ", ".join(field.name for field in fields(WatchEvent))
+        return [WatchEvent(*row) for row in self._db.execute(f"SELECT {columns} FROM events ORDER BY id")]
+
+    def add(self, record: FeedbackRecord) -> None:
+        """Keep a record; when this returns it is on the disk."""
+        with self._changing():
+            self._insert(record)
+
+    def undo(self, nonce: str, *, author: str, time: float) -> None:
+        """Take feedback back; it stays on record as undone."""
+        with self._changing():
+            self._db.execute(
+                "UPDATE feedback SET undone = ?, undone_by = ? WHERE nonce = ? AND undone IS NULL",
+                (time, author, nonce),
+            )
+
+    def add_event(self, event: WatchEvent) -> WatchEvent:
+        """Keep an event, with all feedback so far before it."""
+        with self._changing():
+            (after,) = self._db.execute("SELECT coalesce(max(id), 0) FROM feedback").fetchone()
+            values = (after, event.watch, event.action, event.note, event.time, event.author)
+            self._db.execute(
+                "INSERT INTO events (after, watch, action, note, time, author) VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+        return WatchEvent(event.watch, event.action, event.note, event.time, event.author, after)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def _insert(self, record: FeedbackRecord) -> None:
+        self._db.execute(
+            f"INSERT INTO feedback ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))})", astuple(record)
+        )
+
+    def _prepare(self, old: tuple[bytes, list[FeedbackRecord]] | None) -> bytes:
+        """Take hold of the file, create or convert its tables, and return its secret."""
+        with self._problems():
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("BEGIN EXCLUSIVE")
+            self._db.execute("COMMIT")
+            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not tables:
+                secret, records = old or (secrets.token_bytes(32), [])
+                with self._changing():
+                    for statement in TABLES.split(";"):
+                        self._db.execute(statement)
+                    facts = {"format": str(FORMAT), "model": self._model, "secret": secret.hex()}
+                    self._db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+                    for record in records:
+                        self._insert(record)
+            facts = dict(self._db.execute("SELECT name, value FROM facts"))
+            if int(facts["format"]) > FORMAT:
+                raise NewerFormatError(f"{self.path} has format {facts['format']}, and {FORMAT} is known here")
+            if facts["model"] != self._model:
+                raise SettingError(f"{self.path} has feedback on another model; give another file with ", OTHER_FILE)
+            if int(facts["format"]) < FORMAT:
+                with self._changing():
+                    for statement in [*TABLES.split(";")[1:], *FROM_FORMAT_2.split(";")]:
+                        self._db.execute(statement)
+            return bytes.fromhex(facts["secret"])
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction: all of it or nothing."""
+        with self._problems():
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        """SQLite's errors as those of this library."""
+        damaged = f"{self.path} is not a feedback file, or damaged"
+        try:
+            yield
+        except CalpromptError:
+            raise
+        except (KeyError, ValueError) as error:
+            raise DamagedFileError(f"{damaged}: {parse_problem(error)}") from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise SettingError(
+                    f"{self.path} is used by another server; give another file with ", OTHER_FILE
+                ) from error
+            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise NoRoomError(
+                    f"the feedback cannot be written to {self.path}: {error}; make room, and send it again"
+                ) from error
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+                raise CalpromptError(f"feedback cannot be written to {self.path}: {error}") from error
+            raise DamagedFileError(f"{damaged}: {error}") from error
+
+
+def _convert_lines(path: Path, model: str, target_error: float | None) -> None:
+    """Put the feedback of a file of JSON lines into an SQLite file in its place; the old file stays beside it.
+
+    Lines that cannot be read, as a full disk left them, are kept in another file.
+    """
+    lines = path.read_bytes().split(b"\n")
+    try:
+        head = json.loads(lines[0])
+        secret, own = bytes.fromhex(head["secret"]), (head["model"], head["target_error"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is not a feedback file, or damaged: {parse_problem(error)}") from error
+    if own != (model, target_error):
+        raise SettingError(f"{path} has feedback on another model; give another file with ", OTHER_FILE)
+    modified = path.stat().st_mtime
+    records: dict[str, FeedbackRecord] = {}
+    bad: list[bytes] = []
+    for line in filter(None, lines[1:]):
+        try:
+            record = FeedbackRecord(**{**json.loads(line), "time": modified})
+            records.setdefault(record.nonce, record)
+        except (TypeError, ValueError, RecursionError):
+            bad.append(line)
+    if bad:
+        write_bytes(path.with_name(f"{path.name}.unreadable"), b"\n".join(bad) + b"\n")
+    new, kept = path.with_name(f"{path.name}.new"), path.with_name(f"{path.name}.old")
+    for leftover in path.parent.glob(f"{new.name}*"):
+        leftover.unlink()
+    FeedbackStore(new, model, target_error, _old=(secret, list(records.values()))).close()
+    kept.unlink(missing_ok=True)
+    os.link(path, kept)
+    new.replace(path)
