@@ -20,7 +20,7 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
 
-PROMISED, UNUSED = -1, -2  # in place of a fold, of images that are held out
+PROMISED, UNUSED, GUARD = -1, -2, -3  # in place of a fold, of images that are held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,8 @@ class Predicted:
         labels: True classes.
         logits: [n, C].
         zero_shot_logits: [n, C] of the untuned model.
-        fold: Which fold each was in; -1: held out for promises; -2: held out and not used.
+        fold: Which fold each was in; -1: held out for promises; -2: held out and not used; -3: held out for classes
+            that must not be missed.
     """
 
     names: list[str]
@@ -188,6 +189,7 @@ class FittedModel:
         renamed = dict(zip(self.labels, self.class_names, strict=True)) if self.labels != self.class_names else None
         return {
             **self.requests,
+            "costs": tuple(self.requests.get("costs", ())),
             "class_names": renamed,
             "backbone": config.backbone,
             "tuner": config.tuner,

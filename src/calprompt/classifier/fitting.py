@@ -33,8 +33,8 @@ from calprompt.classifier.calibration import (
     temperature_of,
 )
 from calprompt.classifier.checks import check
-from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings
+from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
+from calprompt.classifier.settings import FitSettings, cost_matrix
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
@@ -43,10 +43,10 @@ from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
+from calprompt.inspection.inspect import apply_fixes
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
-from calprompt.promises.groups import join_groups
-from calprompt.promises.sentences import plan_sentences
+from calprompt.promises.division import join_groups, plan_sentences
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
@@ -57,7 +57,7 @@ from calprompt.text import bullets, plural, shorten, slug
 FITS = "fits"
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
-    *("folds", "group_by", "classes", "root", "skip_bad"),
+    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss"),
 )
 
 
@@ -72,6 +72,9 @@ def fit_model(
 ) -> FittedModel:
     """Fit a classifier."""
     requests = settings.checked_requests()
+    cost_matrix(settings.costs, [str(label) for label in data.labels])  # raises for what makes no sense
+    if settings.fixes is not None:
+        data = apply_fixes(data, settings.fixes)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
     config = settings.run_config(data.name, len(data.labels))
@@ -151,10 +154,11 @@ class _Fit:
             inside = tune[folds == fold]
             made = self.run(tune[folds != fold], inside, f"fold {fold + 1} of {total - 1}")
             parts.append(self.predicted(made, inside, np.full(len(inside), fold)))
-        held = np.array([*self.division.promise, *self.division.unused], dtype=np.int64)
+        kinds = {PROMISED: self.division.promise, UNUSED: self.division.unused, GUARD: self.division.guard}
+        held = np.array([index for some in kinds.values() for index in some], dtype=np.int64)
         final = self.run(tune, held if len(held) else tune, "all images")
         if len(held):
-            use = np.repeat([PROMISED, UNUSED], [len(self.division.promise), len(self.division.unused)])
+            use = np.repeat(list(kinds), [len(some) for some in kinds.values()])
             parts.append(self.predicted(final, held, use))
         return joined(parts), final
 
@@ -279,9 +283,11 @@ def _finish(
     crossed = in_proportion(crossed, totals)
     calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
     notes = [*division.notes, *([note] if note else [])]
-    pilot, promised = (
-        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels) for part in (crossed, held)
+    pilot, promised, guard = (
+        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels)
+        for part in (crossed, held, predicted.take(predicted.fold == GUARD))
     )
+    names = [str(label) for label in data.labels]
     open_set = fit_open_set(settings.none_of_these, crossed, held) if settings.none_of_these else None
     rule, promises = make_promises(
         requests,
@@ -292,8 +298,11 @@ def _finish(
         refusals=division.refusals,
         unseen=division.unseen,
         total=len(data.train),
+        costs=cost_matrix(settings.costs, names),
+        class_names=names,
+        guard=guard,
+        unguarded=division.unguarded,
     )
-    names = [str(label) for label in data.labels]
     largest = int(np.argmax(totals))
     checks = []
     if len(held):

@@ -33,7 +33,7 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
-from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
@@ -57,7 +57,7 @@ KEYS = {
     *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "imports", "logit_scale"),
     *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
 }
-USES = {PROMISED: "promises", UNUSED: "nothing"}
+USES = {PROMISED: "promises", UNUSED: "nothing", GUARD: "never-miss"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
 
 
@@ -240,7 +240,7 @@ def images_table(model: FittedModel) -> str:
     for name, digest, label, fold, row, decision in zip(
         found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, decisions, strict=True
     ):
-        top = int(row.argmax())
+        top = int(model.rule.chosen(row[None])[0])
         used = USES.get(fold) or f"tuning (fold {fold + 1})"
         right = str(top == label).lower()
         table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", right, decision, digest])

@@ -342,7 +342,7 @@ def _model_notes(model: Classifier, batches: _Batches, sets: SetRule | None) -> 
         return lines
     shown = {"error": model.rule_.promised, "sets": sets is not None and not sets.per_class}
     shown["sets per class"] = sets is not None and sets.per_class
-    lines += [promise.sentence for promise in model.promises_ if shown[promise.kind]]
+    lines += [promise.sentence for promise in model.promises_ if shown.get(promise.kind, True)]
     if not model.rule_.promised:
         lines.append("No promise on errors stands behind these answers.")
     return lines

@@ -131,6 +131,7 @@ def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
         "prediction_set": None if answer.prediction_set is None else list(answer.prediction_set),
         "coverage": options.coverage,
         "promised": answer.promised,
+        "guarded": answer.guarded,
         "withdrawn": answered.model.rule.withdrawn,
         "meaning": None if answered.meaning is None else _meaning(answered.meaning, answered.meaning_text),
         "image": {"width": answered.image.width, "height": answered.image.height, "format": answered.image.format},

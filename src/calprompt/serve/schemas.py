@@ -53,6 +53,7 @@ class AnswerModel(BaseModel):
     prediction_set: list[str] | None
     coverage: float | None
     promised: bool = Field(description="Whether it is an answer behind which the promise on errors stands.")
+    guarded: str | None = Field(None, description="A class that must not be missed, and that it may be.")
     withdrawn: str | None
     meaning: MeaningModel | None
     image: ImageFacts
