@@ -13,6 +13,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
+from calprompt.inspection.inspect import Finding
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, Promise, TrackRecord, Unseen
 from calprompt.promises.track_record import HELD_OUT
@@ -125,6 +126,7 @@ class FittedModel:
         seconds: How long it took.
         logit_scale: What cosines are multiplied by.
         requests: Settings of the classifier that its runs do not have, such as the promises asked for.
+        findings: What may be wrong with the images.
     """
 
     config: RunConfig
@@ -150,6 +152,7 @@ class FittedModel:
     seconds: float = 0.0
     logit_scale: float = 100.0
     requests: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     def predictor(self, resources: Resources) -> Predictor:
         """The predictor on the classes it was fitted on."""

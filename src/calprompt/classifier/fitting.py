@@ -39,11 +39,11 @@ from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
-from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
+from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
-from calprompt.inspection.inspect import apply_fixes
+from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.division import join_groups, plan_sentences
@@ -51,10 +51,12 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
 from calprompt.runs.planning import TEMPLATE, RunPlan, data_digest
+from calprompt.runs.preparation import run_backbone
 from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten, slug
 
 FITS = "fits"
+QUICK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
     *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss"),
@@ -114,8 +116,22 @@ def fit_model(
         fit = _Fit(data, config, division, digests, resources, work, progress)
         predicted, final = fit.run_all()
         model = _finish(settings, requests, data, config, division, predicted, final, skipped)
+        model = replace(model, findings=_findings(data, digests, config, resources))
     shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def _findings(
+    data: LabelledImages, digests: Sequence[str], config: RunConfig, resources: Resources
+) -> tuple[Finding, ...]:
+    """What may be wrong with the images, from features that the runs have computed."""
+    unreadable = UnreadableImages()
+    features = resources.features(run_backbone(config, resources), data.train.images, unreadable=unreadable)[0]
+    names = [data.train.images.name(index) for index in range(len(data.train))]
+    labels = [str(label) for label in data.labels]
+    rows = features.double().numpy()
+    found, _ = feature_findings(rows, data.train.labels, names, labels, join_groups(digests), most=QUICK)
+    return in_order(found)
 
 
 def fit_digest(

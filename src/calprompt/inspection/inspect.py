@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -59,7 +60,7 @@ SUGGESTIONS = {
     ALIKE: "put them together, or say how they differ in more images",
     TWO: "look at both parts; two classes may be learned better",
 }
-FEWEST = 10  # images of a class below which it is too small
+FEWEST = 5  # images of a class below which it is too small
 GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
 ALTERED = 64  # images that are cropped and saved again, to know how near features of copies are
 FILE = "findings.csv"
@@ -113,8 +114,7 @@ class Inspection:
     @property
     def counts(self) -> dict[str, int]:
         """How many findings there are of each problem."""
-        counted = Counter(each.problem for each in self.findings)
-        return {problem: counted[problem] for problem in ORDER if counted[problem]}
+        return counted(self.findings)
 
     @property
     def sentences(self) -> list[str]:
@@ -130,12 +130,23 @@ class Inspection:
 
     def csv(self) -> str:
         """The findings as a table, a row each."""
-        rows = io.StringIO()
-        table = csv.DictWriter(rows, [field.name for field in fields(Finding)], lineterminator="\n")
-        table.writeheader()
-        for each in self.findings:
-            table.writerow({**asdict(each), "score": f"{each.score:.4f}"})
-        return rows.getvalue()
+        return findings_table(self.findings)
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """Findings as CSV, a row each."""
+    rows = io.StringIO()
+    table = csv.DictWriter(rows, [field.name for field in fields(Finding)], lineterminator="\n")
+    table.writeheader()
+    for each in findings:
+        table.writerow({**asdict(each), "score": f"{each.score:.4f}"})
+    return rows.getvalue()
+
+
+def counted(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many findings there are of each problem, the most important first."""
+    counts = Counter(each.problem for each in findings)
+    return {problem: counts[problem] for problem in ORDER if counts[problem]}
 
 
 def inspect_images(
@@ -194,9 +205,18 @@ def inspect_images(
 
 
 def feature_findings(
-    features: Floats, labels: Any, names: Sequence[str], classes: Sequence[str], groups: Sequence[Any] | None
+    features: Floats,
+    labels: Any,
+    names: Sequence[str],
+    classes: Sequence[str],
+    groups: Sequence[Any] | None,
+    *,
+    most: float = math.inf,
 ) -> tuple[list[Finding], float | None]:
-    """Findings on labels and classes from features [n, D] alone, and how often labels are predicted out of fold."""
+    """Findings on labels and classes from features [n, D] alone, and how often labels are predicted out of fold.
+
+    Nothing is said of labels if images times classes times dimensions are above `most`, because it would take long.
+    """
     y = np.asarray(labels, dtype=np.int64)
     counts = np.bincount(y, minlength=len(classes))
     found = [
@@ -209,7 +229,7 @@ def feature_findings(
         away = arithmetic.outliers(arithmetic.neighbour_distances(unit), low=False)
         found += [_finding(names[i], classes[y[i]], UNLIKE, "", away[i]) for i in np.flatnonzero(away >= 1)]
     checked = arithmetic.checkable(y, groups)
-    if not checked.any() or len(np.unique(y)) < 2:
+    if not checked.any() or len(np.unique(y)) < 2 or features.size * len(classes) > most:
         return found, None
     p = arithmetic.out_of_fold(unit, y, len(classes), groups=groups)
     found += [
