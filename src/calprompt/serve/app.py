@@ -73,6 +73,7 @@ def mark_book(model: ServedModel, settings: ServeSettings) -> MarkBook:
     return MarkBook(
         model.rule,
         model.fingerprint,
+        class_names=model.labels,
         false_alarms=settings.false_alarms,
         path=settings.marks,
         keep=settings.keep,

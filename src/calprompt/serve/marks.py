@@ -22,8 +22,9 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import write_bytes
-from calprompt.promises import ANSWER, DecisionRule, ImageWatch, Watch
+from calprompt.promises import ANSWER, NONE_OF_THESE, UNSURE, DecisionRule, ImageWatch, Watch
 from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
+from calprompt.promises.requests import Requests
 from calprompt.serve.mark_store import MarkRecord, MarkStore, NoRoomError
 from calprompt.serve.receipts import Receipt
 from calprompt.text import os_problem, slug
@@ -59,6 +60,7 @@ class MarkBook:
 
     Args:
         rule: Of the model; what it promises is watched.
+        class_names: Of the model.
         fingerprint: Of the model.
         false_alarms: How often at most the watch may alarm although the promise holds.
         path: File that keeps the marks; None: they are forgotten at the end.
@@ -70,6 +72,8 @@ class MarkBook:
     Attributes:
         secret: For receipts; as old as the file.
         watch: Of the promise on errors; None if none is made.
+        missed: Of the classes that must not be missed, by name; marks that tell the true class count for them, whatever
+            was decided.
         images: Watches what images are like; None if nothing does.
 
     Raises:
@@ -82,6 +86,7 @@ class MarkBook:
         rule: DecisionRule,
         fingerprint: str,
         *,
+        class_names: Sequence[str] = (),
         false_alarms: float = 0.01,
         path: str | Path | None = None,
         keep: str | Path | None = None,
@@ -91,12 +96,14 @@ class MarkBook:
     ) -> None:
         self.fingerprint = fingerprint
         self.watch = Watch.of(rule, false_alarms) if rule.promised else None
+        self.missed = Watch.of_classes(rule, class_names, false_alarms) if class_names else {}
         self.keep = None if keep is None else Path(keep).expanduser()
         target = None if self.watch is None else self.watch.target_error
         self._store = MarkStore(None if path is None else Path(path).expanduser(), fingerprint, target)
         self.secret = self._store.secret
         self._nonces: set[str] = set()
         self._images: set[str] = set()
+        self._of_class: set[str] = set()
         self._lock = threading.Lock()
         if self.keep is not None:
             try:
@@ -151,7 +158,7 @@ class MarkBook:
             )
             with self._keeping(mark, image, format) as kept:
                 self._store.add(mark)
-            self._take(mark)
+            self._take(mark, own=receipt.model == self.fingerprint)
             return Mark(reason is None, reason, kept, self._state())
 
     def see(self, scores: Sequence[float], digest: str) -> None:
@@ -202,6 +209,17 @@ class MarkBook:
     def _state(self) -> dict[str, Any]:
         watch = self.watch
         images = unwatched(self._not_watched) if self.images is None else self.images.state()
+        missed = [
+            {
+                "class_name": name,
+                "promise": Requests().missed_words(name, each.target_error),
+                "status": "broken" if each.broken else "holds",
+                "sentence": each.sentence,
+                "marks": each.marked,
+                "missed": each.wrong,
+            }
+            for name, each in self.missed.items()
+        ]
         if watch is None:
             return {
                 "status": "unwatched",
@@ -214,6 +232,7 @@ class MarkBook:
                 "alarm": None,
                 "broken_at": None,
                 "images": images,
+                "classes": missed,
             }
         return {
             "status": "broken" if watch.broken else "holds",
@@ -226,6 +245,7 @@ class MarkBook:
             "alarm": 1 / watch.false_alarms,
             "broken_at": watch.broken_at,
             "images": images,
+            "classes": missed,
         }
 
     def _why_not(self, receipt: Receipt) -> str | None:
@@ -239,8 +259,12 @@ class MarkBook:
             return "this image was marked already, and an image counts once"
         return None
 
-    def _take(self, mark: MarkRecord) -> None:
+    def _take(self, mark: MarkRecord, own: bool = True) -> None:
         self._nonces.add(mark.nonce)
+        if own and mark.true in self.missed and mark.image not in self._of_class:
+            self._of_class.add(mark.image)
+            gone = mark.answered != mark.true and mark.decision != UNSURE
+            self.missed[mark.true] = self.missed[mark.true].mark(gone or mark.decision == NONE_OF_THESE)
         if mark.counted and self.watch is not None:
             self._images.add(mark.image)
             self.watch = self.watch.mark(not mark.right)

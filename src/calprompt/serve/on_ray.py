@@ -104,7 +104,7 @@ def run_on_ray(
         check_machines(ray, needs, plan)
         with _files(settings, watched=model.image_watch is not None) as (marks, watch):
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": marks}
-            book |= {"keep": settings.keep, "false_alarms": settings.false_alarms}
+            book |= {"class_names": model.labels, "keep": settings.keep, "false_alarms": settings.false_alarms}
             book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
             first = MarkBook(**book)  # what is wrong with the file is said before anything is started
             secret = first.secret

@@ -145,6 +145,17 @@ class ImageWatchModel(BaseModel):
     changed_at: int | None
 
 
+class MissedModel(BaseModel):
+    """Whether a class that must not be missed still is not; marks that tell the true class count."""
+
+    class_name: str
+    promise: str
+    status: Literal["holds", "broken"]
+    sentence: str
+    marks: int
+    missed: int
+
+
 class WatchModel(BaseModel):
     """Whether the promise on errors still holds."""
 
@@ -158,6 +169,7 @@ class WatchModel(BaseModel):
     alarm: float | None
     broken_at: int | None
     images: ImageWatchModel
+    classes: list[MissedModel] = Field([], description="Of classes that must not be missed.")
 
 
 class MarkRequest(BaseModel):
