@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,16 @@ def test_fixes_that_make_no_sense_are_refused(folder: Path, tmp_path: Path, row:
     fixes.write_text(f"file,action,looks_like\n{row}\n")
     with pytest.raises(DataError, match=message):
         apply_fixes(labelled_images(folder), fixes)
+
+
+def test_the_page_has_the_measured_table() -> None:
+    root = Path(__file__).parents[2]
+    spec = importlib.util.spec_from_file_location("inspection_experiment", root / "experiments" / "inspection.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table = module.tables()
+    assert table in (root / "docs" / "data.md").read_text(encoding="utf-8")
+    clean = [float(line.split("|")[-2].strip().removesuffix(" %")) for line in table.splitlines()[2:]]
+    assert max(clean) < 5, "few images of clean data are called mislabelled"

@@ -227,7 +227,7 @@ def feature_findings(
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     if len(y) > arithmetic.NEIGHBOURS:
         away = arithmetic.outliers(arithmetic.neighbour_distances(unit), low=False)
-        found += [_finding(names[i], classes[y[i]], UNLIKE, "", away[i]) for i in np.flatnonzero(away >= 1)]
+        found += [_finding(names[i], classes[y[i]], UNLIKE, "", away[i]) for i in np.flatnonzero(away >= 1).tolist()]
     checked = arithmetic.checkable(y, groups)
     if not checked.any() or len(np.unique(y)) < 2 or features.size * len(classes) > most:
         return found, None
@@ -237,11 +237,11 @@ def feature_findings(
         for each in arithmetic.suspects(p, y, checked=checked)
     ]
     found += [_finding("", classes[a], ALIKE, classes[b], 1 - share) for a, b, share in arithmetic.alike_classes(p, y)]
-    for label in np.flatnonzero(counts):
+    for label in np.flatnonzero(counts).tolist():
         parts = arithmetic.two_parts(unit[y == label])
         if parts is not None and parts[0] >= GAP:
-            own = [names[i] for i in np.flatnonzero(y == label)]
-            halves = [shorten([own[i] for i in np.flatnonzero(side)], 1) for side in (parts[1], ~parts[1])]
+            own = [names[i] for i in np.flatnonzero(y == label).tolist()]
+            halves = [shorten([own[i] for i in np.flatnonzero(side).tolist()], 1) for side in (parts[1], ~parts[1])]
             found.append(_finding("", classes[label], TWO, " | ".join(halves), parts[0] / GAP))
     return found, float((p.argmax(axis=1) == y)[checked].mean())
 

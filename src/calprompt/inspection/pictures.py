@@ -78,7 +78,8 @@ def measure(picture: Any) -> Measured:
         sharpness = math.log(max(float((sums - 4 * inner).var()), 1e-12) / variance)
     small = image.resize((SKETCH, SKETCH), Image.Resampling.BOX)
     return Measured(
-        *image.size,
+        image.width,
+        image.height,
         _turned(picture),
         float(levels.mean()),
         float(np.percentile(levels, 95)),

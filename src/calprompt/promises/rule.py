@@ -200,10 +200,10 @@ def make_answers(
     p = np.asarray(probabilities, dtype=np.float64)
     decisions = rule.decide(logits, p) if len(p) else []
     inside = None if set_rule is None or not len(p) else set_rule.sets(logits)
-    chosen, guards = (rule.chosen(p), rule.guarded(p)) if len(p) else ([], [])
+    chosen, guards = (rule.chosen(p).tolist(), rule.guarded(p).tolist()) if len(p) else ([], [])
     found = []
     for number, (name, decision, row) in enumerate(zip(names, decisions, p, strict=True)):
-        first, guard = int(chosen[number]), int(guards[number])
+        first, guard = chosen[number], guards[number]
         second = next((each for each in np.argsort(-row, kind="stable").tolist() if each != first), None)
         found.append(
             Answer(
