@@ -170,7 +170,8 @@ def alike_classes(probabilities: Floats, labels: Ints) -> list[tuple[int, int, f
     found = []
     for a in range(classes):
         for b in np.flatnonzero(counts[a, a + 1 :] + counts[a + 1 :, a]) + a + 1:
-            cell = counts[[[a], [b]], [[a, b]]]
+            pair = np.array([a, b])
+            cell = counts[pair[:, None], pair]
             rows = cell.sum(axis=1)
             if rows.min() * 2 >= ENOUGH and cell[0, 1] and cell[1, 0]:
                 share = float((cell.diagonal() / rows).mean())
