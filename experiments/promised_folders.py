@@ -2,6 +2,7 @@
 
     python experiments/promised_folders.py simulate    made-up logits, 2,000 folders of each kind: 2 minutes
     python experiments/promised_folders.py fit         `Classifier` on the pocket, from images to promises: 10 fits each
+    python experiments/promised_folders.py never-miss  a class that must not be missed, 1,000 folders each: 3 minutes
     python experiments/promised_folders.py tables      prints the tables of docs/classifier.md
 
 A folder is drawn, divided by `divide`, and promised on by `make_promises`; what it promises is held against many more
@@ -116,7 +117,8 @@ class Truth:
     def error(self, rule: DecisionRule) -> float:
         """How many of its answers are wrong."""
         answered = rule.answered(self.images.logits, self.images.probabilities)
-        return float((~self.images.correct[answered]).mean()) if answered.any() else 0.0
+        wrong = rule.chosen(self.images.probabilities) != self.images.labels
+        return float(wrong[answered].mean()) if answered.any() else 0.0
 
 
 class KnownScores(Truth):
@@ -207,6 +209,60 @@ def simulate(folder: Folder, repetitions: int, world: int = WORLD) -> dict[str, 
         rule, made = make_promises(sure, pilot, held, unseen=found.unseen)
         tally.count_sure(rule, made[0], truth, names)
     return tally.row()
+
+
+GUARDED = (  # folders whose last class must not be missed, and the share of it that may be
+    (Folder("400 and 300, single", single(400, 300), (3.0, 3.0)), 0.05),
+    (Folder("400 and 300, 4 % of the last look like the first", single(400, 300), (6.0, 6.0), fooled=(0, 0.04)), 0.05),
+    (Folder("600 and 900, single; 1 %", single(600, 900), (5.0, 5.0)), 0.01),
+    (Folder("300 single, 200 groups of 3", ((1,) * 300, (3,) * 200), (4.0, 4.0), 1.0), 0.05),
+    (Folder("groups of 1 to 6, the large ones hard", ((1, 2, 3, 6) * 60,) * 3, (5.0,) * 3, 0.5, -0.8), 0.1),
+    (Folder("400 and 100, single", single(400, 100), (3.0, 3.0)), 0.05),
+)
+
+
+def simulate_guard(folder: Folder, share: float, repetitions: int) -> dict[str, Any]:
+    """Promise never to miss the last class of a folder, beside an error rate, and count what is kept."""
+    rng = np.random.default_rng(len(folder.name))
+    labels, groups, sizes = folder.slots
+    names = [f"class {number}" for number in range(len(folder.groups))]
+    slots = rng.integers(0, len(labels), WORLD)
+    future = folder.draw(labels[slots], np.arange(WORLD), sizes[slots], rng)
+    world = Evidence.of(future, softmax(future), labels[slots])
+    own = np.sort(world.probabilities[world.labels == len(names) - 1, -1])
+    requests = Requests(target_error=REQUESTS.target_error, never_miss=((names[-1], share),))
+    row = {"fits": repetitions, "share": share, "made": 0, "broken": 0, "error_made": 0, "error_broken": 0}
+    missed, unsure = [], []
+    for seed in range(repetitions):
+        logits = folder.draw(labels, groups, sizes, rng)
+        found = divide(labels.tolist(), names, requests, groups=groups.tolist(), most_tuned=64, seed=seed)
+        pilot, held, guard = (
+            Evidence.of(logits[rows], softmax(logits[rows]), labels[rows])
+            for rows in (np.array(part, dtype=np.int64) for part in (found.tune, found.promise, found.guard))
+        )
+        rule, promises = make_promises(
+            requests,
+            pilot,
+            held,
+            refusals=found.refusals,
+            unseen=found.unseen,
+            class_names=names,
+            guard=guard,
+            unguarded=found.unguarded,
+        )
+        for promise in promises:
+            if promise.status != MADE:
+                continue
+            if promise.kind == "error":
+                row["error_made"] += 1
+                row["error_broken"] += Truth(world).error(rule) > REQUESTS.allowed("error")
+            else:
+                row["made"] += 1
+                missed.append(float(np.searchsorted(own, rule.guards[0].threshold) / len(own)))
+                row["broken"] += missed[-1] > share
+                some = world.probabilities[:10_000]
+                unsure.append(float(((rule.guarded(some) >= 0) & (rule.chosen(some) != len(names) - 1)).mean()))
+    return {**row, "missed": float(np.mean(missed or [np.nan])), "unsure": float(np.mean(unsure or [np.nan]))}
 
 
 DATASETS = {  # images of a class, and in how many copies with another crop and light
@@ -319,7 +375,16 @@ def tables() -> dict[str, str]:
     fitted = ["| folder | fits | sets promised | coverage | error promised | and broken |\n|---|---|---|---|---|---|"]
     for row in read("promised_fits.csv"):
         fitted.append(f"| {row['folder']} | {row['fits']} | {_sets(row)} | {_errors(row)} |")
-    return {"folders": "\n".join(lines), "fits": "\n".join(fitted)}
+    guarded = [
+        "| folder | may be missed | promised | and broken | missed on average | unsure because of it | error promised "
+        "| and broken |\n|---|---|---|---|---|---|---|---|"
+    ]
+    for row in read("never_miss.csv"):
+        made, fits = int(row["made"]), int(row["fits"])
+        cells = f"{100 * made / fits:.3g} % | {100 * int(row['broken']) / fits:.3g} %" if made else "refused | "
+        cells += f" | {100 * float(row['missed']):.2f} % | {100 * float(row['unsure']):.1f} %" if made else " | | "
+        guarded.append(f"| {row['folder']} | {100 * float(row['share']):.3g} % | {cells} | {_errors(row)} |")
+    return {"folders": "\n".join(lines), "fits": "\n".join(fitted), "never_miss": "\n".join(guarded)}
 
 
 def _sets(row: dict[str, str]) -> str:
@@ -343,7 +408,7 @@ def _sure(row: dict[str, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("simulate", "fit", "tables"))
+    parser.add_argument("what", choices=("simulate", "fit", "never-miss", "tables"))
     parser.add_argument("--repetitions", type=int, help="folders of each kind (default: 2000, and 10 fits)")
     args = parser.parse_args()
     if args.what == "tables":
@@ -353,6 +418,12 @@ def main() -> None:
 
     if args.what == "fit":
         fit(args.repetitions or 10, Table(HERE / "promised_fits.csv", ("folder",)))
+        return
+    if args.what == "never-miss":
+        table = Table(HERE / "never_miss.csv", ("folder",))
+        for folder, share in GUARDED:
+            if not table.has(folder=folder.name):
+                table.add(folder=folder.name, **simulate_guard(folder, share, args.repetitions or 1000))
         return
     table = Table(HERE / "promised_folders.csv", ("folder",))
     for folder in FOLDERS:

@@ -24,7 +24,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
-    {"diagnostics", "predictor"},
+    {"diagnostics", "inspection", "predictor"},
     {"training"},
     {"runs"},
     {"evaluation"},

@@ -63,6 +63,28 @@ def class_scores(probabilities: np.ndarray, score: str) -> np.ndarray:
     return scores
 
 
+def choose_classes(probabilities: np.ndarray, costs: np.ndarray | None = None) -> np.ndarray:
+    """The class to answer for each image, [n]: the most probable, or the one with the smallest expected cost.
+
+    `costs` [C, C] has what it costs to answer a class (column) where another is true (row).
+
+    >>> p = np.array([[0.9, 0.1], [0.97, 0.03]])
+    >>> choose_classes(p).tolist(), choose_classes(p, np.array([[0.0, 1.0], [20.0, 0.0]])).tolist()
+    ([0, 0], [1, 0])
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    return np.asarray(p.argmax(axis=1) if costs is None else (p @ np.asarray(costs, dtype=np.float64)).argmin(axis=1))
+
+
+def guards_of(probabilities: np.ndarray, labels: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """For each image, the class that must not be missed and that it may be, the likeliest of several; -1 if none."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    if not len(labels):
+        return np.full(len(p), -1)
+    own = np.where(p[:, labels] >= thresholds, p[:, labels], -1.0)
+    return np.where(own.max(axis=1) >= 0, np.asarray(labels)[own.argmax(axis=1)], -1)
+
+
 def resize_and_crop(
     image: Image.Image, size: int, interpolation: str = "bicubic", mode: str = "shortest"
 ) -> Image.Image:

@@ -9,6 +9,7 @@ Images are taken a few batches at a time, so that a stream of any length fits in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from calprompt.data.inputs import iterate_images, open_image
 from calprompt.errors import DataError, ImageError
 from calprompt.features.encoding import Uint8Preprocessing, batch_size, encode, normalise
 from calprompt.parallel import batched, map_in_threads
-from calprompt.progress import Progress, silent
+from calprompt.progress import Progress, rate_note, silent
 from calprompt.tuners import Tuner
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Predictor:
             return
         dataset = images if isinstance(images, ImageFiles | ImageRows) else None
         items, total = iterate_images(images) if dataset is None else (range(len(dataset)), len(dataset))
-        done = 0
+        done, start = 0, time.perf_counter()
         zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         loaded = self._loaded(items, frozen=zero_shot or not self.tuner.needs_pixels, images=dataset)
         for names, digests, frozen, pixels, unreadable in loaded:
@@ -237,7 +238,8 @@ class Predictor:
                 raise ImageError(reason, name)
             done += len(names) + len(unreadable)
             yield replace(self._batch(names, frozen, pixels, unreadable), digests=digests)
-            progress("predicting", done, total or done, "")
+            left = None if total is None else total - done
+            progress("predicting", done, total or done, rate_note(done, time.perf_counter() - start, left))
 
     @torch.no_grad()
     def predict_levels(self, levels: NDArray[np.uint8]) -> PredictionBatch:

@@ -45,15 +45,24 @@ class FeatureProgress:
             self.progress(self.what, done, self.total, self._note(self.total - done))
 
     def _note(self, left: int) -> str:
-        notes = []
-        if self.computed:
-            rate = self.computed / self.seconds
-            notes.append(f"{rate:.0f} images/s" if rate >= 10 else f"{rate:.1f} images/s")
-        if self.stored:
-            notes.append(f"{self.found} of {self.total} from the store")
-        if self.computed and left:
-            notes.append(f"{left / rate:.0f} s left")
-        return ", ".join(notes)
+        stored = f"{self.found} of {self.total} from the store" if self.stored else ""
+        return rate_note(self.computed, self.seconds, left, stored)
+
+
+def rate_note(done: int, seconds: float, left: int | None, more: str = "") -> str:
+    """Rate and time left of work on images.
+
+    >>> rate_note(50, 10, 3000), rate_note(500, 10, None)
+    ('5.0 images/s, 10 min left', '50 images/s')
+    """
+    notes = [more] if more else []
+    if done:
+        rate = done / max(seconds, 1e-9)
+        notes.insert(0, f"{rate:.0f} images/s" if rate >= 10 else f"{rate:.1f} images/s")
+        if left:
+            wait = left / rate
+            notes.append(f"{wait:.0f} s left" if wait < 100 else f"{wait / 60:.0f} min left")
+    return ", ".join(notes)
 
 
 LINE_SECONDS = 5.0  # seconds between lines of progress where there is no terminal

@@ -68,6 +68,19 @@ def test_promises_were_kept_on_folders_of_all_kinds() -> None:
         kept(row, 10)
 
 
+def test_classes_that_must_not_be_missed_were_not() -> None:
+    module = experiment("promised_folders")
+    rows = module.read("never_miss.csv")
+    assert {row["folder"] for row in rows} == {folder.name for folder, _ in module.GUARDED}
+    for row in rows:
+        fits = int(row["fits"])
+        allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / fits)
+        assert fits >= 2000
+        assert int(row["broken"]) / fits <= allowed, row
+        assert int(row["error_broken"]) / fits <= allowed, row
+    assert int(rows[-1]["made"]) == 0, "50 images are too few"
+
+
 @pytest.mark.parametrize(
     "name",
     [

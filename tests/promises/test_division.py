@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calprompt.errors import SettingError
 from calprompt.kernel import softmax
 from calprompt.promises import Evidence, Requests, divide, make_promises
-from calprompt.promises.sentences import plan_sentences
+from calprompt.promises.division import plan_sentences
 
 counts = st.lists(st.integers(1, 40), min_size=2, max_size=8)
 

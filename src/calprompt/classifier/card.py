@@ -37,6 +37,7 @@ def model_card(model: FittedModel) -> str:
         _section("Calibration", _calibration(model)),
         _section("Promises and their limits", _promises(model)),
         _section("Classes", _classes(model, check)),
+        *([_section("What may be wrong with the images", _findings(model))] if model.findings else []),
         _section("How it was made", _making(model)),
         _section("Use", _use()),
     ]
@@ -125,6 +126,16 @@ def _classes(model: FittedModel, check: Check) -> list[str]:
         lines.append(f"\nand {len(model.labels) - LISTED} more; images.csv has all.")
     confused = [f"{true} taken for {other} ({count})" for true, other, count in check.most_confused[:5]]
     return [*lines, "", f"Most confused: {shorten(confused)}." if confused else "No image was taken for another class."]
+
+
+def _findings(model: FittedModel) -> list[str]:
+    lines = ["| image | class | problem | looks like | score |", "|---|---|---|---|---|"]
+    for each in model.findings[:LISTED]:
+        cells = map(_cell, (each.file, each.label, each.problem, each.looks_like))
+        lines.append(f"| {' | '.join(cells)} | {each.score:.2f} |")
+    if len(model.findings) > LISTED:
+        lines.append(f"\nand {len(model.findings) - LISTED} more; findings.csv has all.")
+    return [*lines, "", "Look before you act: hard images are found too."]
 
 
 def _making(model: FittedModel) -> list[str]:

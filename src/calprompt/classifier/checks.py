@@ -19,7 +19,7 @@ from calprompt import metrics
 from calprompt.metrics.binomial import chance_ece, share_interval
 from calprompt.promises.promise import MADE, Evidence, Promise
 from calprompt.promises.requests import SETS, SETS_PER_CLASS, percent
-from calprompt.promises.rule import ANSWER, DECISIONS, DecisionRule
+from calprompt.promises.rule import ANSWER, DECISIONS, UNSURE, DecisionRule
 from calprompt.text import plural, shorten
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
@@ -202,6 +202,16 @@ def outcomes(
     made = {promise.kind: promise for promise in promises if promise.status == MADE}
     decisions = rule.decide(images.logits, images.probabilities)
     answered = np.array([decision == ANSWER for decision in decisions])
+    chosen = rule.chosen(images.probabilities)
+    kept = (chosen == images.labels) | np.array([decision == UNSURE for decision in decisions])
+    guards = {
+        class_names[guard.label]: {
+            "images": int((images.labels == guard.label).sum()),
+            "missed": int((~kept & (images.labels == guard.label)).sum()),
+            "promised": guard.share if guard.promised and rule.withdrawn is None else None,
+        }
+        for guard in rule.guards
+    }
     sets = {}
     for each in rule.sets:
         inside = each.sets(images.logits)
@@ -219,9 +229,22 @@ def outcomes(
         }
     return {
         **{decision: decisions.count(decision) for decision in DECISIONS},
-        "wrong": int((answered & ~images.correct).sum()),
+        "wrong": int((answered & (chosen != images.labels)).sum()),
         "target_error": rule.target_error if rule.promised else None,
         "sets": sets,
+        **({"never_miss": guards} if guards else {}),
+        **({} if rule.costs is None else {"cost": _costs(rule, images, answered)}),
+    }
+
+
+def _costs(rule: DecisionRule, images: Evidence, answered: NDArray[np.bool_]) -> dict[str, float]:
+    """What the answers cost per image, and what those of the most probable class would."""
+    costs, rows = np.asarray(rule.costs), np.flatnonzero(answered)
+    likely, chosen = images.probabilities.argmax(axis=1), rule.chosen(images.probabilities)
+    return {
+        "answers": float(costs[images.labels[rows], chosen[rows]].sum() / len(images)),
+        "every_image": float(costs[images.labels, chosen].mean()),
+        "most_probable": float(costs[images.labels, likely].mean()),
     }
 
 

@@ -113,12 +113,14 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[Any]:
-        """The most probable label of each image, however sure it is; `answer` also says when it is not.
+        """The label to answer of each image, however sure it is; `answer` also says when it is not.
+
+        That is the most probable one or, with costs, the one with the smallest expected cost.
 
         Args:
             X: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
         """
-        best = self.predict_proba(X).argmax(axis=1)
+        best = self.rule_.chosen(self.predict_proba(X))
         return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[np.float64]:
@@ -263,9 +265,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         labels = (*self.classes_.tolist(), *names) if keep else names
         other.classes_ = np.array(labels, dtype=object if len({type(each) for each in labels}) > 1 else None)
         other.class_names_ = everything
-        other.rule_ = replace(self.rule_, sets=extended_sets(self.rule_.sets, len(everything), keep)).without_promises(
-            ADDED
-        )
+        rule = self.rule_.with_classes(len(everything), keep)
+        other.rule_ = replace(rule, sets=extended_sets(rule.sets, len(everything), keep)).without_promises(ADDED)
         other.promises_ = tuple(promise.withdrawn(ADDED) for promise in self.promises_)
         other.predictor_ = Predictor(
             tuner,

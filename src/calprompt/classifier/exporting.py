@@ -22,10 +22,14 @@ from calprompt.errors import ImageError, SettingError
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule, Evidence, OpenSetRule, Promise, class_rate_interval, make_promises
+from calprompt.promises.requests import NEVER_MISS
 from calprompt.text import plural
 
 if TYPE_CHECKING:
     from calprompt.predictor import Predictor
+
+
+INT8 = "the image tower was rounded to int8, and its images were not looked at again"
 
 
 def export_model(
@@ -80,7 +84,7 @@ def export_int8(
     images = images_of(held, data)
     pilot = Evidence.of(crossed.logits, model.probabilities(crossed), crossed.labels)
     steps = calibrator_steps(predictor)
-    wanted = requests_of(model.requests)
+    wanted = replace(requests_of(model.requests), never_miss=())
 
     def refit(
         logits: NDArray[np.float32], zero_shot: NDArray[np.float32] | None
@@ -95,8 +99,11 @@ def export_int8(
             temperature=temperature_of(model.calibrator),
             unseen=model.unseen,
             total=len(model.predicted),
+            costs=model.rule.costs,
         )
-        return steps, rule, [promise.sentence for promise in promises]
+        untested = [promise.withdrawn(INT8) for promise in model.promises if promise.kind == NEVER_MISS]
+        rule = replace(rule, guards=tuple(replace(each, promised=False) for each in model.rule.guards))
+        return steps, rule, [promise.sentence for promise in (*promises, *untested)]
 
     with tempfile.TemporaryDirectory(prefix="calprompt-export-") as place:
         whole = export_predictor(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
+from calprompt.inspection.inspect import Finding
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, Promise, TrackRecord, Unseen
 from calprompt.promises.track_record import HELD_OUT
@@ -20,7 +21,7 @@ from calprompt.runs.config import RunConfig
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
 
-PROMISED, UNUSED = -1, -2  # in place of a fold, of images that are held out
+PROMISED, UNUSED, GUARD = -1, -2, -3  # in place of a fold, of images that are held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,8 @@ class Predicted:
         labels: True classes.
         logits: [n, C].
         zero_shot_logits: [n, C] of the untuned model.
-        fold: Which fold each was in; -1: held out for promises; -2: held out and not used.
+        fold: Which fold each was in; -1: held out for promises; -2: held out and not used; -3: held out for classes
+            that must not be missed.
     """
 
     names: list[str]
@@ -124,6 +126,7 @@ class FittedModel:
         seconds: How long it took.
         logit_scale: What cosines are multiplied by.
         requests: Settings of the classifier that its runs do not have, such as the promises asked for.
+        findings: What may be wrong with the images.
     """
 
     config: RunConfig
@@ -149,6 +152,7 @@ class FittedModel:
     seconds: float = 0.0
     logit_scale: float = 100.0
     requests: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     def predictor(self, resources: Resources) -> Predictor:
         """The predictor on the classes it was fitted on."""
@@ -188,6 +192,7 @@ class FittedModel:
         renamed = dict(zip(self.labels, self.class_names, strict=True)) if self.labels != self.class_names else None
         return {
             **self.requests,
+            "costs": tuple(self.requests.get("costs", ())),
             "class_names": renamed,
             "backbone": config.backbone,
             "tuner": config.tuner,

@@ -33,31 +33,33 @@ from calprompt.classifier.calibration import (
     temperature_of,
 )
 from calprompt.classifier.checks import check
-from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings
+from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
+from calprompt.classifier.settings import FitSettings, cost_matrix
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
-from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
+from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
+from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
-from calprompt.promises.groups import join_groups
-from calprompt.promises.sentences import plan_sentences
+from calprompt.promises.division import join_groups, plan_sentences
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
 from calprompt.runs.planning import TEMPLATE, RunPlan, data_digest
+from calprompt.runs.preparation import run_backbone
 from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten, slug
 
 FITS = "fits"
+QUICK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
-    *("folds", "group_by", "classes", "root", "skip_bad"),
+    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss"),
 )
 
 
@@ -72,6 +74,9 @@ def fit_model(
 ) -> FittedModel:
     """Fit a classifier."""
     requests = settings.checked_requests()
+    cost_matrix(settings.costs, [str(label) for label in data.labels])  # raises for what makes no sense
+    if settings.fixes is not None:
+        data = apply_fixes(data, settings.fixes)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
     config = settings.run_config(data.name, len(data.labels))
@@ -111,8 +116,22 @@ def fit_model(
         fit = _Fit(data, config, division, digests, resources, work, progress)
         predicted, final = fit.run_all()
         model = _finish(settings, requests, data, config, division, predicted, final, skipped)
+        model = replace(model, findings=_findings(data, digests, config, resources))
     shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def _findings(
+    data: LabelledImages, digests: Sequence[str], config: RunConfig, resources: Resources
+) -> tuple[Finding, ...]:
+    """What may be wrong with the images, from features that the runs have computed."""
+    unreadable = UnreadableImages()
+    features = resources.features(run_backbone(config, resources), data.train.images, unreadable=unreadable)[0]
+    names = [data.train.images.name(index) for index in range(len(data.train))]
+    labels = [str(label) for label in data.labels]
+    rows = features.double().numpy()
+    found, _ = feature_findings(rows, data.train.labels, names, labels, join_groups(digests), most=QUICK)
+    return in_order(found)
 
 
 def fit_digest(
@@ -151,10 +170,11 @@ class _Fit:
             inside = tune[folds == fold]
             made = self.run(tune[folds != fold], inside, f"fold {fold + 1} of {total - 1}")
             parts.append(self.predicted(made, inside, np.full(len(inside), fold)))
-        held = np.array([*self.division.promise, *self.division.unused], dtype=np.int64)
+        kinds = {PROMISED: self.division.promise, UNUSED: self.division.unused, GUARD: self.division.guard}
+        held = np.array([index for some in kinds.values() for index in some], dtype=np.int64)
         final = self.run(tune, held if len(held) else tune, "all images")
         if len(held):
-            use = np.repeat([PROMISED, UNUSED], [len(self.division.promise), len(self.division.unused)])
+            use = np.repeat(list(kinds), [len(some) for some in kinds.values()])
             parts.append(self.predicted(final, held, use))
         return joined(parts), final
 
@@ -279,9 +299,11 @@ def _finish(
     crossed = in_proportion(crossed, totals)
     calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
     notes = [*division.notes, *([note] if note else [])]
-    pilot, promised = (
-        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels) for part in (crossed, held)
+    pilot, promised, guard = (
+        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels)
+        for part in (crossed, held, predicted.take(predicted.fold == GUARD))
     )
+    names = [str(label) for label in data.labels]
     open_set = fit_open_set(settings.none_of_these, crossed, held) if settings.none_of_these else None
     rule, promises = make_promises(
         requests,
@@ -292,8 +314,11 @@ def _finish(
         refusals=division.refusals,
         unseen=division.unseen,
         total=len(data.train),
+        costs=cost_matrix(settings.costs, names),
+        class_names=names,
+        guard=guard,
+        unguarded=division.unguarded,
     )
-    names = [str(label) for label in data.labels]
     largest = int(np.argmax(totals))
     checks = []
     if len(held):

@@ -6,6 +6,7 @@
             predictions.safetensors   logits of every image, by prompts that did not learn from it
             images.csv                the same for people: which image was used how, and what was predicted
             README.md                 the model card, with the metadata that Hugging Face's hub reads
+            findings.csv              what may be wrong with the images, if something may
             reliability.png           how often answers of a confidence were right, before and after calibration
 
 The weights of the backbone are not in it; their fingerprint is.
@@ -33,11 +34,13 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
-from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
 from calprompt.folder_kinds import MODEL, RECORDS, require_kind
+from calprompt.inspection.inspect import FILE as FINDINGS
+from calprompt.inspection.inspect import Finding, findings_table
 from calprompt.promises import DecisionRule, Promise, Unseen
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
@@ -57,7 +60,7 @@ KEYS = {
     *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "imports", "logit_scale"),
     *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
 }
-USES = {PROMISED: "promises", UNUSED: "nothing"}
+USES = {PROMISED: "promises", UNUSED: "nothing", GUARD: "never-miss"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
 
 
@@ -71,7 +74,7 @@ def _is_ours(folder: Path) -> bool:
     return (
         isinstance(record, dict)
         and record.get("library_name") == LIBRARY
-        and names <= {CONFIG, WEIGHTS, PREDICTIONS, IMAGES, CARD, DIAGRAM}
+        and names <= {CONFIG, WEIGHTS, PREDICTIONS, IMAGES, CARD, DIAGRAM, FINDINGS}
     )
 
 
@@ -111,6 +114,8 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
         write_bytes(building / WEIGHTS, _weights(model))
         write_bytes(building / PREDICTIONS, _predictions(model.predicted))
         write_bytes(building / IMAGES, images_table(model).encode())
+        if model.findings:
+            write_bytes(building / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
         draw_reliability(model, building / DIAGRAM)
         write_bytes(building / CARD, model_card(model).encode())
         digests = {name: file_digest(building / name) for name in FILES}
@@ -190,6 +195,7 @@ def read_model(
         seconds=record["seconds"],
         logit_scale=record["logit_scale"],
         requests=record["requests"],
+        findings=tuple(Finding(**each) for each in record.get("findings", ())),
     )
 
 
@@ -218,6 +224,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "skipped": model.skipped,
         "seconds": model.seconds,
         "logit_scale": model.logit_scale,
+        "findings": [asdict(each) for each in model.findings],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "calprompt": calprompt.__version__,
@@ -240,7 +247,7 @@ def images_table(model: FittedModel) -> str:
     for name, digest, label, fold, row, decision in zip(
         found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, decisions, strict=True
     ):
-        top = int(row.argmax())
+        top = int(model.rule.chosen(row[None])[0])
         used = USES.get(fold) or f"tuning (fold {fold + 1})"
         right = str(top == label).lower()
         table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", right, decision, digest])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.hardware import check_device
 from calprompt.promises.requests import Requests
-from calprompt.registry import check_types
+from calprompt.registry import check_types, unknown
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 
@@ -35,6 +38,10 @@ class FitSettings:
         level: How sure the promise on errors is.
         coverage_level: How sure the coverage is for this very model, such as 0.95; on average over models if None.
         none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
+        costs: What errors cost, such as 'scratched as good: 20', where others cost 1; or a CSV with the columns truth,
+            answer and cost. Answers are those with the smallest expected cost.
+        never_miss: From a class to the share of its images that may be called something else, which is promised.
+        fixes: CSV of 'calprompt data inspect' with the images to leave out and to relabel.
         shots: Images of a class to tune on at most; the others are held out. All that are not held out if None.
         held_out: Share of each class to hold out for promises; what they need if None.
         folds: Of cross-fitting, on which the calibrator is fitted.
@@ -71,6 +78,9 @@ class FitSettings:
     level: float = 0.95
     coverage_level: float | None = None
     none_of_these: float = 0.05
+    costs: tuple[str, ...] = ()
+    never_miss: Mapping[str, float] | None = None
+    fixes: str | None = None
     shots: int | None = 64
     held_out: float | None = None
     folds: int = 4
@@ -183,4 +193,51 @@ def requests_of(values: Mapping[str, Any]) -> Requests:
         values["per_class"],
         values["level"],
         values.get("coverage_level"),
+        tuple((values.get("never_miss") or {}).items()),
     )
+
+
+def cost_matrix(texts: Sequence[str], class_names: Sequence[str]) -> tuple[tuple[float, ...], ...] | None:
+    """What it costs to answer a class (column) where another is true (row); None if all errors cost the same.
+
+    Args:
+        texts: Such as 'scratched as good: 20', or paths of CSV files.
+        class_names: In the order of the rows.
+
+    >>> cost_matrix(["scratched as good: 20"], ["good", "scratched"])
+    ((0.0, 1.0), (20.0, 0.0))
+    """
+    if not texts:
+        return None
+    found = [[float(row != column) for column in class_names] for row in class_names]
+    for truth, answer, text in (row for each in texts for row in _cost_rows(each)):
+        for name in (truth, answer):
+            if name not in class_names:
+                raise unknown("class in costs", name, class_names)
+        try:
+            cost = float(text)
+        except ValueError:
+            cost = math.nan
+        if not 0 <= cost < math.inf:
+            raise SettingError(f"must be numbers of at least 0, got {text.strip()!r}", parameter="costs")
+        found[class_names.index(truth)][class_names.index(answer)] = cost
+    return tuple(map(tuple, found))
+
+
+def _cost_rows(text: str) -> Iterator[tuple[str, str, str]]:
+    if match := re.fullmatch(r"\s*(.+?) as (.+?)\s*:\s*([^:]+)", text):
+        yield match[1], match[2], match[3]
+        return
+    if not text.lower().endswith(".csv"):
+        raise SettingError(f"must be like 'scratched as good: 20', or a CSV file; got {text!r}", parameter="costs")
+    try:
+        with Path(text).expanduser().open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SettingError(
+            f"cannot read {text}: {getattr(error, 'strerror', None) or error}", parameter="costs"
+        ) from error
+    for number, row in enumerate(rows, start=2):
+        if any(row.get(name) is None for name in ("truth", "answer", "cost")):
+            raise SettingError(f"{text}: row {number} must have truth, answer and cost", parameter="costs")
+        yield row["truth"], row["answer"], row["cost"]

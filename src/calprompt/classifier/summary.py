@@ -5,6 +5,7 @@ from __future__ import annotations
 from calprompt.classifier.checks import Check, band_sentence
 from calprompt.classifier.fitted_model import FittedModel
 from calprompt.evaluation.settings import NONE
+from calprompt.inspection.inspect import counted
 from calprompt.promises.open_set import OpenSetRule
 from calprompt.promises.requests import percent
 from calprompt.promises.track_record import DESCRIPTIONS
@@ -25,6 +26,12 @@ def summary(model: FittedModel) -> list[str]:
     lines += [f"Note: {note.rstrip('.')}." for note in model.notes]
     if model.skipped:
         lines.append(f"Left out: {plural(len(model.skipped), 'image')} that cannot be read.")
+    if model.findings:
+        found = ", ".join(f"{count} {problem}" for problem, count in counted(model.findings).items())
+        lines.append(
+            f"Something may be wrong with the images: {found}; findings.csv lists them, and 'calprompt data inspect' "
+            "shows them and looks at copies and pictures too."
+        )
     return lines
 
 

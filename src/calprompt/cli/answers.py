@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -29,6 +30,73 @@ def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
         table.writeheader()
         return lambda answer: None if answer is None else table.writerow(_csv_row(answer))
     return _Table()
+
+
+class AnswerFile:
+    """A CSV file or one of JSON lines that answers are added to, a row each; what an interrupted row left is cut off.
+
+    Args:
+        path: Ending in .csv or .jsonl; made if it is not there.
+        kind: Of the answers.
+
+    Attributes:
+        names: Of the images that are answered in it.
+
+    Raises:
+        CalpromptError: if the file cannot be written or has rows of another kind.
+    """
+
+    SUFFIXES = (".csv", ".jsonl")
+
+    def __init__(self, path: Path, kind: type) -> None:
+        self.path, self.columns = path, [field.name for field in fields(kind)]
+        self.names: set[str] = set()
+        self.as_json = path.suffix.lower() == ".jsonl"
+        self.before = 0
+        try:
+            self.file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
+            self._read()
+        except OSError as error:
+            raise CalpromptError(f"cannot write to {path}: {os_problem(error)}") from error
+        self.table = csv.DictWriter(self.file, self.columns, lineterminator="\n")
+        if not self.as_json and not self.file.tell():
+            self.table.writeheader()
+
+    def _read(self) -> None:
+        self.file.seek(0)
+        text = self.file.read()
+        end = text.rfind("\n") + 1
+        while not self.as_json and text.count('"', 0, end) % 2:  # a line break in a quoted field ends no row
+            end = text.rfind("\n", 0, end - 1) + 1
+        whole = text[:end]
+        if end < len(text):
+            self.file.truncate(len(whole.encode("utf-8", errors="surrogateescape")))
+        self.file.seek(0, os.SEEK_END)
+        try:
+            if self.as_json:
+                self.names = {str(json.loads(line)["name"]) for line in whole.splitlines()}
+            else:
+                rows = csv.reader(io.StringIO(whole, newline=""))
+                columns = next(rows, self.columns)
+                if columns != self.columns:
+                    raise ValueError(f"its columns are {', '.join(columns)}")
+                self.names = {row[0] for row in rows if len(row) == len(self.columns)}
+        except (ValueError, KeyError, TypeError) as error:
+            raise CalpromptError(
+                f"{self.path} is no file of answers of this kind ({error}); give another file, which is made"
+            ) from error
+        self.before = len(self.names)
+
+    def __call__(self, answer: Any) -> None:
+        """Add an answer; None is the end."""
+        if answer is None:
+            self.file.close()
+            return
+        if self.as_json:
+            self.file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+        else:
+            self.table.writerow(_csv_row(answer))
+        self.file.flush()
 
 
 def print_line(text: str) -> None:

@@ -12,7 +12,7 @@ from calprompt.cli.tables import create_table
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.selective import UNLIKELY
 from calprompt.promises.requests import percent
-from calprompt.text import shorten, visible
+from calprompt.text import plural, shorten, visible
 
 MATRIX = 12  # classes up to which the whole confusion matrix is shown
 LISTED = 20
@@ -57,6 +57,18 @@ def outcome_sentences(check: Check) -> list[str]:
     target = found["target_error"]
     if target is not None and answered:
         lines.append(_verdict(wrong, answered, target))
+    if "cost" in found:
+        cost = found["cost"]
+        lines.append(
+            f"Its answers cost {cost['answers']:.3g} per image; answering every image {cost['every_image']:.3g}, and "
+            f"with the most probable class {cost['most_probable']:.3g}."
+        )
+    for name, each in found.get("never_miss", {}).items():
+        if each["images"]:
+            share = percent(round(each["missed"] / each["images"], 4))
+            lines.append(f"Of {plural(each['images'], 'image')} of {name!r}, {each['missed']} are missed ({share}).")
+        if each["images"] and each["promised"] is not None:
+            lines.append(_verdict(each["missed"], each["images"], each["promised"], "missed"))
     for name, each in found["sets"].items():
         if not each["images"]:
             continue
@@ -71,7 +83,7 @@ def outcome_sentences(check: Check) -> list[str]:
     return lines
 
 
-def _verdict(wrong: int, answered: int, target: float) -> str:
+def _verdict(wrong: int, answered: int, target: float, what: str = "wrong") -> str:
     """Whether a promise on errors holds on images that it was not made on.
 
     >>> _verdict(5, 100, 0.1), _verdict(11, 100, 0.1), _verdict(30, 100, 0.1)  # doctest: +NORMALIZE_WHITESPACE
@@ -79,7 +91,7 @@ def _verdict(wrong: int, answered: int, target: float) -> str:
      'These images do not speak against the promise of at most 10 % wrong: so many errors may be chance.',
      'The promise of at most 10 % wrong does NOT hold for these images.')
     """
-    promise = f"the promise of at most {percent(target)} wrong"
+    promise = f"the promise of at most {percent(target)} {what}"
     if wrong <= target * answered:
         return f"These images agree with {promise}."
     at_least = log_binomial_tail(answered - wrong, answered, 1 - target)  # P(Bin(n, target) ≥ wrong)

@@ -1,30 +1,32 @@
-"""The commands `calprompt data list`, `info`, `check` and `prepare`."""
+"""The commands `calprompt data list`, `info`, `check`, `inspect` and `prepare`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_actions, create_action, describe
+from calprompt.cli.flags import add_actions, create_action, describe, positive
 from calprompt.errors import DataError
 from calprompt.text import plural
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue import Entry
+    from calprompt.inspection.inspect import Inspection
 
 EXAMPLES = """\
   calprompt data list
   calprompt data info dtd
   calprompt data check dtd --root /datasets --images
   calprompt data check photos/
+  calprompt data inspect photos/ --csv findings.csv --page findings.html
   calprompt data prepare ucf101 --root /datasets
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data` and its four commands to its parser."""
+    """Add the arguments of `data` and its five commands to its parser."""
     describe(
         parser,
         "The datasets of the field and data of your own: what there is, and whether it is right on disk.",
@@ -55,6 +57,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--classes", metavar="FILE", help="file with the order and names of the classes")
     add("--base", metavar="FILE", help="file with the names of the base classes, one per line")
     add("--images", action="store_true", help="also decode every image of a dataset of the catalogue")
+    add("--quiet", action="store_true", help="show no progress")
+
+    parser = create_action(
+        actions,
+        "inspect",
+        help="find mislabelled images, copies, bad pictures and odd classes",
+        description="Look for what is probably wrong with labelled images: labels that the other images contradict,\n"
+        "copies and near-copies, pictures that are blurred, dark, blank, tiny or unlike all others, and classes\n"
+        "that are too small, too much alike or two. Look before you act: hard images are found too.",
+    )
+    parser.set_defaults(command=inspect_data)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="folder with one subfolder per class, a table, or a name of 'calprompt data list'")
+    add("--against", metavar="DATA", help="images to evaluate on; copies of them are found (default: the test split)")
+    add("--csv", metavar="FILE", help="write the findings, a row each; edit the actions and give it to 'fit --fixes'")
+    add("--page", metavar="FILE", help="write an HTML page with thumbnails, which needs no other file")
+    add("--rows", type=positive, default=10, metavar="N", help="findings of each kind to print (default: 10)")
+    add("--backbone", default="pocket-photo", metavar="SPEC", help="whose features compare (default: pocket-photo)")
+    add("--device", default="cpu", help="where to compute (default: cpu)")
+    add("--root", metavar="DIR", help="folder that has the datasets, or that a table's paths are relative to")
+    add("--classes", metavar="FILE", help="file with the order and names of the classes")
+    add("--ignore-exif", action="store_true", help="leave images as they are stored, as with fit --ignore-exif")
     add("--quiet", action="store_true", help="show no progress")
 
     parser = create_action(
@@ -129,6 +153,62 @@ def check_data(args: argparse.Namespace) -> None:
     if not report.ok:
         raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")
     console.print("  no problems")
+
+
+def inspect_data(args: argparse.Namespace) -> None:
+    """Look for what is wrong with labelled images; print, and write what is wanted."""
+    from calprompt.data.labelled import labelled_images
+    from calprompt.data.load import locate
+    from calprompt.data.overview import warn_left_out
+    from calprompt.files import check_output, write_output
+
+    csv = None if args.csv is None else check_output(args.csv, (".csv",), parameter="csv")
+    page = None if args.page is None else check_output(args.page, (".html", ".htm"), parameter="page")
+    options: dict[str, Any] = {"root": args.root, "classes": args.classes, "upright": not args.ignore_exif}
+    data = labelled_images(args.data, **options)
+    warn_left_out(data, locate(args.data, args.root))
+    against = None if args.against is None else labelled_images(args.against, **options)
+    import torch
+
+    from calprompt.clip.load import load_backbone
+    from calprompt.features.store import FeatureStore
+    from calprompt.inspection.inspect import inspect_images
+
+    backbone = load_backbone(args.backbone, device=args.device, dtype=torch.float32)
+    with show_progress(args.quiet) as progress:
+        found = inspect_images(data, backbone, against=against, store=FeatureStore(), progress=progress)
+    if csv is not None:
+        write_output(csv, found.csv().encode("utf-8", errors="surrogateescape"))
+    if page is not None:
+        from calprompt.inspection.page import render
+
+        write_output(page, render(found).encode("utf-8", errors="backslashreplace"))
+    _print_inspection(found, args.rows)
+    for path in filter(None, (csv, page)):
+        output().print(str(path), markup=False, soft_wrap=True)
+
+
+def _print_inspection(found: Inspection, rows: int) -> None:
+    from rich.markup import escape
+
+    from calprompt.cli.tables import create_table
+    from calprompt.text import visible
+
+    console = output()
+    for line in found.sentences:
+        console.print(line, markup=False, soft_wrap=True)
+    if not found.findings:
+        return
+    columns = [("problem", "left"), ("class", "left"), ("image", "left"), ("looks like", "left"), ("score", "right")]
+    table = create_table(columns)
+    for problem, count in found.counts.items():
+        own = [each for each in found.findings if each.problem == problem]
+        for each in own[:rows]:
+            cells = (escape(visible(text)) for text in (problem, each.label, each.file, each.looks_like))
+            table.add_row(*cells, f"{each.score:.2f}")
+        if count > rows:
+            table.add_row(problem, "", f"… and {count - rows} more", "", "")
+    console.print(table)
 
 
 def prepare(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from calprompt.classifier.settings import FitSettings
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, describe, settings_of
 from calprompt.cli.train import option_value
+from calprompt.errors import SettingError
 from calprompt.files import check_writable
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   calprompt fit photos/ --out model
   calprompt fit photos/ --out model --target-error 0.05 --coverage 0.95
+  calprompt fit parts/ --out model --cost "scratched as good: 20" --never-miss scratched 0.01
   calprompt fit labels.csv --out model --backbone weights/ViT-B-16.pt --device cuda
   calprompt fit pocket_photos --out model --backbone pocket
 """
@@ -46,6 +48,8 @@ def fit(args: argparse.Namespace) -> None:
 
     settings = settings_of(args, FitSettings)
     options = dict(option_value(text) for text in settings.pop("options", []))
+    if "never_miss" in settings:
+        settings["never_miss"] = {name: _share(text) for name, text in settings["never_miss"]}
     plain = FitSettings(**settings, options=options or None, verbose=False)
     plain.checked_requests()
     labelled_images(args.data, root=plain.root, classes=plain.classes)
@@ -69,3 +73,12 @@ def fit(args: argparse.Namespace) -> None:
     print_check(model.checks_[0], console)
     say(["", f"{place}: the model; README.md in it says all this again, images.csv which images were wrong"])
     say([f"next: calprompt predict {place} IMAGES"])
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingError(
+            f"takes a class and a share, such as scratched 0.01; got {text!r}", parameter="never_miss"
+        ) from None

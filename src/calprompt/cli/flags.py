@@ -32,9 +32,16 @@ METAVARS = {
     "calibrators": "NAME",
     "data": "DATA",
     "errors": "SHARE",
+    "fixes": "FILE",
 }
 PROPER = ("Python", "CSV", "EXIF")  # words that keep their capital
-ALIASES = {"imports": "--import", "options": "--set", "config": "--backbone-config", "upright": "--exif"}
+ALIASES = {
+    "imports": "--import",
+    "options": "--set",
+    "costs": "--cost",
+    "config": "--backbone-config",
+    "upright": "--exif",
+}
 
 
 def describe(parser: argparse.ArgumentParser, description: str, examples: str | None = None) -> None:
@@ -154,6 +161,10 @@ def _kind(name: str, hint: Any) -> dict[str, Any]:
         return {"action": "append", "metavar": "FILE"}
     if name == "options":
         return {"action": "append", "metavar": "NAME=VALUE"}
+    if name == "costs":
+        return {"action": "append", "metavar": "'TRUTH as ANSWER: X'"}
+    if name == "never_miss":
+        return {"action": "append", "nargs": 2, "metavar": ("CLASS", "SHARE")}
     if hint is bool:
         return {"action": "store_true"}
     if get_origin(hint) is tuple:

@@ -6,16 +6,25 @@ import argparse
 import itertools
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.answers import Mover, Writer, create_writer
+from calprompt.cli.answers import AnswerFile, Mover, Writer, create_writer
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
+from calprompt.data.streams import (
+    VIDEOS,
+    arrivals,
+    is_stream,
+    require_video_decoder,
+    stop_on_interrupt,
+    streamed_images,
+)
 from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
-from calprompt.files import check_writable
+from calprompt.files import check_output, check_writable
 from calprompt.folder_kinds import MODEL, RUN, WORDS, require_kind
 from calprompt.text import bullets, plural, shorten
 
@@ -30,6 +39,8 @@ EXAMPLES = """\
   calprompt predict model inbox/ --sets 0.9 --csv > answers.csv
   calprompt predict model inbox/ --move-into sorted/
   calprompt predict model today/ --watch watch.json --csv > today.csv
+  calprompt predict model archive.zip clip.mp4 --resume answers.csv
+  calprompt predict model inbox/ --follow --resume answers.csv
   find /archive -name '*.jpg' | calprompt predict model - --json > answers.jsonl
   calprompt predict model photo.jpg --classes "toad" "tree frog"
   calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
@@ -55,8 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "images",
         nargs="+",
         metavar="IMAGES",
-        help="image files, folders whose images are taken, also in subfolders, or - for a list on standard input",
+        help="image files, folders whose images are taken, also in subfolders, zip and tar files, videos, or - for a "
+        "list on standard input",
     )
+    add(
+        "--resume",
+        metavar="FILE",
+        help="add the answers to this .csv or .jsonl file, and leave out images that it has already",
+    )
+    add("--follow", action="store_true", help="go on with images as they arrive in the folders, until Ctrl-C")
+    add("--seconds", type=float, default=1.0, metavar="X", help="between two frames of a video (default: 1)")
     add("--classes", nargs="+", metavar="NAME", help="classes to add by their names; promises are withdrawn")
     of_models = parser.add_argument_group("for models")
     of_models.add_argument(
@@ -110,7 +129,18 @@ def predict(args: argparse.Namespace) -> None:
         if getattr(args, name) not in (None, False):
             other = WORDS[RUN if kind == MODEL else MODEL]
             raise SettingError(f"is for {other}, and {args.model} is the folder of {WORDS[kind]}", parameter=name)
-    images = image_paths(args.images)
+    resume = None if args.resume is None else check_output(args.resume, AnswerFile.SUFFIXES, parameter="resume")
+    if resume is not None and (args.json or args.csv):
+        raise SettingError("writes to its file by itself; leave out --json and --csv", parameter="resume")
+    if not 0 < args.seconds < 1e9:
+        raise SettingError(f"must be above 0, got {args.seconds}", parameter="seconds")
+    if args.follow:
+        others = [place for place in args.images if not Path(place).expanduser().is_dir()]
+        if others:
+            raise SettingError(f"takes folders, and {others[0]} is none", parameter="follow")
+    if args.move_into is not None and any(is_stream(place) for place in args.images):
+        raise SettingError("takes image files; those in archives and videos cannot be moved", parameter="move_into")
+    images = [] if args.follow else image_paths(args.images, args.seconds)
     (_predict_with_model if kind == MODEL else _predict_with_run)(args, Path(args.model).expanduser(), images)
 
 
@@ -137,8 +167,11 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
     sets = None if args.sets is None else model.set_rule(args.sets, args.per_class)
     mover = None if args.move_into is None else Mover(args.move_into)
     batches, watched = _Batches(args), _Watched(model, args.watch)
-    with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
-        stream = model.stream(images, set_rule=sets, skip_unreadable=True, progress=progress)
+    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
+        parts = batches.parts(images, Answer, stop)
+        stream = itertools.chain.from_iterable(
+            model.stream(part, set_rule=sets, skip_unreadable=True, progress=progress) for part in parts
+        )
         batches.write(((answers, batch.unreadable) for answers, batch in watched.passed(stream)), Answer, mover)
     lines = watched.finish()
     if args.json or args.csv:
@@ -165,8 +198,11 @@ def _predict_with_run(args: argparse.Namespace, folder: Path, images: Iterable[s
         imports=args.imports,
     )
     batches = _Batches(args)
-    with show_progress(args.quiet or _writes_to_terminal(args)) as progress:
-        stream = predictor.stream(images, skip_unreadable=True, progress=progress)
+    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
+        parts = batches.parts(images, Prediction, stop)
+        stream = itertools.chain.from_iterable(
+            predictor.stream(part, skip_unreadable=True, progress=progress) for part in parts
+        )
         batches.write(((predictor.answers(batch), batch.unreadable) for batch in stream), Prediction, None)
     _finish(args, batches, _run_notes(run, calibrator, predictor.class_names))
 
@@ -237,10 +273,29 @@ class _Batches:
         self.skipped: dict[str, str] = {}
         self.answered = 0
         self.decisions: dict[str, int] = {}
+        self.file: AnswerFile | None = None
+
+    def parts(self, images: Iterable[Any], kind: type, stop: threading.Event) -> Iterator[Iterable[Any]]:
+        """The images to answer, without those that were answered before: all at once, or as they arrive."""
+        args = self.args
+        if args.resume is not None:
+            self.file = AnswerFile(Path(args.resume).expanduser(), kind)
+        done = set() if self.file is None else self.file.names
+        if args.follow:
+            yield from arrivals(args.images, stop, done=done, failed=self.skipped, leave_out=args.move_into)
+        elif self.file is None:
+            yield images
+        else:
+            new = (item for item in images if _is_new(item, done))
+            yield list(new) if isinstance(images, list) else new
 
     def write(self, batches: Iterable[tuple[list[Any], dict[str, str]]], kind: type, mover: Writer | None) -> None:
-        write = create_writer(kind, as_json=self.args.json, as_csv=self.args.csv)
-        for answers, unreadable in batches:
+        first = next(iter_ := iter(batches), None)  # which opens the file of answers
+        table = self.args.csv or (self.args.follow and not self.args.json)
+        write: Writer = self.file or create_writer(kind, as_json=self.args.json, as_csv=table)
+        for answers, unreadable in itertools.chain([] if first is None else [first], iter_):
+            for answer in answers:
+                self.skipped.pop(answer.name, None)
             self.skipped |= unreadable
             for answer in answers:
                 write(answer)
@@ -249,6 +304,8 @@ class _Batches:
                     self.decisions[answer.decision] = self.decisions.get(answer.decision, 0) + 1
                 if mover is not None:
                     mover(answer)
+            if self.args.follow:
+                sys.stdout.flush()
         write(None)
         if mover is not None:
             mover(None)
@@ -270,17 +327,23 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
             Parameter("skip_bad", True),
             f":{bullets(lines)}",
         )
-    if args.json or args.csv:
+    if args.json or args.csv or (args.follow and args.resume is None):
         for name, reason in batches.skipped.items():
             warnings.warn(f"skipped {name}: {reason}", stacklevel=2)
         return
     console = output()
+    if batches.file is not None:
+        before = f", beside {batches.file.before} from before" if batches.file.before else ""
+        notes = [f"{batches.file.path}: {plural(batches.answered, 'new answer')}{before}", *notes]
     for line in [*notes, *(f"skipped {name}: {reason}" for name, reason in batches.skipped.items())]:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def image_paths(places: list[str]) -> Iterable[str]:
-    """Image files, those in folders, and those listed on standard input, in order; what is missing is told at once."""
+def image_paths(places: list[str], seconds: float = 1.0) -> Iterable[Any]:
+    """Image files, those in folders, archives and videos, and those listed on standard input, in order.
+
+    What is missing is told at once.
+    """
     from calprompt.data.decoding import SUFFIXES, count_left_out
 
     found: list[str] = []
@@ -307,7 +370,24 @@ def image_paths(places: list[str]) -> Iterable[str]:
             raise NotFoundError(f"there is no image {str(path) if place else repr(place)}")
         else:
             found.append(str(path))
-    return itertools.chain(found, _listed()) if STDIN in places else found
+    if any(is_stream(path) for path in found):
+        if any(path.lower().endswith(VIDEOS) for path in found):
+            require_video_decoder()
+        files: Iterable[Any] = itertools.chain.from_iterable(
+            streamed_images(path, seconds=seconds) if is_stream(path) else [path] for path in found
+        )
+    else:
+        files = found
+    return itertools.chain(files, _listed()) if STDIN in places else files
+
+
+def _is_new(item: Any, done: set[str]) -> bool:
+    """Whether an image was not answered yet; one that is listed twice is answered once."""
+    name = item if isinstance(item, str) else item.name
+    if name in done:
+        return False
+    done.add(name)
+    return True
 
 
 def _listed() -> Iterator[str]:
@@ -342,7 +422,7 @@ def _model_notes(model: Classifier, batches: _Batches, sets: SetRule | None) -> 
         return lines
     shown = {"error": model.rule_.promised, "sets": sets is not None and not sets.per_class}
     shown["sets per class"] = sets is not None and sets.per_class
-    lines += [promise.sentence for promise in model.promises_ if shown[promise.kind]]
+    lines += [promise.sentence for promise in model.promises_ if shown.get(promise.kind, True)]
     if not model.rule_.promised:
         lines.append("No promise on errors stands behind these answers.")
     return lines

@@ -83,6 +83,12 @@ def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
 def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
     """One image of whatever kind, read and ready to be decoded."""
     name = name or f"image {number}"
+    if isinstance(image, FileContent):
+        return FileContent(image.name, image.data, upright)
+    if isinstance(image, PillowPicture):
+        return image
+    if hasattr(image, "reason"):  # of a stream: it is known that it cannot be read
+        raise ImageError(image.reason, image.name)
     if isinstance(image, str | Path):
         try:
             return FileContent(str(image), read(os.fspath(Path(image).expanduser())), upright)

@@ -43,7 +43,15 @@ except ImportError as missing:
     print(f"error: {missing}; install what is needed with: pip install onnxruntime numpy pillow", file=sys.stderr)
     sys.exit(2)
 
-from calprompt.kernel import class_scores, log_softmax, open_set_scores, resize_and_crop, softmax
+from calprompt.kernel import (
+    choose_classes,
+    class_scores,
+    guards_of,
+    log_softmax,
+    open_set_scores,
+    resize_and_crop,
+    softmax,
+)
 
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
@@ -98,7 +106,8 @@ class Answer:
     Attributes:
         name: Of the image.
         decision: "answer", "unsure" or "none of these".
-        class_name: The most probable class, whatever the decision: its label as text, if it has one.
+        class_name: The class to answer, whatever the decision, its label as text, if it has one: the most probable, or,
+            with costs of errors, the one with the smallest expected cost.
         label: What the class is called in data, text or a number; the class name, unless labels were given.
         probability: Its calibrated probability.
         runner_up: The second most probable class.
@@ -106,6 +115,7 @@ class Answer:
         prediction_set: Classes that it may be, the most probable first; None if sets were not asked for.
         promised: Whether it is an answer behind which a promise on errors stands.
         withdrawn: Why the promises of the model do not hold, if so.
+        guarded: A class that must not be missed and that it may be, so that it is not called anything else.
     """
 
     name: str
@@ -118,6 +128,7 @@ class Answer:
     prediction_set: tuple[str, ...] | None
     promised: bool
     withdrawn: str | None
+    guarded: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,13 +319,15 @@ class Model:
         threshold = self.rule["min_confidence"] if min_confidence is None else min_confidence
         promised = self.promises_errors(min_confidence)
         names = tuple(map(str, self.labels))
-        decisions = decide(batch.logits, batch.probabilities, threshold, self.rule["open_set"])
+        chosen, guarded = chosen_classes(batch.probabilities, self.rule)
+        decisions = decide(batch.logits, batch.probabilities, threshold, self.rule["open_set"], chosen, guarded)
         set_rule = None if coverage is None else self.set_rule(coverage, per_class)
         inside = None if set_rule is None else prediction_sets(batch.logits, set_rule)
         found = []
         for number, (name, decision, row) in enumerate(zip(batch.names, decisions, batch.probabilities, strict=True)):
             order = np.argsort(-row, kind="stable").tolist()
-            first, second = order[0], order[1] if len(order) > 1 else None
+            first, guard = int(chosen[number]), int(guarded[number])
+            second = next((label for label in order if label != first), None)
             members = None if inside is None else tuple(names[c] for c in order if inside[number, c])
             found.append(
                 Answer(
@@ -328,6 +341,7 @@ class Model:
                     members,
                     promised and decision == ANSWER,
                     self.withdrawn,
+                    names[guard] if guard >= 0 else None,
                 )
             )
         return found
@@ -456,16 +470,34 @@ def keep_argmax(calibrated: np.ndarray, logits: np.ndarray) -> np.ndarray:
 # The decision rule: everything is computed from logits before calibration, but for the confidence.
 
 
+def chosen_classes(probabilities: np.ndarray, rule: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The class to answer for each image, and one that must not be missed and that it may be; -1 if there is none."""
+    costs, guards = rule.get("costs"), rule.get("guards", [])
+    chosen = choose_classes(probabilities, None if costs is None else np.array(costs))
+    labels = np.array([guard["label"] for guard in guards], dtype=np.int64)
+    return chosen, guards_of(probabilities, labels, np.array([guard["threshold"] for guard in guards]))
+
+
 def decide(
-    logits: np.ndarray, probabilities: np.ndarray, min_confidence: float | None, open_set: dict[str, Any] | None
+    logits: np.ndarray,
+    probabilities: np.ndarray,
+    min_confidence: float | None,
+    open_set: dict[str, Any] | None,
+    chosen: np.ndarray,
+    guarded: np.ndarray,
 ) -> list[str]:
     """ "answer", "unsure" or "none of these" for each image."""
-    sure = probabilities.max(axis=1, initial=0) >= (min_confidence or 0.0)
+    sure = probabilities[np.arange(len(chosen)), chosen] >= (min_confidence or 0.0)
+    sure &= (guarded < 0) | (guarded == chosen)
     known = np.ones(len(sure), dtype=bool)
     if open_set is not None and len(sure) and open_set["threshold"] is not None:
         with known_names():
             known = open_set_scores(logits, open_set["score"], open_set["temperature"]) >= open_set["threshold"]
-    return [NONE_OF_THESE if not own else ANSWER if yes else UNSURE for yes, own in zip(sure, known, strict=True)]
+    held = guarded >= 0
+    return [
+        ANSWER if own and yes else UNSURE if own or kept else NONE_OF_THESE
+        for yes, own, kept in zip(sure, known, held, strict=True)
+    ]
 
 
 def prediction_sets(logits: np.ndarray, rule: dict[str, Any]) -> np.ndarray:

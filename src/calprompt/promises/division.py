@@ -10,12 +10,16 @@ which there is no other is a group by itself. Images of one group say the same t
 image of each group that is held out; and on as many of each class as keeps the proportions of the folder's images,
 however many groups a class has and however large they are (`shares`).
 
+A class that must not be missed has held-out images of its own, beyond its share, one of each group again. They decide
+from which probability on an image may be of it, so that the images of the other promises have no part in that.
+
 A promise needs a number of such images that follows from its arithmetic, whatever the model is. If there are too few,
 holding out any would only cost images to learn from: the promise is refused, with how many more it would take.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,11 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.promises.groups import main_label
-from calprompt.promises.requests import Refusal, Requests, Unseen
-from calprompt.promises.sentences import classes_in_every_set, division_notes
-from calprompt.promises.shares import SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
-from calprompt.text import shorten
+from calprompt.promises.requests import NEVER_MISS, SETS_PER_CLASS, Refusal, Requests, Unseen
+from calprompt.promises.shares import LEFT, MOST, ROOM, SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
+from calprompt.registry import unknown
+from calprompt.text import plural, shorten
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Division:
         notes: What else the user should know of the division.
         n_groups: How many groups the images are in.
         unseen: Images that the held-out ones do not speak for.
+        guard: Indices of the images that promises never to miss a class rest on.
+        unguarded: For each class that must not be missed, the share of its images that these do not speak for.
     """
 
     tune: tuple[int, ...]
@@ -55,6 +60,8 @@ class Division:
     notes: tuple[str, ...] = ()
     n_groups: int = 0
     unseen: Unseen = field(default_factory=Unseen)
+    guard: tuple[int, ...] = ()
+    unguarded: tuple[float, ...] = ()
 
     @property
     def n_folds(self) -> int:
@@ -102,12 +109,23 @@ def divide(
     rng = random.Random(f"{seed}/division")
     by_label = _by_label(range(len(units)), unit_labels)
     strata, eligible = _strata(by_label, sizes, _learned_from(units, unit_labels, labels), class_names, requests, rng)
+    mixed = {number for number, unit in enumerate(units) if len({labels[index] for index in unit}) > 1}
+    guards = _Guards.of(requests, class_names, labels, [index for number in mixed for index in units[number]])
+    guarding: list[int] = []
+    for label in guards.shares:
+        able = [number for number in by_label[label] if number in eligible and number not in mixed]
+        rng.shuffle(able)
+        own = able[: guards.wanted(label, len(by_label[label]), len(able), most_tuned, held_out)]
+        guarding += own
+        strata[label] = strata[label].without(len(own))
+        by_label[label] = [number for number in by_label[label] if number not in set(own)]
     sample, refusals = choose_sample(strata, requests, most_tuned, held_out, len(labels) - sum(sizes))
-    tuned, held, promised = _draw(by_label, eligible, sample, most_tuned, rng)
+    tuned, held, promised = _draw(by_label, eligible - set(guarding), sample, most_tuned, rng)
     fold_of = _deal(tuned, unit_labels, folds, rng)
     pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])
     promise = sorted(rng.choice(units[number]) for number in promised)
-    rest = {index for number in held for index in units[number]} - set(promise)
+    guard = sorted(rng.choice(units[number]) for number in guarding)
+    rest = {index for number in (*held, *guarding) for index in units[number]} - set(promise) - set(guard)
     tune = [index for index, _ in pairs]
     used = [_counts([labels[index] for index in some], len(class_names)) for some in (tune, promise)]
     division = tuple(zip(*used, strict=True))
@@ -119,11 +137,53 @@ def divide(
         tuple(promise),
         tuple(sorted(rest)),
         division,
-        refusals,
+        (*refusals, *guards.refusals),
         (*notes, *classes_in_every_set(class_names, requests, used[1])),
         len(units),
         sample.unseen,
+        tuple(guard),
+        guards.unguarded,
     )
+
+
+@dataclass(eq=False)
+class _Guards:
+    """How many groups of each class that must not be missed are held out for that."""
+
+    requests: Requests
+    shares: dict[int, tuple[str, float]]
+    unguarded: tuple[float, ...]
+    counts: list[int]
+    refusals: list[Refusal] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, requests: Requests, class_names: Sequence[str], labels: Sequence[int], mixed: Sequence[int]) -> _Guards:
+        """Those that are asked for; images of groups with two labels are not spoken for, and count as missed."""
+        for name, _ in requests.never_miss:
+            if name not in class_names:
+                raise unknown("class in never_miss", name, class_names)
+        counts = _counts(labels, len(class_names))
+        own = _counts([labels[index] for index in mixed], len(class_names))
+        shares = {class_names.index(name): (name, share) for name, share in requests.never_miss}
+        return cls(requests, shares, tuple(own[label] / counts[label] for label in shares), counts)
+
+    def wanted(self, label: int, groups: int, eligible: int, most_tuned: int | None, fixed: float | None) -> int:
+        """How many groups of a class to hold out for this; what cannot be promised is noted."""
+        name, share = self.shares[label]
+        fewest = self.requests.fewest_of_class(share, self.unguarded[list(self.shares).index(label)])
+        part = MOST if fixed is None else fixed
+        most = math.floor(groups * part) if most_tuned is None else max(math.floor(groups * part), groups - most_tuned)
+        can = max(0, min(eligible, most if part else 0, groups - LEFT))
+        if fewest is not None and can >= fewest:
+            return min(max(fewest, can // 2), math.ceil(ROOM * fewest))  # the rest is for other promises
+        reason = f"too many images of {name} are in groups with images of other classes"
+        needed = None
+        if fewest is not None:
+            reason = f"it takes {fewest} held-out images of it, one of a group, and {can} of {groups} can be used"
+            needed = math.ceil(fewest / part) if part else None
+        advice = "" if needed is None else f"about {needed} images of it would do"
+        self.refusals.append(Refusal(NEVER_MISS, self.requests.missed_words(name, share), reason, advice, needed))
+        return 0
 
 
 def _check(labels: Sequence[int], class_names: Sequence[str], held_out: float | None) -> None:
@@ -176,7 +236,7 @@ def _strata(
     """The groups of each class, and those that may be held out: with a probability in proportion to their size."""
     spare = SPARE * min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
     own_sizes = [[sizes[number] for number in by_label[label]] for label in range(len(class_names))]
-    limits = size_limits(own_sizes, 0.0 if requests.per_class else spare)
+    limits = size_limits(own_sizes, 0.0 if requests.per_class or requests.never_miss else spare)
     strata, eligible = [], set()
     for label, (name, limit, own) in enumerate(zip(class_names, limits, own_sizes, strict=True)):
         chosen = {n for n in by_label[label] if rng.randrange(limit) < sizes[n] and n not in tuned}
@@ -215,3 +275,88 @@ def _deal(tuned: Sequence[int], unit_labels: Sequence[int], folds: int, rng: ran
             place[number] = (start + turn) % folds
         start += len(own)
     return place
+
+
+def join_groups(*keys: Sequence[Any] | None) -> list[int]:
+    """One number per image; images that share any of their keys have the same one.
+
+    >>> join_groups(["a", "b", "a", "c"], [1, 2, 3, 2])
+    [0, 1, 0, 1]
+    """
+    given = [list(each) for each in keys if each is not None]
+    parent = list(range(len(given[0])))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = index = parent[parent[index]]
+        return index
+
+    for each in given:
+        first: dict[Any, int] = {}
+        for index, key in enumerate(each):
+            parent[root(index)] = root(first.setdefault(key, index))
+    return [root(index) for index in range(len(parent))]
+
+
+def main_label(labels: Sequence[int]) -> int:
+    """The label that most images of a group have; the smallest of several.
+
+    >>> main_label([3, 1, 1, 3])
+    1
+    """
+    if len(labels) == 1:
+        return labels[0]
+    counts = Counter(labels)
+    return max(sorted(counts), key=counts.__getitem__)
+
+
+def plan_sentences(division: Division) -> list[str]:
+    """What will be done with the images, before anything is learned."""
+    tuned, promised, unused = len(division.tune), len(division.promise), len(division.unused)
+    guard = f" {len(division.guard)} more are held out for classes that must not be missed." if division.guard else ""
+    counts = [0] * len(division.counts)
+    for label, (own, held) in enumerate(division.counts):
+        counts[label] = own + held
+    each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
+    lines = [
+        f"{plural(tuned + promised, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} tune the prompts "
+        f"and, by {division.n_folds}-fold cross-fitting, calibrate; {promised or 'none'} "
+        f"{'is' if promised == 1 else 'are'} held out to check it and to make promises.{guard}"
+    ]
+    if unused:
+        lines.append(
+            f"{plural(unused, 'more image')} {'is' if unused == 1 else 'are'} not used: further images of groups that "
+            "are held out, or more of a class than its share."
+        )
+    lines += [f"It cannot be promised that {refusal.promise}: {refusal.detail}." for refusal in division.refusals]
+    return [*lines, *(f"Note: {note}." for note in division.notes)]
+
+
+def division_notes(class_names: Sequence[str], counts: Sequence[int], unseen: Unseen | None) -> tuple[str, ...]:
+    """What else the user should know: classes with one image, without promises, or of very unequal sizes."""
+    notes = []
+    single = [name for name, count in zip(class_names, counts, strict=True) if count == 1]
+    if single:
+        notes.append(
+            f"{plural(len(single), 'class')} with one image ({shorten(single)}): prompts learn from it, but nothing "
+            "can be checked for images of it"
+        )
+    if unseen is not None and unseen.classes:
+        notes.append(f"no image of {unseen.which} could be held out: that takes three images, or groups of them")
+    largest, smallest = max(counts), min(counts)
+    if largest >= 10 * smallest:
+        notes.append(
+            f"the classes are very unequal, {smallest} to {largest} images; promises hold for images in these "
+            "proportions, so look at the classes one by one too"
+        )
+    return tuple(notes)
+
+
+def classes_in_every_set(class_names: Sequence[str], requests: Requests, promised: Sequence[int]) -> list[str]:
+    """A note on classes that have too few images for a promise of their own, where others have enough."""
+    fewest = (requests.fewest(SETS_PER_CLASS) if requests.per_class else None) or 0
+    short = [name for name, own in zip(class_names, promised, strict=True) if own < fewest]
+    if not short or len(short) == len(class_names):
+        return []
+    few, are = ("it has", "is") if len(short) == 1 else ("they have", "are")
+    return [f"{shorten(short)} {are} in every set per class, because {few} fewer than {fewest} held-out images"]

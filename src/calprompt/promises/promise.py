@@ -13,8 +13,18 @@ from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guaranteed_threshold
 from calprompt.promises.conformal import SetRule, choose_temperature, fit_sets, set_sizes
 from calprompt.promises.open_set import OpenSetRule
-from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
-from calprompt.promises.rule import DecisionRule
+from calprompt.promises.requests import (
+    ERROR,
+    NEVER_MISS,
+    SETS,
+    SETS_PER_CLASS,
+    Refusal,
+    Requests,
+    Unseen,
+    counted_as_wrong,
+    percent,
+)
+from calprompt.promises.rule import DecisionRule, Guard
 from calprompt.promises.shares import whole_folder
 from calprompt.text import plural, shorten
 
@@ -26,7 +36,7 @@ class Promise:
     """Something that a model promises of its answers.
 
     Attributes:
-        kind: "error", "sets" or "sets per class".
+        kind: "error", "sets", "sets per class" or "never miss".
         text: The promise, in words.
         status: "made", "refused" or "withdrawn".
         detail: What it rests on and what it costs; or why it is refused or withdrawn, and what would help.
@@ -77,11 +87,13 @@ class Evidence:
         logits: Before calibration, [n, C].
         probabilities: Calibrated, [n, C].
         labels: True classes, [n].
+        chosen: The class to answer for each, [n]; None: the most probable.
     """
 
     logits: np.ndarray[Any, np.dtype[np.float64]]
     probabilities: np.ndarray[Any, np.dtype[np.float64]]
     labels: np.ndarray[Any, np.dtype[np.int64]]
+    chosen: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @classmethod
     def of(cls, logits: ArrayLike, probabilities: ArrayLike, labels: ArrayLike) -> Evidence:
@@ -95,22 +107,26 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def taken_by(self, open_set: OpenSetRule | None) -> Evidence:
-        """The images that are taken for one of the classes."""
-        if open_set is None or not len(self):
+    def taken_by(self, rule: DecisionRule) -> Evidence:
+        """The images that a rule answers if they are sure enough, and its answers to them."""
+        if not len(self):
             return self
-        rows = open_set.accepts(self.logits)
-        return Evidence(self.logits[rows], self.probabilities[rows], self.labels[rows])
+        rows = replace(rule, min_confidence=None).answered(self.logits, self.probabilities)
+        p = self.probabilities[rows]
+        return Evidence(self.logits[rows], p, self.labels[rows], rule.chosen(p))
 
     @property
     def confidence(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Of the most probable class, [n]."""
-        return np.asarray(np.minimum(self.probabilities.max(axis=1), 1.0))
+        """Of the class to answer, [n]."""
+        own = self.probabilities.max(axis=1)
+        if self.chosen is not None:
+            own = self.probabilities[np.arange(len(self)), self.chosen]
+        return np.asarray(np.minimum(own, 1.0))
 
     @property
     def correct(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether the most probable class is the true one, [n]."""
-        return np.asarray(self.probabilities.argmax(axis=1) == self.labels)
+        """Whether the class to answer is the true one, [n]."""
+        return np.asarray((self.probabilities.argmax(axis=1) if self.chosen is None else self.chosen) == self.labels)
 
 
 def make_promises(
@@ -123,8 +139,15 @@ def make_promises(
     refusals: Sequence[Refusal] = (),
     unseen: Unseen | None = None,
     total: int = 0,
+    costs: tuple[tuple[float, ...], ...] | None = None,
+    class_names: Sequence[str] = (),
+    guard: Evidence | None = None,
+    unguarded: Sequence[float] = (),
 ) -> tuple[DecisionRule, tuple[Promise, ...]]:
     """Thresholds and quantiles with what they promise.
+
+    Classes that must not be missed come first, on images of their own: what the other promises rest on has no part in
+    their thresholds, so that these may be taken as given.
 
     Args:
         requests: What is to be promised.
@@ -136,16 +159,22 @@ def make_promises(
         refusals: Promises that were refused before.
         unseen: What the held-out images do not speak for.
         total: How many images the user gave, to say how many it would take.
+        costs: Of answering a class (column) where another is true (row); None: all errors cost the same.
+        class_names: What promises on a class call it.
+        guard: Images that promises never to miss a class rest on; None: there are none.
+        unguarded: For each class that must not be missed, the share of its images that these do not speak for.
     """
-    refused = {refusal.kind: refusal for refusal in refusals}
+    refused = {refusal.kind: refusal for refusal in refusals if refusal.kind != NEVER_MISS}
     unseen = unseen or Unseen()
-    rule, promises = DecisionRule(open_set=open_set), []
+    rule, promises = DecisionRule(open_set=open_set, costs=costs), []
+    guards = _never_miss(requests, class_names, pilot, guard, held_out, unguarded, refusals)
+    rule = replace(rule, guards=tuple(found for found, _ in guards))
     if requests.target_error is not None:
         threshold = None
         if ERROR in refused:
             promises.append(_refused(refused[ERROR]))
         else:
-            threshold, promise = _error_promise(requests, pilot, held_out, open_set, unseen, total)
+            threshold, promise = _error_promise(requests, pilot, held_out, rule, unseen, total)
             promises.append(promise)
         if threshold is None:  # calibrated probabilities err as often as they say; nothing vouches for that
             rule = replace(rule, min_confidence=1 - requests.target_error)
@@ -170,20 +199,73 @@ def make_promises(
                 promises.append(_refused(refused[kind]))
             else:
                 promises.append(_sets_promise(requests, sets, held_out, unseen, whole))
-    return rule, tuple(promises)
+    return rule, (*promises, *(promise for _, promise in guards))
+
+
+def _never_miss(
+    requests: Requests,
+    class_names: Sequence[str],
+    pilot: Evidence,
+    guard: Evidence | None,
+    held_out: Evidence,
+    unguarded: Sequence[float],
+    refusals: Sequence[Refusal],
+) -> list[tuple[Guard, Promise]]:
+    """From which probability on an image may be of a class that must not be missed, and what that promises.
+
+    The threshold is the (k + 1)-th smallest probability of the class among n images of it, where k is how many of them
+    may be missed (`Requests.most_missed`): a tolerance limit, whatever the model and the images are like. Where nothing
+    can be promised, the share itself is taken of the cross-fitted images.
+    """
+    found = []
+    for place, (name, share) in enumerate(requests.never_miss):
+        label, text = class_names.index(name), requests.missed_words(name, share)
+        own = np.empty(0) if guard is None else np.sort(guard.probabilities[guard.labels == label, label])
+        missing = unguarded[place] if place < len(unguarded) else 0.0
+        most = requests.most_missed(share, len(own), counted_as_wrong(len(own), missing)) if len(own) else None
+        if most is None:
+            crossed = np.sort(pilot.probabilities[pilot.labels == label, label])
+            threshold = float(crossed[math.floor(share * len(crossed))]) if len(crossed) else 0.0
+            why = next((each for each in refusals if each.promise == text), None)
+            detail = "too few images of it could be held out" if why is None else why.detail
+            detail += f"; from a probability of {_rounded(threshold)} up an image is called nothing else all the same"
+            needed = None if why is None else why.needed
+            found.append((Guard(label, threshold, share), Promise(NEVER_MISS, text, REFUSED, detail, len(own), needed)))
+            continue
+        threshold = float(own[most])
+        others = held_out.probabilities[held_out.labels != label]
+        held = Guard(label, threshold, share, promised=True)
+        rule = DecisionRule(guards=(held,))
+        kept = int(((rule.guarded(others) == label) & (rule.chosen(others) != label)).sum()) if len(others) else 0
+        detail = (
+            f"{percent(requests.level)} sure, from {plural(len(own), 'held-out image')} of it; an image with a "
+            f"probability of {_rounded(threshold)} or more is called this or unsure, which makes {kept} of "
+            f"{plural(len(others), 'held-out image')} of other classes unsure"
+        )
+        found.append((held, Promise(NEVER_MISS, text, MADE, detail, len(own))))
+    return found
+
+
+def _rounded(share: float) -> str:
+    """A probability in a few digits, also a small one.
+
+    >>> _rounded(0.123456), _rounded(0.000012345)
+    ('12.3 %', '0.00123 %')
+    """
+    return f"{100 * share:.3g} %"
 
 
 def _error_promise(
     requests: Requests,
     pilot: Evidence,
     held_out: Evidence,
-    open_set: OpenSetRule | None,
+    rule: DecisionRule,
     unseen: Unseen,
     total: int,
 ) -> tuple[float | None, Promise]:
     target, text = requests.target_error, requests.words(ERROR)
     assert target is not None
-    known, other = held_out.taken_by(open_set), pilot.taken_by(open_set)
+    known, other = held_out.taken_by(rule), pilot.taken_by(rule)
     if not len(known) or not len(other):
         what = "no image could be held out" if not len(held_out) else "no image is taken for one of the classes"
         return None, Promise(ERROR, text, REFUSED, what, len(held_out))

@@ -12,7 +12,7 @@ from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.promises.conformal import as_fraction, rank_needed
 from calprompt.text import shorten
 
-ERROR, SETS, SETS_PER_CLASS = "error", "sets", "sets per class"
+ERROR, SETS, SETS_PER_CLASS, NEVER_MISS = "error", "sets", "sets per class", "never miss"
 LARGEST = 100_000  # more held-out images than this are not worth suggesting
 
 
@@ -27,6 +27,7 @@ class Requests:
         level: How sure the promise on errors is.
         coverage_level: How sure the coverage is for the held-out images that were drawn; None: it holds on average over
             draws of them.
+        never_miss: Classes and the share of the images of each that may be called something else.
     """
 
     target_error: float | None = None
@@ -34,8 +35,11 @@ class Requests:
     per_class: bool = False
     level: float = 0.95
     coverage_level: float | None = None
+    never_miss: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
+        for _, share in self.never_miss:
+            as_fraction("never_miss", share)
         for name in ("target_error", "coverage", "level", "coverage_level"):
             if getattr(self, name) is not None:
                 as_fraction(name, getattr(self, name))
@@ -97,6 +101,38 @@ class Requests:
         while self.possible(kind, images - 1, counted_as_wrong(images - 1, unseen)):
             images -= 1
         return images
+
+    def most_missed(self, share: float, images: int, unseen: int = 0) -> int | None:
+        """How many of so many held-out images of a class may be missed for the promise of a share; None: not any.
+
+        The (k + 1)-th smallest of n scores is above the true quantile of the share with a probability of
+        P(Bin(n, share) ≤ k), which has to be 1 − level at most (Wilks, 1941).
+
+        >>> Requests().most_missed(0.01, 298), Requests().most_missed(0.01, 299), Requests().most_missed(0.05, 93)
+        (None, 0, 1)
+        """
+        k = unseen - 1
+        while log_binomial_tail(k + 1, images + unseen, share) <= math.log(1 - self.level):
+            k += 1
+        return k - unseen if k >= unseen else None
+
+    @lru_cache  # noqa: B019, a few small settings
+    def fewest_of_class(self, share: float, unseen: float = 0.0) -> int | None:
+        """The smallest number of held-out images of a class for the promise never to miss more than a share of it."""
+        images = 1
+        while unseen < share and images <= LARGEST:
+            if self.most_missed(share, images, counted_as_wrong(images, unseen)) is not None:
+                return images
+            images += 1
+        return None
+
+    def missed_words(self, name: str, share: float) -> str:
+        """The promise on one class in words.
+
+        >>> Requests().missed_words("scratched", 0.01)
+        "at most 1 % of the images of 'scratched' are called something else"
+        """
+        return f"at most {percent(share)} of the images of {name!r} are called something else"
 
     def words(self, kind: str) -> str:
         """A promise in words.
@@ -177,7 +213,7 @@ class Refusal:
     """A promise that is not made, before anything is learned.
 
     Attributes:
-        kind: Which one: "error", "sets" or "sets per class".
+        kind: Which one: "error", "sets", "sets per class" or "never miss".
         promise: The same in words.
         reason: Why.
         advice: What would help; empty if nothing would.

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.promises.requests import SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
@@ -74,6 +74,11 @@ class Stratum:
         if most_tuned is not None and share:
             wanted = max(wanted, self.groups - most_tuned)
         return min(wanted, self.eligible)
+
+    def without(self, taken: int) -> Stratum:
+        """With so many eligible groups used for something else; its images stay what they are a share of."""
+        left = (self.groups - taken) / max(1, self.groups)
+        return replace(self, groups=self.groups - taken, eligible=self.eligible - taken, worth=self.worth * left)
 
     def scaled(self, factor: float) -> Stratum:
         """With more groups of the same sizes."""

@@ -26,7 +26,7 @@ its newest weight, and after an alarm, before which K < 1/α, sums stay as they 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,6 +59,8 @@ class Watch:
         recent: The last 100 marks, or the last before and with the alarm, one digit each: 1 is wrong.
         sums: S_t of each ratio; zero before the first mark.
         broken_at: The mark with which the alarm came, counted from 1; it stays. None: there was none.
+        missed: A class that must not be missed, if that is what is watched: then marks are of images of this class,
+            whatever was answered, and those that were called something else count as wrong. None: marks are of answers.
 
     >>> watch = Watch(target_error=0.1).mark_all([False, True, False] + [False] * 57)
     >>> watch.sentence
@@ -74,6 +76,7 @@ class Watch:
     recent: str = ""
     sums: tuple[float, ...] = (0.0,) * len(RATIOS)
     broken_at: int | None = None
+    missed: str | None = None
 
     def __post_init__(self) -> None:
         as_fraction("target_error", self.target_error)
@@ -95,6 +98,18 @@ class Watch:
             why = f": {rule.withdrawn}" if rule.withdrawn else ""
             raise SettingError(f"there is nothing to watch, because the model promises no error rate{why}")
         return cls(rule.target_error, false_alarms)
+
+    @classmethod
+    def of_classes(cls, rule: DecisionRule, class_names: Sequence[str], false_alarms: float = 0.01) -> dict[str, Watch]:
+        """A watch for each class that a fitted model promises not to miss, by its name, with nothing marked yet.
+
+        Args:
+            rule: Of the model.
+            class_names: Of the model.
+            false_alarms: Share of models that keep the promise and alarm all the same, at most, for each class.
+        """
+        promised = [guard for guard in rule.guards if guard.promised and rule.withdrawn is None]
+        return {class_names[g.label]: cls(g.share, false_alarms, missed=class_names[g.label]) for g in promised}
 
     def mark(self, wrong: bool) -> Watch:
         """With one more answer marked.
@@ -128,6 +143,7 @@ class Watch:
             (self.recent + "".join("01"[mark] for mark in marks[: number - self.marked]))[-RECENT:],
             sums,
             broken_at,
+            self.missed,
         )
 
     @property
@@ -143,16 +159,21 @@ class Watch:
     @property
     def sentence(self) -> str:
         """What was marked, and what follows for the promise."""
-        promise = f"'{Requests(self.target_error).words(ERROR)}'"
+        promise, noun, kind = f"'{Requests(self.target_error).words(ERROR)}'", "answer", "wrong"
+        if self.missed is not None:
+            promise = f"'{Requests().missed_words(self.missed, self.target_error)}'"
+            noun, kind = f"image of {self.missed!r}", "missed"
         if not self.marked:
-            return f"No answer was marked yet, so nothing is known about {promise}."
-        answers = f"{plural(self.marked, 'answer')} that {_were(self.marked)} marked"
-        counts = f"Of {answers}, {self.wrong} {_were(self.wrong)} wrong"
+            return f"No {noun} was marked yet, so nothing is known about {promise}."
+        answers = (
+            f"{plural(self.marked, noun.split()[0])}{noun[len(noun.split()[0]) :]} that {_were(self.marked)} marked"
+        )
+        counts = f"Of {answers}, {self.wrong} {_were(self.wrong)} {kind}"
         wrong, length = telling_stretch(self.recent, self.target_error)
         if self.broken_at is not None:
             return (
                 f"{counts}: the promise {promise} no longer holds (the alarm came with mark {self.broken_at}, when "
-                f"{wrong} of the last {length} were wrong; if the promise did hold, an alarm would come at most once "
+                f"{wrong} of the last {length} were {kind}; if the promise did hold, an alarm would come at most once "
                 f"in {math.floor(1 / self.false_alarms)} models)."
             )
         if self.evidence >= DOUBT:

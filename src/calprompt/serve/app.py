@@ -115,6 +115,7 @@ def feedback_book(model: ServedModel, settings: ServeSettings) -> FeedbackBook:
     return FeedbackBook(
         model.rule,
         model.fingerprint,
+        class_names=model.labels,
         false_alarms=settings.false_alarms,
         path=settings.feedback,
         keep=settings.keep,

@@ -33,8 +33,9 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import write_bytes
-from calprompt.promises import ANSWER, DecisionRule, ImageWatch, Watch
+from calprompt.promises import ANSWER, NONE_OF_THESE, UNSURE, DecisionRule, ImageWatch, Watch
 from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
+from calprompt.promises.requests import Requests
 from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, NoRoomError, WatchEvent
 from calprompt.text import format_size, os_problem, slug
 
@@ -144,6 +145,7 @@ class FeedbackBook:
     Args:
         rule: Of the model; what it promises is watched.
         fingerprint: Of the model.
+        class_names: Of the model.
         false_alarms: How often at most the watch may alarm although the promise holds.
         path: File that keeps the feedback; None: it is forgotten at the end.
         keep: Folder that keeps images whose true class is known; None: none are kept.
@@ -155,6 +157,8 @@ class FeedbackBook:
     Attributes:
         secret: For receipts; as old as the file.
         watch: Of the promise on errors; None if none is made.
+        missed: Of the classes that must not be missed, by name; feedback that tells the true class counts for them,
+            whatever was decided.
         images: Watches what images are like; None if nothing does.
 
     Raises:
@@ -167,6 +171,7 @@ class FeedbackBook:
         rule: DecisionRule,
         fingerprint: str,
         *,
+        class_names: Sequence[str] = (),
         false_alarms: float = 0.01,
         path: str | Path | None = None,
         keep: str | Path | None = None,
@@ -177,6 +182,7 @@ class FeedbackBook:
     ) -> None:
         self.fingerprint = fingerprint
         self._fresh = Watch.of(rule, false_alarms) if rule.promised else None
+        self._fresh_missed = Watch.of_classes(rule, class_names, false_alarms) if class_names else {}
         self.keep = None if keep is None else Path(keep).expanduser()
         target = None if self._fresh is None else self._fresh.target_error
         self._store = FeedbackStore(None if path is None else Path(path).expanduser(), fingerprint, target)
@@ -237,6 +243,7 @@ class FeedbackBook:
                 reason is None,
                 time.time(),
                 author,
+                receipt.model == self.fingerprint,
             )
             with self._keeping(record, image, format) as kept:
                 self._store.add(record)
@@ -345,7 +352,18 @@ class FeedbackBook:
                 "alarm": 1 / watch.false_alarms,
                 "broken_at": watch.broken_at,
             }
-        return {**found, **self._handled(PROMISE), "images": images}
+        missed = [
+            {
+                "class_name": name,
+                "promise": Requests().missed_words(name, each.target_error),
+                "status": "broken" if each.broken else "holds",
+                "sentence": each.sentence,
+                "feedback": each.marked,
+                "missed": each.wrong,
+            }
+            for name, each in self.missed.items()
+        ]
+        return {**found, **self._handled(PROMISE), "images": images, "classes": missed}
 
     def _handled(self, watch: str) -> dict[str, Any]:
         """What admins did about the alarms of a watch: the last reset, and the last acknowledgement since then."""
@@ -374,18 +392,24 @@ class FeedbackBook:
         self._authors: dict[str, str] = {}
         self._counted: set[str] = set()
         self._labelled: set[str] = set()
+        self._of_class: set[str] = set()
+        self.missed = dict(self._fresh_missed)
         self._events = self._store.events()
         start = max(
             (event.after for event in self._events if (event.watch, event.action) == (PROMISE, RESET)), default=0
         )
         wrong = []
         for number, record in self._store.records():
-            self._remember(record)
+            self._remember(record, is_watched=number > start)
             if record.counted and number > start:
                 wrong.append(not record.right)
         self.watch = None if self._fresh is None else self._fresh.mark_all(wrong)
 
-    def _remember(self, record: FeedbackRecord) -> None:
+    def _remember(self, record: FeedbackRecord, is_watched: bool = True) -> None:
+        if is_watched and record.own and record.true in self.missed and record.image not in self._of_class:
+            self._of_class.add(record.image)
+            gone = record.answered != record.true and record.decision != UNSURE
+            self.missed[record.true] = self.missed[record.true].mark(gone or record.decision == NONE_OF_THESE)
         self._authors[record.nonce] = record.author
         if record.true is not None:
             self._labelled.add(record.image)

@@ -27,7 +27,7 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE feedback (
     id INTEGER PRIMARY KEY, nonce TEXT NOT NULL, image TEXT NOT NULL, decision TEXT NOT NULL, answered TEXT NOT NULL,
     right INTEGER NOT NULL, true TEXT, counted INTEGER NOT NULL, time REAL NOT NULL, author TEXT NOT NULL DEFAULT '',
-    undone REAL, undone_by TEXT
+    own INTEGER NOT NULL DEFAULT 1, undone REAL, undone_by TEXT
 );
 CREATE UNIQUE INDEX one_per_answer ON feedback (nonce) WHERE undone IS NULL;
 CREATE TABLE events (
@@ -60,6 +60,7 @@ class FeedbackRecord:
         counted: Whether it counts for the watch.
         time: When it was given, in seconds since 1970.
         author: Name of the key that it was given with.
+        own: Whether the model answered with its own classes and threshold.
     """
 
     nonce: str
@@ -71,6 +72,7 @@ class FeedbackRecord:
     counted: bool
     time: float
     author: str = ""
+    own: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,8 @@ class FeedbackStore:
         which = "" if undone else "WHERE undone IS NULL"
         for number, *row in self._db.execute(f"SELECT id, {', '.join(NAMES)} FROM feedback {which} ORDER BY id"):
             values = dict(zip(NAMES, row, strict=True))
-            yield (
-                number,
-                FeedbackRecord(**{**values, "right": bool(values["right"]), "counted": bool(values["counted"])}),
-            )
+            values |= {name: bool(values[name]) for name in ("right", "counted", "own")}
+            yield number, FeedbackRecord(**values)
 
     def events(self) -> list[WatchEvent]:
         """Acknowledged alarms and resets, in their order."""

@@ -177,7 +177,8 @@ def run_on_ray(
         check_machines(ray, needs, plan)
         with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
             book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": feedback}
-            book |= {"keep": settings.keep, "keep_bytes": settings.keep_bytes, "false_alarms": settings.false_alarms}
+            book |= {"class_names": model.labels, "false_alarms": settings.false_alarms}
+            book |= {"keep": settings.keep, "keep_bytes": settings.keep_bytes}
             book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
             first = FeedbackBook(**book)  # what is wrong with the file is said before anything is started
             secret = first.secret

@@ -63,6 +63,7 @@ class AnswerModel(BaseModel):
     prediction_set: list[str] | None
     coverage: float | None
     promised: bool = Field(description="Whether it is an answer behind which the promise on errors stands.")
+    guarded: str | None = Field(None, description="A class that must not be missed, and that it may be.")
     withdrawn: str | None
     meaning: MeaningModel | None
     image: ImageFacts
@@ -163,6 +164,17 @@ class ImageWatchModel(BaseModel):
     reset: Handled | None
 
 
+class MissedModel(BaseModel):
+    """Whether a class that must not be missed still is not; feedback that tells the true class counts."""
+
+    class_name: str
+    promise: str
+    status: Literal["holds", "broken"]
+    sentence: str
+    feedback: int
+    missed: int
+
+
 class WatchModel(BaseModel):
     """Whether the promise on errors still holds."""
 
@@ -178,6 +190,7 @@ class WatchModel(BaseModel):
     acknowledged: Handled | None = Field(description="Who has seen the alarm.")
     reset: Handled | None = Field(description="Who started the watch anew last.")
     images: ImageWatchModel
+    classes: list[MissedModel] = Field([], description="Of classes that must not be missed.")
 
 
 class FeedbackRequest(BaseModel):
@@ -344,6 +357,7 @@ def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
         "prediction_set": None if answer.prediction_set is None else list(answer.prediction_set),
         "coverage": options.coverage,
         "promised": answer.promised,
+        "guarded": answer.guarded,
         "withdrawn": answered.model.rule.withdrawn,
         "meaning": None if answered.meaning is None else _meaning(answered.meaning, answered.meaning_text),
         "image": {"width": answered.image.width, "height": answered.image.height, "format": answered.image.format},

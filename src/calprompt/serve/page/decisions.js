@@ -9,6 +9,7 @@ export const PROBLEM = "problem";
 /** The decision on an answer of the server at a threshold; `null` is the model's own, which the server applied. */
 export function decisionAt(answer, threshold) {
   if (threshold === null || answer.decision === NONE) return answer.decision;
+  if (answer.guarded && answer.guarded !== answer.class_name) return UNSURE; // it may be a class that must not be missed
   return answer.probability >= threshold ? ANSWER : UNSURE;
 }
 

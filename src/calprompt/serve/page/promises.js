@@ -49,7 +49,9 @@ export function showStanding({ status, text, detail }) {
 export function showPromises(model, stand, watch) {
   const entries = model.promises.map((promise) => {
     const doubted = areUnlike(watch) && promise.status === "made";
-    const { status, detail } = isOnErrors(promise) ? stand : doubted ? UNLIKE : promise;
+    const missed = watch?.classes?.find((each) => each.promise === promise.text && each.status === "broken");
+    const broken = missed && { status: "broken", detail: missed.sentence };
+    const { status, detail } = isOnErrors(promise) ? stand : (broken ?? (doubted ? UNLIKE : promise));
     const [name, words] = STATUS[status];
     return make(
       "li",

@@ -1,0 +1,229 @@
+"""Images that come one after another: from zip and tar files, from videos, and as they arrive in a folder.
+
+Nothing is unpacked to disk: a member of an archive is read into memory, up to a limit, and its path is only a name. So
+a path that leads out of the archive leads nowhere, and a member that claims to be larger than it is is cut off.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import signal
+import tarfile
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import Any
+
+from calprompt.data.decoding import SUFFIXES
+from calprompt.data.images import FileContent, PillowPicture
+from calprompt.errors import DataError
+
+ZIPS = (".zip",)
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
+LARGEST = 256 << 20  # bytes of a member that is read
+POLL = 1.0  # seconds between two looks at a folder
+
+
+@dataclass(frozen=True)
+class FailedImage:
+    """An image that cannot be read, in the place of one that can.
+
+    Attributes:
+        name: Of the image.
+        reason: What is wrong with it.
+    """
+
+    name: str
+    reason: str
+
+
+Streamed = FileContent | PillowPicture | FailedImage
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a file holds several images: an archive or a video, by its suffix."""
+    return str(path).lower().endswith((*ZIPS, *TARS, *VIDEOS))
+
+
+def streamed_images(path: str | Path, *, seconds: float = 1.0) -> Iterator[Streamed]:
+    """The images in an archive, or frames of a video.
+
+    Args:
+        path: By its suffix, see `is_stream`.
+        seconds: Of a video, between two frames.
+    """
+    name = str(path).lower()
+    if name.endswith(VIDEOS):
+        return _frames(Path(path), seconds)
+    return _members(Path(path), _zipped if name.endswith(ZIPS) else _tarred)
+
+
+def _members(path: Path, read: Callable[[Path], Iterator[Streamed]]) -> Iterator[Streamed]:
+    """The images of an archive; one that is damaged ends with a failed image that says so."""
+    count = 0
+    try:
+        for each in read(path):
+            count += 1
+            yield each
+    except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, tarfile.TarError) as error:
+        yield FailedImage(str(path), f"damaged after {count} images: {error or type(error).__name__}")
+    except (zlib.error, lzma.LZMAError, ValueError) as error:
+        yield FailedImage(str(path), f"damaged after {count} images: {error}")
+
+
+def _zipped(path: Path) -> Iterator[Streamed]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if info.is_dir() or not _is_image(info.filename):
+                continue
+            name = _name(path, info.filename)
+            if info.flag_bits & 1:
+                yield FailedImage(name, "encrypted; unpack the archive with its password")
+                continue
+            if info.file_size > LARGEST:
+                yield _too_large(name)
+                continue
+            with archive.open(info) as file:
+                yield _content(name, file)
+
+
+def _tarred(path: Path) -> Iterator[Streamed]:
+    with tarfile.open(path, "r|*") as archive:
+        for member in archive:
+            if not member.isreg() or not _is_image(member.name):
+                continue
+            name = _name(path, member.name)
+            if member.size > LARGEST:
+                yield _too_large(name)
+                continue
+            file = archive.extractfile(member)
+            if file is not None:
+                with file:
+                    yield _content(name, file)
+
+
+def _content(name: str, file: Any) -> Streamed:
+    data = file.read(LARGEST + 1)
+    return _too_large(name) if len(data) > LARGEST else FileContent(name, data, False)
+
+
+def _too_large(name: str) -> FailedImage:
+    return FailedImage(name, f"more than {LARGEST >> 20} MB; unpack the archive")
+
+
+def _is_image(name: str) -> bool:
+    last = PurePosixPath(name.replace("\\", "/")).name
+    return last.lower().endswith(SUFFIXES) and not last.startswith(".")
+
+
+def _name(path: Path, inside: str) -> str:
+    """What a member is called: the archive and the path in it, without what would lead out of it."""
+    parts = [part for part in inside.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    return "/".join([str(path), *parts])
+
+
+def require_video_decoder() -> None:
+    """Raise a `DataError` if no video decoder is installed."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise DataError("videos need PyAV: pip install 'calprompt[video]'") from error
+
+
+def _frames(path: Path, seconds: float) -> Iterator[Streamed]:
+    import av
+
+    due = 0.0
+    try:
+        with av.open(str(path)) as video:
+            if not video.streams.video:
+                yield FailedImage(str(path), "it has no pictures")
+                return
+            for number, frame in enumerate(video.decode(video=0)):
+                at = float(frame.time) if frame.time is not None else float(number)
+                if at >= due:
+                    due = max(due, at) + seconds
+                    yield PillowPicture(f"{path}@{at:.2f}s", frame.to_image())
+    except (OSError, ValueError) as error:  # PyAV's own errors are both
+        yield FailedImage(str(path), f"damaged after {due:.0f} seconds: {error}")
+
+
+def arrivals(
+    folders: Sequence[str],
+    stop: threading.Event,
+    *,
+    done: set[str],
+    failed: Mapping[str, str],
+    leave_out: str | None = None,
+) -> Iterator[list[str]]:
+    """Image files of folders as they arrive, those that are there first; ends when `stop` is set.
+
+    A file is taken when its size and time have not changed between two looks, a second apart. One that could not be
+    read is taken again if it changes after that.
+
+    Args:
+        folders: That are looked at, with their subfolders.
+        stop: Ends it.
+        done: Files that are not taken.
+        failed: Files that could not be read.
+        leave_out: A folder that is not looked at, such as one that images are moved into.
+    """
+    taken: dict[str, tuple[int, int]] = {}
+    before: dict[str, tuple[int, int]] = {}
+    while not stop.is_set():
+        now = dict(_there(folders, leave_out))
+        ready = []
+        for path, signature in now.items():
+            again = path in taken and path in failed and taken[path] != signature
+            if path not in done and (path not in taken or again) and before.get(path) == signature and signature[0]:
+                ready.append(path)
+                taken[path] = signature
+        taken = {path: signature for path, signature in taken.items() if path in now}
+        before = now
+        if ready:
+            yield ready
+        stop.wait(POLL)
+
+
+def _there(folders: Sequence[str], leave_out: str | None) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Image files with their size and time."""
+    avoided = None if leave_out is None else os.path.realpath(leave_out)
+    for root in folders:
+        for folder, inside, names in os.walk(root):
+            inside[:] = sorted(n for n in inside if os.path.realpath(os.path.join(folder, n)) != avoided)
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                    try:
+                        found = os.stat(path)
+                    except OSError:  # gone again
+                        continue
+                    yield path, (found.st_size, found.st_mtime_ns)
+
+
+@contextmanager
+def stop_on_interrupt(wanted: bool = True) -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that what is begun is finished; a second one interrupts at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

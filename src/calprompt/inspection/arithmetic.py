@@ -1,0 +1,242 @@
+"""Labels, copies and classes that look wrong, from frozen image features alone.
+
+labels    Confident learning (Northcutt et al., 2021, arXiv 1911.00068). A logistic regression on the features predicts
+          every image in a fold that it did not learn from, which gives p. A class k has the threshold
+              t_k = mean of p_k over the images labelled k
+          and an image labelled j probably is of class k ≠ j if k is its most probable class, p_k ≥ t_k, and the margin
+              p_j − p_k
+          is at most −MARGIN. The smallest margin comes first. Images of a group stay in one fold: a copy with the same
+          wrong label would vouch for it.
+alike     Two classes are too much alike if the same predictions confuse them: of the images of both that are given to
+          one of them, fewer than ALIKE go to their own.
+two       A class is two if a line through its features falls into two separate heaps; see `two_parts`.
+unlike    An image is unlike all others if its distance to the nearest ones is an outlier among those of all images.
+copies    Images whose features have a cosine of at least 1 − distance; see `near_pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calprompt.kernel import log_softmax, softmax
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FOLDS = 5
+STRENGTHS = (1.0, 10.0, 100.0)  # of the logistic regression, C in scikit-learn: the best on the first fold is taken
+FEW = 3  # groups of a class below which its labels cannot be checked
+MARGIN = 0.7  # by which another class has to be more probable than the label
+ALIKE = 0.7  # share of the images of two classes that are told apart, below which the classes are too much alike
+ENOUGH = 10  # images of a class or a pair that a statement on classes takes
+NEIGHBOURS = 5
+OUTLIER = 5.0  # robust standard deviations
+BLOCK = 2048  # rows of cosines in memory at a time
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An image whose label is probably wrong.
+
+    Attributes:
+        index: Of the image.
+        looks_like: The class that it looks like.
+        probability: Of that class.
+        own: Probability of the class that it is labelled as.
+    """
+
+    index: int
+    looks_like: int
+    probability: float
+    own: float
+
+    @property
+    def margin(self) -> float:
+        """The smaller, the surer."""
+        return self.own - self.probability
+
+
+def out_of_fold(
+    features: Floats, labels: Ints, classes: int, *, groups: Sequence[Any] | None = None, seed: int = 0
+) -> Floats:
+    """Probabilities [n, C] of each image by a classifier that learned from other groups of images.
+
+    Args:
+        features: [n, D], of unit length.
+        labels: Classes as the folder has them, [n].
+        classes: How many there are.
+        groups: Images of one group, such as copies, are in one fold; None: each is its own.
+        seed: Of the folds.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    folds = deal(labels, groups, seed)
+    n_folds = int(folds.max()) + 1
+    logits = np.full((len(labels), classes), -np.inf)
+
+    def fitted(fold: int, strength: float) -> Floats:
+        train, test = folds != fold, folds == fold
+        found = np.full((int(test.sum()), classes), -np.inf)
+        present = np.unique(labels[train])
+        if len(present) == 1:
+            found[:, present] = 0.0
+            return found
+        probe = LogisticRegression(C=strength, max_iter=200, tol=1e-3).fit(features[train], labels[train])
+        scores = probe.decision_function(features[test])
+        found[:, present] = np.stack([-scores, scores], axis=1) / 2 if scores.ndim == 1 else scores
+        return found
+
+    first = [fitted(0, strength) for strength in STRENGTHS]
+    losses = [best_temperature(each, labels[folds == 0])[1] for each in first]
+    best = int(np.argmin(losses))
+    logits[folds == 0] = first[best]
+    for fold in range(1, n_folds):
+        logits[folds == fold] = fitted(fold, STRENGTHS[best])
+    temperature, _ = best_temperature(logits, labels)
+    return softmax(logits / temperature)
+
+
+def deal(labels: Ints, groups: Sequence[Any] | None, seed: int) -> Ints:
+    """A fold for each image: groups are dealt out class by class, so that every fold has its share of each."""
+    numbers = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    first = np.unique(numbers, return_index=True)[1]  # an image of each group
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(first))
+    order = order[np.argsort(labels[first[order]], kind="stable")]
+    place = np.empty(len(first), dtype=np.int64)
+    place[order] = np.arange(len(first)) % min(FOLDS, len(first))
+    return place[numbers]
+
+
+def best_temperature(logits: Floats, labels: Ints) -> tuple[float, float]:
+    """What logits are divided by for the largest likelihood, and the mean negative log-likelihood with it.
+
+    Images of a class that was not learned have no probability and are left out.
+    """
+    known = np.isfinite(logits[np.arange(len(labels)), labels])
+    z, y = logits[known], labels[known]
+    if not len(y):
+        return 1.0, 0.0
+    finite = np.where(np.isfinite(z), z, -1e6)
+
+    def loss(temperature: float) -> float:
+        return float(-log_softmax(finite / temperature)[np.arange(len(y)), y].mean())
+
+    candidates = np.geomspace(0.1, 10.0, 41).tolist()
+    found = min(candidates, key=loss)
+    return found, loss(found)
+
+
+def suspects(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | None = None) -> list[Suspect]:
+    """Images whose labels are probably wrong, the surest first.
+
+    Args:
+        probabilities: Of models that did not learn from the image, [n, C].
+        labels: Classes as the folder has them, [n].
+        checked: Images whose labels can be checked, [n]; None: all.
+    """
+    return [each for each in ranked(probabilities, labels, checked=checked) if each.margin <= -MARGIN]
+
+
+def ranked(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | None = None) -> list[Suspect]:
+    """The images that confident learning puts off the diagonal, whatever their margin, the smallest margin first."""
+    n, classes = probabilities.shape
+    own = probabilities[np.arange(n), labels]
+    thresholds = np.array([own[labels == k].mean() if (labels == k).any() else np.inf for k in range(classes)])
+    best = probabilities.argmax(axis=1)
+    sure = probabilities[np.arange(n), best] >= thresholds[best]
+    rows = np.flatnonzero(sure & (best != labels) & (True if checked is None else checked))
+    found = [Suspect(int(i), int(best[i]), float(probabilities[i, best[i]]), float(own[i])) for i in rows]
+    return sorted(found, key=lambda each: each.margin)
+
+
+def checkable(labels: Ints, groups: Sequence[Any] | None) -> NDArray[np.bool_]:
+    """Images of classes that have enough groups for their labels to be checked, [n]."""
+    keys = np.arange(len(labels)) if groups is None else np.asarray(groups)
+    counts = {int(label): len(np.unique(keys[labels == label])) for label in np.unique(labels)}
+    return np.array([counts[int(label)] >= FEW for label in labels])
+
+
+def alike_classes(probabilities: Floats, labels: Ints) -> list[tuple[int, int, float]]:
+    """Pairs of classes that are hardly told apart, with the share of their images that is; the smallest first."""
+    best, classes = probabilities.argmax(axis=1), probabilities.shape[1]
+    counts = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(counts, (labels, best), 1)
+    found = []
+    for a in range(classes):
+        for b in np.flatnonzero(counts[a, a + 1 :] + counts[a + 1 :, a]) + a + 1:
+            pair = np.array([a, b])
+            cell = counts[pair[:, None], pair]
+            rows = cell.sum(axis=1)
+            if rows.min() * 2 >= ENOUGH and cell[0, 1] and cell[1, 0]:
+                share = float((cell.diagonal() / rows).mean())
+                if share < ALIKE:
+                    found.append((a, int(b), share))
+    return sorted(found, key=lambda each: each[2])
+
+
+def near_pairs(features: Floats, others: Floats, distance: float) -> Iterator[tuple[int, int, float]]:
+    """Pairs of an image and one of the others whose cosine is at least 1 − distance, with the cosine."""
+    for start in range(0, len(features), BLOCK):
+        cosines = features[start : start + BLOCK] @ others.T
+        for row, column in zip(*np.nonzero(cosines >= 1 - distance), strict=True):
+            yield int(start + row), int(column), float(min(cosines[row, column], 1.0))
+
+
+def neighbour_distances(features: Floats) -> Floats:
+    """The logarithm of the mean distance, 1 − cosine, of each image to the five nearest others, [n]."""
+    n = len(features)
+    k = min(NEIGHBOURS, n - 1)
+    found = np.empty(n)
+    for start in range(0, n, BLOCK):
+        cosines = features[start : start + BLOCK] @ features.T
+        cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = -np.inf
+        found[start : start + BLOCK] = np.partition(cosines, n - k, axis=1)[:, n - k :].mean(axis=1)
+    return np.asarray(np.log(np.maximum(1 - found, 1e-6)))
+
+
+def outliers(values: Floats, *, low: bool = True) -> Floats:
+    """By how many robust standard deviations each value is below (or above) the median, over the limit of an outlier.
+
+    The spread is that of the half on the other side of the median, so that outliers do not hide each other.
+    """
+    middle = float(np.median(values))
+    away = (middle - values) if low else (values - middle)
+    other = -away[away < 0]
+    spread = float(np.median(other)) * 1.4826 if len(other) else 0.0
+    return np.asarray(away / spread / OUTLIER if spread > 0 else np.zeros(len(values)))
+
+
+def two_parts(features: Floats) -> tuple[float, NDArray[np.bool_]] | None:
+    """Whether images of a class are two separate heaps: the gap between them and which half each image is in.
+
+    The images are cut in two by 2-means among the first few principal axes, and looked at along the line between the
+    two means. The gap is how far the means are apart in standard deviations within the parts. A bell is about 2.7 wide,
+    however it is cut; parts that hardly touch are 6 or more apart. None if there are too few images, or if one part is
+    so small that its images are outliers rather than a class.
+    """
+    n = len(features)
+    if n < 2 * ENOUGH:
+        return None
+    centred = features - features.mean(axis=0)
+    axes = min(5, n // 4)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    z = u[:, :axes] * s[:axes]
+    half = z[:, 0] > np.median(z[:, 0])
+    for _ in range(50):
+        means = np.stack([z[~half].mean(axis=0), z[half].mean(axis=0)])
+        other = ((z[:, None] - means) ** 2).sum(axis=2).argmin(axis=1) == 1
+        if other.all() or not other.any() or (other == half).all():
+            break
+        half = other
+    line = means[1] - means[0]
+    along = z @ line / np.linalg.norm(line)
+    a, b = along[~half], along[half]
+    within = np.sqrt((len(a) * a.var() + len(b) * b.var()) / n)
+    gap = float((b.mean() - a.mean()) / within) if within > 0 else np.inf
+    return None if min(len(a), len(b)) < max(ENOUGH, 0.2 * n) else (gap, half)

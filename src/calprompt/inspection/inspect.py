@@ -1,0 +1,449 @@
+"""From a folder of labelled images to what is probably wrong with it, one finding a line.
+
+images ─┬─ pixels ──── blurred, dark, blank, tiny, turned by EXIF ──┐
+        │      └─────┐                                              │
+        └─ features ─┴─ copies, near-copies, here and elsewhere ────┼── findings ── table, CSV, page
+               └─────── labels, unlike all others, classes ─────────┘
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from calprompt.data.dataset import Split
+from calprompt.data.images import FileContent, Images, PillowPicture
+from calprompt.data.inputs import GivenImages
+from calprompt.data.labelled import LabelledImages
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.errors import DataError
+from calprompt.inspection import arithmetic
+from calprompt.inspection.arithmetic import Floats
+from calprompt.inspection.pictures import CROPPED, SAME, Measured, measure_all, problems, sketches
+from calprompt.progress import Progress, silent
+from calprompt.text import plural, shorten
+
+if TYPE_CHECKING:
+    from calprompt.clip.backbone import Backbone
+    from calprompt.features.store import FeatureStore
+
+LABEL, COPY, TWO_CLASSES, ELSEWHERE = "mislabelled", "copy", "copy in two classes", "copy of an image to evaluate on"
+UNREADABLE, UNLIKE = "unreadable", "unlike all others"
+SMALL, ALIKE, TWO = "class too small", "classes alike", "class of two"
+LOOK, LEAVE_OUT, RELABEL = "look", "leave out", "relabel"  # actions; the last is for people to write
+ORDER = (
+    *(LABEL, TWO_CLASSES, ELSEWHERE, COPY, UNREADABLE, "blank", "blurred", "dark", "tiny", UNLIKE, "turned by EXIF"),
+    *(SMALL, ALIKE, TWO),
+)
+SUGGESTIONS = {
+    LABEL: "look at it; if it is wrong, write relabel as the action",
+    TWO_CLASSES: "one of the labels is wrong: leave out or relabel one",
+    ELSEWHERE: "leave it out: what a model learned from cannot test it",
+    COPY: "leave it out: it says nothing new",
+    UNREADABLE: "replace it, or leave it out",
+    "blank": "leave it out: it shows nothing",
+    "blurred": "look whether the class can be seen",
+    "dark": "look whether the class can be seen",
+    "tiny": "replace it by a larger one if there is one",
+    UNLIKE: "look whether it belongs here",
+    "turned by EXIF": "nothing, if all programs that use it turn it; fit does",
+    SMALL: "add images: labels of so few cannot be checked",
+    ALIKE: "put them together, or say how they differ in more images",
+    TWO: "look at both parts; two classes may be learned better",
+}
+FEWEST = 5  # images of a class below which it is too small
+GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
+ALTERED = 64  # images that are cropped and saved again, to know how near features of copies are
+FILE = "findings.csv"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is probably wrong.
+
+    Attributes:
+        file: The image; empty if it is about a class.
+        label: The class that it is in.
+        problem: What is wrong, a key of `SUGGESTIONS`.
+        looks_like: The class it looks like, or the image or class that it is like.
+        score: How sure that is or how bad, the larger the more: of labels, by how much another class is more probable;
+            of copies, the correlation or the cosine; of others, how far beyond the limit, which is 1.
+        action: "look", or "leave out" where nobody has to look; `fit` with `fixes` follows "leave out" and "relabel".
+        suggestion: What to do.
+    """
+
+    file: str
+    label: str
+    problem: str
+    looks_like: str
+    score: float
+    action: str
+    suggestion: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What was found in a folder.
+
+    Attributes:
+        name: Of the data.
+        classes: Images of each class.
+        findings: The most important kinds first, and of each the surest first.
+        read: How many images could be read.
+        accuracy: How often the label of an image is predicted by what was learned from the others; the better, the more
+            can be said of labels. None if that was not tried.
+        sources: Where the image of a finding can be read from.
+    """
+
+    name: str
+    classes: dict[str, int]
+    findings: tuple[Finding, ...]
+    read: int
+    accuracy: float | None
+    sources: dict[str, Callable[[], Any]]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many findings there are of each problem."""
+        return counted(self.findings)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was looked at and what was found."""
+        lines = [f"{plural(self.read, 'image')} of {plural(len(self.classes), 'class')} were looked at."]
+        if self.accuracy is not None:
+            lines.append(
+                f"From the other images, {100 * self.accuracy:.0f} % of the labels are predicted; the fewer, the less "
+                "can be said of labels."
+            )
+        found = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
+        return [*lines, f"Found: {found}." if found else "Nothing was found."]
+
+    def csv(self) -> str:
+        """The findings as a table, a row each."""
+        return findings_table(self.findings)
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """Findings as CSV, a row each."""
+    rows = io.StringIO()
+    table = csv.DictWriter(rows, [field.name for field in fields(Finding)], lineterminator="\n")
+    table.writeheader()
+    for each in findings:
+        table.writerow({**asdict(each), "score": f"{each.score:.4f}"})
+    return rows.getvalue()
+
+
+def counted(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many findings there are of each problem, the most important first."""
+    counts = Counter(each.problem for each in findings)
+    return {problem: counts[problem] for problem in ORDER if counts[problem]}
+
+
+def inspect_images(
+    data: LabelledImages,
+    backbone: Backbone,
+    *,
+    against: LabelledImages | None = None,
+    store: FeatureStore | None = None,
+    progress: Progress = silent,
+) -> Inspection:
+    """Look for what is wrong with labelled images.
+
+    Args:
+        data: The images; of data with splits, those to learn from, held against those to test on.
+        backbone: Whose features tell what images look like.
+        against: Images that are kept for evaluating; copies of them are found.
+        store: Where features are kept.
+        progress: Shows how far it is.
+
+    Raises:
+        DataError: if there are fewer than two images that can be read.
+    """
+    kept, measured, unreadable = _readable(data.train, progress)
+    if len(kept) < 2:
+        raise DataError(f"{data.name} has fewer than two images that can be read; there is nothing to compare")
+    labels = np.array(kept.labels, dtype=np.int64)
+    features = _features(backbone, kept.images, store, progress)
+    names = [kept.images.name(index) for index in range(len(kept))]
+    classes = [str(label) for label in data.labels]
+    distance = _copy_distance(backbone, kept.images, features)
+    pairs = _same(measured, features, measured, features, distance, upper=True)
+    groups = _groups(len(kept), pairs)
+    found = [
+        _finding(name, classes[label], UNREADABLE, "", 1.0, unreadable[name])
+        for name, label in ((data.train.images.name(i), data.train.labels[i]) for i in range(len(data.train)))
+        if name in unreadable
+    ]
+    found += _copies(pairs, groups, names, classes, labels)
+    sources = {name: _source(kept.images, index) for index, name in enumerate(names)}
+    other = against.test or against.train if against is not None else data.test
+    if other is not None and len(other):
+        found += _elsewhere(other, backbone, measured, features, distance, names, classes, labels, store, progress)
+    found += [_finding(names[i], classes[labels[i]], what, "", s) for i, what, s in problems(measured, _size(backbone))]
+    progress("comparing labels", 0, 1)
+    more, accuracy = feature_findings(features, labels, names, classes, groups)
+    progress("comparing labels", 1, 1)
+    totals = Counter(labels.tolist())
+    return Inspection(
+        data.name,
+        {name: totals[label] for label, name in enumerate(classes)},
+        in_order([*found, *more]),
+        len(kept),
+        accuracy,
+        sources,
+    )
+
+
+def feature_findings(
+    features: Floats,
+    labels: Any,
+    names: Sequence[str],
+    classes: Sequence[str],
+    groups: Sequence[Any] | None,
+    *,
+    most: float = math.inf,
+) -> tuple[list[Finding], float | None]:
+    """Findings on labels and classes from features [n, D] alone, and how often labels are predicted out of fold.
+
+    Nothing is said of labels if images times classes times dimensions are above `most`, because it would take long.
+    """
+    y = np.asarray(labels, dtype=np.int64)
+    counts = np.bincount(y, minlength=len(classes))
+    found = [
+        _finding("", classes[label], SMALL, plural(int(n), "image"), FEWEST / max(int(n), 1))
+        for label, n in enumerate(counts)
+        if 0 < n < FEWEST
+    ]
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    if len(y) > arithmetic.NEIGHBOURS:
+        away = arithmetic.outliers(arithmetic.neighbour_distances(unit), low=False)
+        found += [_finding(names[i], classes[y[i]], UNLIKE, "", away[i]) for i in np.flatnonzero(away >= 1).tolist()]
+    checked = arithmetic.checkable(y, groups)
+    if not checked.any() or len(np.unique(y)) < 2 or features.size * len(classes) > most:
+        return found, None
+    p = arithmetic.out_of_fold(unit, y, len(classes), groups=groups)
+    found += [
+        _finding(names[each.index], classes[y[each.index]], LABEL, classes[each.looks_like], -each.margin)
+        for each in arithmetic.suspects(p, y, checked=checked)
+    ]
+    found += [_finding("", classes[a], ALIKE, classes[b], 1 - share) for a, b, share in arithmetic.alike_classes(p, y)]
+    for label in np.flatnonzero(counts).tolist():
+        parts = arithmetic.two_parts(unit[y == label])
+        if parts is not None and parts[0] >= GAP:
+            own = [names[i] for i in np.flatnonzero(y == label).tolist()]
+            halves = [shorten([own[i] for i in np.flatnonzero(side).tolist()], 1) for side in (parts[1], ~parts[1])]
+            found.append(_finding("", classes[label], TWO, " | ".join(halves), parts[0] / GAP))
+    return found, float((p.argmax(axis=1) == y)[checked].mean())
+
+
+def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The most important kinds first, and of each the surest first."""
+    return tuple(sorted(findings, key=lambda each: (ORDER.index(each.problem), -each.score, each.file)))
+
+
+def read_fixes(path: str | Path) -> tuple[set[str], dict[str, str]]:
+    """Files to leave out, and new labels of others, from a CSV as `Inspection.csv` gives it and people edit it.
+
+    Raises:
+        DataError: if the file has other columns or actions.
+    """
+    place = Path(path).expanduser()
+    try:
+        with place.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {place}: {getattr(error, 'strerror', None) or error}") from error
+    dropped: set[str] = set()
+    labels: dict[str, str] = {}
+    for number, row in enumerate(rows, start=2):
+        missing = [name for name in ("file", "action", "looks_like") if row.get(name) is None]
+        if missing:
+            raise DataError(f"{place}: row {number} has no {missing[0]}; expected the columns of 'data inspect --csv'")
+        action, name = row["action"].strip().lower(), row["file"]
+        if action not in ("", LOOK, LEAVE_OUT, RELABEL):
+            raise DataError(
+                f"{place}: row {number} has the action {row['action']!r}; expected {LOOK}, {LEAVE_OUT} or {RELABEL}"
+            )
+        if action == LEAVE_OUT and name:
+            dropped.add(name)
+        elif action == RELABEL and name and labels.setdefault(name, row["looks_like"]) != row["looks_like"]:
+            raise DataError(f"{place}: {name} is relabelled twice, as {labels[name]} and {row['looks_like']}")
+    return dropped, labels
+
+
+def apply_fixes(data: LabelledImages, path: str | Path) -> LabelledImages:
+    """The data without the images that a CSV of findings leaves out, and with the labels that it gives."""
+    dropped, labels = read_fixes(path)
+    place = {str(label): number for number, label in enumerate(data.labels)}
+    strange = sorted({label for label in labels.values() if label not in place})
+    if strange:
+        raise DataError(f"{path}: there is no class {strange[0]!r} to relabel as; there are {shorten(place)}")
+    names = [data.train.images.name(index) for index in range(len(data.train))]
+    unknown = sorted((dropped | labels.keys()) - set(names) - _test_names(data))
+    if unknown:
+        raise DataError(f"{path}: {data.name} has no image {shorten(unknown, 3)}; was the file made of other data?")
+    fixed = [place[labels[name]] if name in labels else own for name, own in zip(names, data.train.labels, strict=True)]
+    kept = [index for index, name in enumerate(names) if name not in dropped]
+    train = Split(data.train.images, tuple(fixed)).take(kept)
+    return replace(data, train=train)
+
+
+def _test_names(data: LabelledImages) -> set[str]:
+    return set() if data.test is None else {data.test.images.name(index) for index in range(len(data.test))}
+
+
+def _finding(file: str, label: str, problem: str, looks_like: str, score: float, why: str = "") -> Finding:
+    action = LEAVE_OUT if problem in (COPY, ELSEWHERE, UNREADABLE, "blank") else LOOK
+    suggestion = f"{why}; {SUGGESTIONS[problem]}" if why else SUGGESTIONS[problem]
+    return Finding(file, label, problem, looks_like, float(score), action, suggestion)
+
+
+def _readable(split: Split, progress: Progress) -> tuple[Split, list[Measured], dict[str, str]]:
+    measured, unreadable = measure_all(split.images, progress)
+    rows = [index for index, each in enumerate(measured) if each is not None]
+    return split.take(rows), [each for each in measured if each is not None], unreadable
+
+
+def _features(backbone: Backbone, images: Images, store: FeatureStore | None, progress: Progress) -> Floats:
+    """Unit features [n, D]."""
+    from calprompt.features.extraction import frozen_features
+
+    unreadable = UnreadableImages()
+    found = frozen_features(backbone, images, unreadable=unreadable, store=store, progress=progress)[0]
+    unreadable.report()
+    rows = found.double().numpy()
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+
+
+def _size(backbone: Backbone) -> int:
+    return int(backbone.preprocessing.size)
+
+
+def _copy_distance(backbone: Backbone, images: Images, features: Floats) -> float:
+    """How far features of a picture are from those of the same one, cropped a little and saved as JPEG: the median."""
+    rows = np.random.default_rng(0).permutation(len(images))[:ALTERED].tolist()
+    altered = []
+    for row in rows:
+        picture = images.read(row)
+        assert isinstance(picture, FileContent | PillowPicture)
+        image = picture.decode()
+        dx, dy = round(0.03 * image.width), round(0.03 * image.height)
+        data = io.BytesIO()
+        image.crop((dx, dy, image.width - dx, image.height - dy)).save(data, "JPEG", quality=80)
+        altered.append(data.getvalue())
+    others = _features(backbone, GivenImages(tuple(altered)), None, silent)
+    return float(np.median(1 - (features[rows] * others).sum(axis=1)))
+
+
+def _same(
+    measured: list[Measured],
+    features: Floats,
+    others: list[Measured],
+    of_others: Floats,
+    distance: float,
+    *,
+    upper: bool,
+) -> list[tuple[int, int, float]]:
+    """Pairs that show the same picture, with how alike they are: 1 for the same pixels."""
+    plain, _ = sketches(measured)
+    straight, mirrored = sketches(others)
+    found: dict[tuple[int, int], float] = {}
+    for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME):
+        found[row, column] = cosine
+    for row, column, cosine in arithmetic.near_pairs(features, of_others, distance):
+        alike = max(plain[row] @ straight[column], plain[row] @ mirrored[column])
+        if alike >= CROPPED:
+            found[row, column] = max(found.get((row, column), 0.0), cosine)
+    place: dict[str, list[int]] = {}
+    for column, each in enumerate(others):
+        place.setdefault(each.pixels, []).append(column)
+    for row, each in enumerate(measured):
+        for column in place.get(each.pixels, ()):
+            found[row, column] = 1.0
+    return [(row, column, score) for (row, column), score in sorted(found.items()) if not upper or row < column]
+
+
+def _groups(n: int, pairs: Sequence[tuple[int, int, float]]) -> list[int]:
+    """One number for all images that show the same picture."""
+    parent = list(range(n))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = index = parent[parent[index]]
+        return index
+
+    for row, column, _ in pairs:
+        a, b = sorted((root(row), root(column)))
+        parent[b] = a
+    return [root(index) for index in range(n)]
+
+
+def _copies(
+    pairs: Sequence[tuple[int, int, float]],
+    groups: Sequence[int],
+    names: Sequence[str],
+    classes: Sequence[str],
+    labels: Any,
+) -> list[Finding]:
+    """A finding for each image that repeats an earlier one of its class, and for each pair in two classes."""
+    score: dict[int, float] = {}
+    for row, column, alike in pairs:
+        for each in (row, column):
+            score[each] = max(score.get(each, 0.0), alike)
+    first: dict[tuple[int, int], int] = {}
+    found = []
+    for index, group in enumerate(groups):
+        own = first.setdefault((group, int(labels[index])), index)
+        if own != index:
+            found.append(_finding(names[index], classes[labels[index]], COPY, names[own], score[index]))
+    for (group, label), index in first.items():
+        for (other, its), there in first.items():
+            if other == group and its != label:
+                what = f"{names[there]} ({classes[its]})"
+                found.append(_finding(names[index], classes[label], TWO_CLASSES, what, score[index]))
+    return found
+
+
+def _elsewhere(
+    other: Split,
+    backbone: Backbone,
+    measured: list[Measured],
+    features: Floats,
+    distance: float,
+    names: Sequence[str],
+    classes: Sequence[str],
+    labels: Any,
+    store: FeatureStore | None,
+    progress: Progress,
+) -> list[Finding]:
+    """Images that show the same as one that is kept for evaluating."""
+    kept, there, _ = _readable(other, progress)
+    if not len(kept):
+        return []
+    pairs = _same(measured, features, there, _features(backbone, kept.images, store, progress), distance, upper=False)
+    best: dict[int, tuple[float, int]] = {}
+    for row, column, alike in pairs:
+        best[row] = max(best.get(row, (0.0, 0)), (alike, column))
+    return [
+        _finding(names[row], classes[labels[row]], ELSEWHERE, kept.images.name(column), alike)
+        for row, (alike, column) in best.items()
+    ]
+
+
+def _source(images: Images, index: int) -> Callable[[], Any]:
+    def image() -> Image.Image:
+        picture = images.read(index)
+        assert isinstance(picture, FileContent | PillowPicture)
+        return picture.decode()
+
+    return image
