@@ -33,6 +33,7 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
+from calprompt.classifier.choosing import Choice
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
@@ -190,6 +191,7 @@ def read_model(
         seconds=record["seconds"],
         logit_scale=record["logit_scale"],
         requests=record["requests"],
+        choice=Choice.from_dict(record["choice"]) if record.get("choice") else None,
     )
 
 
@@ -202,6 +204,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "classes": {"labels": list(model.labels), "names": list(model.class_names)},
         "template": model.template,
         "requests": model.requests,
+        "choice": None if model.choice is None else model.choice.to_dict(),
         "settings": model.config.record(),
         "imports": import_digests(model.config),
         "backbone": model.backbone,

@@ -26,7 +26,8 @@ class FitSettings:
 
     Attributes:
         backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
-        tuner: Which prompts are learned and how; see 'calprompt list'.
+        tuner: What is learned and how; see 'calprompt list'. With auto, the likeliest by cross-fitting.
+        budget: Time for comparing learners, such as 2m; what is not reached is left out. No limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
         calibrator: Makes confidences match how often they are right; none: the model's own.
         target_error: Largest error rate among answered images that is promised, such as 0.05; 0: no such promise.
@@ -62,7 +63,8 @@ class FitSettings:
     """
 
     backbone: str = DEFAULT_BACKBONE
-    tuner: str = "kgcoop"
+    tuner: str = "auto"
+    budget: str | None = None
     loss: str = "ce"
     calibrator: str = "temperature"
     target_error: float = 0.1
@@ -138,19 +140,23 @@ class FitSettings:
             for name, match in zip(names, found, strict=True)
         ]
 
-    def run_config(self, data: str, classes: int) -> RunConfig:
-        """The settings of the runs that it consists of.
+    def run_config(self, data: str, classes: int, tuner: str, options: Mapping[str, Any]) -> RunConfig:
+        """The settings of the runs of one learner.
 
         Args:
             data: What the data are called.
             classes: How many there are; many are encoded a part at a time.
+            tuner: The learner.
+            options: Its options.
         """
-        epochs, lr = POCKET if self.backbone in EMBEDDED else PUBLISHED
+        from calprompt import tuners
+
+        epochs, lr = tuners.get(tuner).schedule or (POCKET if self.backbone in EMBEDDED else PUBLISHED)
         return RunConfig(
             backbone=self.backbone,
             data=data,
-            tuner=self.tuner,
-            options=dict(self.options or {}),
+            tuner=tuner,
+            options=dict(options),
             loss=self.loss,
             protocol="few-shot",
             shots=None,
