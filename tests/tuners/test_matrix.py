@@ -17,7 +17,7 @@ from samples import rounding
 from tiny import AT_ONCE, BACKBONES, BASE, LEARNED, NOVEL, Images, build, everything, images, tiny_backbone
 
 NAMES = tuners.available()
-BY_CLASS = ("clap", "linear-probe", "taskres", "tip-adapter", "tip-adapter-f")
+BY_CLASS = [name for name in NAMES if tuners.get(name).learns_by_class]
 CONFIG = TrainingConfig(epochs=4, batch_size=4, lr=0.02, warmup_epochs=0, seed=3)
 
 

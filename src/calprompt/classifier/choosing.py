@@ -59,8 +59,8 @@ def candidates_of(tuner: str, options: Mapping[str, Any] | None = None) -> list[
             )
         return [each for name in CANDIDATES for each in candidates_of(name)]
     choices = {name: values for name, values in tuners.get(tuner).choices.items() if name not in options}
-    combinations = product(*choices.values())
-    return [Candidate(tuner, {**options, **dict(zip(choices, each, strict=True))}, tuple(choices)) for each in combinations]
+    every = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+    return [Candidate(tuner, {**options, **each}, tuple(choices)) for each in every]
 
 
 def seconds_of(budget: str | None) -> float:

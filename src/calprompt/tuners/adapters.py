@@ -10,7 +10,7 @@ Logits are scale · v · t_c with what each adds. A class that is added by name 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +79,9 @@ class TipAdapter(Adapter):
         **base: Options of `Tuner`.
     """
 
-    trains_keys = False
-    choices = {"alpha": (0.3, 1.0, 3.0), "beta": (1.0, 5.5, 20.0)}
+    learns_by_class = True
+    trains_keys: ClassVar[bool] = False
+    choices: ClassVar[Mapping[str, tuple[float, ...]]] = {"alpha": (0.3, 1.0, 3.0), "beta": (1.0, 5.5, 20.0)}
 
     def __init__(
         self,
@@ -133,5 +134,5 @@ class TipAdapterF(TipAdapter):
     """
 
     trains_keys = True
-    choices = {}
+    choices: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     schedule = (20, 0.02)

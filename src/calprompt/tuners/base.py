@@ -47,6 +47,7 @@ class Tuner(nn.Module, ABC):
         needs_pixels: Whether it learns visual prompts, so that the image tower runs at every step.
         uses_frozen_images: Whether its terms compare with frozen features of the pixels it sees.
         text_depends_on_image: Whether every image has text features of its own.
+        learns_by_class: Whether a class that is added by name has nothing of what was learned.
         own_logits: Whether `logits` is more than scaled cosines with one set of text features.
         schedule: Epochs and learning rate that `fit` trains it with; None: those of prompts.
         choices: Options that `fit` chooses by cross-fitting, unless they are given: from name to values.
@@ -61,9 +62,10 @@ class Tuner(nn.Module, ABC):
     needs_pixels: ClassVar[bool] = False
     uses_frozen_images: ClassVar[bool] = False
     text_depends_on_image: ClassVar[bool] = False
+    learns_by_class: ClassVar[bool] = False
     own_logits: ClassVar[bool] = False
     schedule: ClassVar[tuple[int, float] | None] = None
-    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    choices: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     template_table: ClassVar[str] = "coop"
     fixed_options: ClassVar[frozenset[str]] = frozenset()
 

@@ -11,7 +11,7 @@ by name has no r_c.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class Probe(Tuner):
         **base: Options of `Tuner`.
     """
 
+    learns_by_class = True
+
     def __init__(self, backbone: Backbone, class_names: Sequence[str], **base: Any) -> None:
         super().__init__(backbone, class_names, **base)
         self.residual = nn.Parameter(torch.zeros_like(self.frozen_text))
@@ -57,11 +59,9 @@ class LinearProbe(Probe):
     """
 
     schedule = (50, 0.02)
-    choices = {"strength": (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)}
+    choices: ClassVar[Mapping[str, tuple[float, ...]]] = {"strength": (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)}
 
-    def __init__(
-        self, backbone: Backbone, class_names: Sequence[str], *, strength: float = 1.0, **base: Any
-    ) -> None:
+    def __init__(self, backbone: Backbone, class_names: Sequence[str], *, strength: float = 1.0, **base: Any) -> None:
         if not strength > 0:
             raise SettingError(f"must be above 0, got {strength}", parameter="strength")
         self.strength = float(strength)
@@ -115,7 +115,8 @@ def solve_probe(images: Tensor, labels: Tensor, text: Tensor, strength: float) -
         slope = logs.exp()
         slope[rows, labels] -= 1
         slope /= n
-        value = -logs[rows, labels].mean() + strength / (2 * n) * residual.square().sum() + NEAR_ONE / 2 * (share - 1) ** 2
+        pull = strength / (2 * n) * residual.square().sum() + NEAR_ONE / 2 * (share - 1) ** 2
+        value = pull - logs[rows, labels].mean()
         by_share = (slope * untuned).sum() + NEAR_ONE * (share - 1)
         by_residual = slope.T @ images + strength / n * residual
         return float(value), torch.cat([by_share[None], by_residual.flatten()]).numpy()
