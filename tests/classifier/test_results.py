@@ -27,7 +27,7 @@ def experiment(name: str = "classifier") -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("file", ["classifier", "promised_folders"])
+@pytest.mark.parametrize("file", ["classifier", "learners", "promised_folders"])
 def test_the_page_has_the_tables(file: str) -> None:
     for table in experiment(file).tables().values():
         assert table in PAGE, f"python experiments/{file}.py tables prints them"

@@ -7,7 +7,6 @@ All candidates share the features and the folds of the images that tune. Those h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -21,8 +20,7 @@ from calprompt.errors import SettingError
 from calprompt.text import plural
 
 AUTO = "auto"
-CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "kgcoop")  # what takes long comes last
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgcoop")  # what takes long comes last
 
 
 @dataclass(frozen=True)
@@ -61,20 +59,6 @@ def candidates_of(tuner: str, options: Mapping[str, Any] | None = None) -> list[
     choices = {name: values for name, values in tuners.get(tuner).choices.items() if name not in options}
     every = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
     return [Candidate(tuner, {**options, **each}, tuple(choices)) for each in every]
-
-
-def seconds_of(budget: str | None) -> float:
-    """A time such as "90s", "2m" or "1h" in seconds; infinite for None.
-
-    >>> seconds_of("2m"), seconds_of("1.5h"), seconds_of("90"), seconds_of(None)
-    (120.0, 5400.0, 90.0, inf)
-    """
-    if budget is None:
-        return float("inf")
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", budget.strip())
-    if found is None or not float(found[1]):
-        raise SettingError(f"must be a time such as 90s, 2m or 1h, got {budget!r}", parameter="budget")
-    return float(found[1]) * UNITS[found[2]]
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ from calprompt.classifier.calibration import (
     temperature_of,
 )
 from calprompt.classifier.checks import check
-from calprompt.classifier.choosing import Candidate, Choice, Crossed, candidates_of, rank, seconds_of
+from calprompt.classifier.choosing import Candidate, Choice, Crossed, candidates_of, rank
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings
+from calprompt.classifier.settings import FitSettings, seconds_of
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
@@ -169,7 +169,7 @@ class _Fit:
     ) -> tuple[Predicted, RunConfig, Choice | None]:
         """Cross-fitted predictions of the best candidate, its settings, and what it was compared with."""
         if len(candidates) == 1:
-            return self.cross_fit(configs[0], candidates[0].name), configs[0], None
+            return self.cross_fit(configs[0]), configs[0], None
         clock = _Clock(self.work / CLOCK, budget)
         crossed, found, untried = [], {}, []
         for candidate, config in zip(candidates, configs, strict=True):
@@ -204,10 +204,10 @@ class _Fit:
         return [int(row) for fold in range(self.division.n_folds) for row in tune[folds == fold]]
 
     @overload
-    def cross_fit(self, config: RunConfig, name: str) -> Predicted: ...
+    def cross_fit(self, config: RunConfig) -> Predicted: ...
     @overload
     def cross_fit(self, config: RunConfig, name: str, clock: _Clock | None) -> Predicted | None: ...
-    def cross_fit(self, config: RunConfig, name: str, clock: _Clock | None = None) -> Predicted | None:
+    def cross_fit(self, config: RunConfig, name: str | None = None, clock: _Clock | None = None) -> Predicted | None:
         """Images that tune, each predicted by a run that did not learn from it; None if time ran out."""
         tune, folds = np.array(self.division.tune), np.array(self.division.folds)
         parts = []
@@ -215,7 +215,7 @@ class _Fit:
             if clock is not None and clock.is_over():
                 return None
             inside = tune[folds == fold]
-            which = f"{name}, fold {fold + 1} of {self.division.n_folds}"
+            which = f"{name + ', ' if name else ''}fold {fold + 1} of {self.division.n_folds}"
             made = self.run(config, tune[folds != fold], inside, which)
             self.last = made
             parts.append(self.predicted(made, inside, np.full(len(inside), fold)))

@@ -17,6 +17,7 @@ from calprompt.training_config import TrainingConfig, never_used
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
 EMBEDDED = ("pocket", "pocket-photo")
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # of the budget, in seconds
 POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
 
 
@@ -116,6 +117,7 @@ class FitSettings:
         if self.lr is not None and self.epochs is not None and self.epochs <= TrainingConfig.warmup_epochs:
             raise never_used(self.epochs, TrainingConfig.warmup_epochs)
         check_device(self.device)
+        seconds_of(self.budget)
         self.groups_of([])
         return requests_of(values)
 
@@ -179,6 +181,20 @@ class FitSettings:
             exif=not self.ignore_exif,
             skip_bad=self.skip_bad,
         )
+
+
+def seconds_of(budget: str | None) -> float:
+    """A time such as "90s", "2m" or "1h" in seconds; infinite for None.
+
+    >>> seconds_of("2m"), seconds_of("1.5h"), seconds_of("90"), seconds_of(None)
+    (120.0, 5400.0, 90.0, inf)
+    """
+    if budget is None:
+        return float("inf")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", budget.strip())
+    if found is None or not float(found[1]):
+        raise SettingError(f"must be a time such as 90s, 2m or 1h, got {budget!r}", parameter="budget")
+    return float(found[1]) * UNITS[found[2]]
 
 
 def requests_of(values: Mapping[str, Any]) -> Requests:
