@@ -42,9 +42,9 @@ class FitSettings:
         folds: Of cross-fitting, on which the calibrator is fitted.
         group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
         options: Options of the tuner, such as context=4.
-        epochs: Passes over the training images; 50 for the pocket, and the published 100 for other backbones, if None.
+        epochs: Passes over the training images; what suits the learner and the backbone if None.
         batch_size: Images in a training step.
-        lr: Learning rate; 0.02 for the pocket, and the published 0.002 for other backbones, if None.
+        lr: Learning rate; what suits the learner and the backbone if None.
         seed: Seed of the division, of prompts and of batches.
         views: Random crops of every training image, taken in turn by the epochs; 0: images as they are tested.
         crop: Smallest share of an image's area in a crop.
