@@ -21,7 +21,7 @@ import torch
 import calprompt
 from calprompt.data.dataset import Split
 from calprompt.data.unreadable import UnreadableImages
-from calprompt.features.banks import FeatureBank
+from calprompt.features.encoding import FeatureBank
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate

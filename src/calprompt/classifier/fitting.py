@@ -45,12 +45,12 @@ from calprompt.data.splits import Part
 from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.extensions import load_extension
 from calprompt.files import canonical_json, locked, read_json, write_json
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.groups import join_groups
 from calprompt.promises.sentences import plan_sentences
+from calprompt.registry import load_extension
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
