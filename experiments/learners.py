@@ -1,6 +1,7 @@
 """`fit --tuner auto` beside `fit --tuner kgcoop`, logistic regression, nearest neighbours and CoOp, on the same images.
 
     python experiments/learners.py measure            fills learners.csv; what is in it is not computed again
+    python experiments/learners.py promises           do promises hold with each learner? fills learners_promises.csv
     python experiments/learners.py tables             prints the tables of docs/classifier.md
 
 Twelve embedded datasets, ten classes of each (drawn once), as many training images of a class as the size says,
@@ -27,7 +28,7 @@ from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
 from calprompt.pocket.datasets import sheet
 from calprompt.runs.resources import Resources
-from classifier import HERE, NAMES, Table, draw, features, paths_of, read
+from classifier import HERE, NAMES, Table, draw, features, paths_of, read, simulate
 
 CLASSES = 10
 SIZES = (20, 5, 10, 50)
@@ -41,6 +42,7 @@ METHODS = {
     "coop": "CoOp as published",
 }
 UNGROUPED = "auto_ungrouped"
+LEARNERS = ("linear-probe", "clap", "taskres", "clip-adapter", "tip-adapter", "tip-adapter-f", "kgcoop")
 
 
 class Task:
@@ -191,11 +193,47 @@ def measure_cell(
         )
 
 
+def promises(trials: int = 500) -> None:
+    """Each learner on clothes, 20 images of a class; promises from random divisions of its test logits."""
+    table = Table(HERE / "learners_promises.csv", ("learner",))
+    task = Task(Resources(store=FeatureStore()), "pocket", "clothes", 20, 1)
+    for tuner in LEARNERS:
+        if table.has(learner=tuner):
+            continue
+        model = calprompt.Classifier("pocket", tuner=tuner, template=task.template, held_out=0.0, verbose=False)
+        model.fit(paths_of(task.train), [task.names[label] for label in task.y], resources=task.resources)
+        order = [list(model.classes_).index(name) for name in task.names]
+        batches = model.predictor_.stream(feature_rows(task))
+        logits = np.concatenate([batch.logits.numpy() for batch in batches])[:, order].astype(np.float64)
+        table.add(learner=tuner, trials=trials, **simulate(logits, task.y_test, "per class", 16, trials))
+
+
 def tables() -> dict[str, str]:
     """The tables of docs/classifier.md, by name."""
     rows = read("learners.csv")
     found = {(row["backbone"], row["dataset"], row["size"], row["method"]): row for row in rows}
-    return {"by_dataset": by_dataset(found), "by_size": by_size(found), "groups": groups_table(found)}
+    return {
+        "by_dataset": by_dataset(found),
+        "by_size": by_size(found),
+        "groups": groups_table(found),
+        "promises": promises_table(),
+    }
+
+
+def promises_table() -> str:
+    """What became of promises with each learner."""
+    lines = [
+        "| learner | coverage of sets of 90 % | mean size | error promise made | and broken |",
+        "|---|---|---|---|---|",
+    ]
+    for row in read("learners_promises.csv"):
+        made, broken = (round(float(row[f"threshold_{what}"]) * int(row["trials"])) for what in ("made", "broken"))
+        coverage, error = 100 * float(row["coverage"]), 200 * float(row["coverage_error"])
+        lines.append(
+            f"| {row['learner']} | {coverage:.2f} ± {error:.2f} % | {float(row['mean_size']):.2f} | {made} of "
+            f"{row['trials']} | {broken} |"
+        )
+    return "\n".join(lines)
 
 
 def cell(rows: list[dict[str, str]]) -> str:
@@ -243,12 +281,14 @@ def groups_table(found: dict[tuple[str, ...], dict[str, str]]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "tables"))
+    parser.add_argument("what", choices=("measure", "promises", "tables"))
     parser.add_argument("--backbones", nargs="+", default=["pocket", "pocket-photo"])
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 1")
     args = parser.parse_args()
     if args.what == "tables":
         print("\n\n".join(tables().values()))
+    elif args.what == "promises":
+        promises()
     else:
         measure(args.backbones, args.sizes, args.seeds)

@@ -171,7 +171,9 @@ class _Fit:
         if len(candidates) == 1:
             return self.cross_fit(configs[0]), configs[0], None
         clock = _Clock(self.work / CLOCK, budget)
-        crossed, found, untried = [], {}, []
+        crossed: list[Crossed] = []
+        found: dict[str, tuple[Predicted, RunConfig]] = {}
+        untried: list[str] = []
         for candidate, config in zip(candidates, configs, strict=True):
             limit = clock if crossed else None  # the first one is compared in any case
             predicted = None

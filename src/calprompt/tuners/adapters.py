@@ -79,6 +79,8 @@ class TipAdapter(Adapter):
         **base: Options of `Tuner`.
     """
 
+    keys: Tensor
+    labels: Tensor
     learns_by_class = True
     trains_keys: ClassVar[bool] = False
     choices: ClassVar[Mapping[str, tuple[float, ...]]] = {"alpha": (0.3, 1.0, 3.0), "beta": (1.0, 5.5, 20.0)}

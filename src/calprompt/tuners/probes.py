@@ -58,6 +58,7 @@ class LinearProbe(Probe):
         **base: Options of `Tuner`.
     """
 
+    images: Tensor
     schedule = (50, 0.02)
     choices: ClassVar[Mapping[str, tuple[float, ...]]] = {"strength": (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)}
 
@@ -144,6 +145,7 @@ class CLAP(Probe):
         **base: Options of `Tuner`.
     """
 
+    multipliers: Tensor
     schedule = (100, 0.02)
 
     def __init__(self, backbone: Backbone, class_names: Sequence[str], *, weight: float = 1.0, **base: Any) -> None:
