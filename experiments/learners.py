@@ -42,6 +42,7 @@ METHODS = {
     "coop": "CoOp as published",
 }
 UNGROUPED = "auto_ungrouped"
+Found = dict[tuple[str, str, str, str], dict[str, str]]  # rows by backbone, dataset, size and method
 LEARNERS = ("linear-probe", "clap", "taskres", "clip-adapter", "tip-adapter", "tip-adapter-f", "kgcoop")
 
 
@@ -242,7 +243,7 @@ def cell(rows: list[dict[str, str]]) -> str:
     return f"{100 * accuracy:.1f} / {100 * ece:.1f} / {nll:.2f}"
 
 
-def by_dataset(found: dict[tuple[str, ...], dict[str, str]]) -> str:
+def by_dataset(found: Found) -> str:
     """Every dataset with 20 images of a class, on the pocket."""
     size, lines = str(SIZES[0]), ["| dataset | classes | " + " | ".join(METHODS.values()) + " | chosen |"]
     lines.append("|" + "---|" * (len(METHODS) + 3))
@@ -256,26 +257,27 @@ def by_dataset(found: dict[tuple[str, ...], dict[str, str]]) -> str:
     return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " | |"])
 
 
-def by_size(found: dict[tuple[str, ...], dict[str, str]]) -> str:
+def by_size(found: Found) -> str:
     """Means over datasets, and the mean time."""
     lines = ["| backbone | images of a class | " + " | ".join(METHODS.values()) + " |"]
     lines.append("|" + "---|" * (len(METHODS) + 2))
     for backbone, size in sorted({(key[0], int(key[2])) for key in found}):
-        own = {m: [found.get((backbone, name, str(size), m)) for name in NAMES] for m in METHODS}
-        if any(row is None for each in own.values() for row in each):
+        if any((backbone, name, str(size), method) not in found for name in NAMES for method in METHODS):
             continue
+        own = {m: [found[backbone, name, str(size), m] for name in NAMES] for m in METHODS}
         cells = [f"{cell(each)}, {np.mean([float(row['cpu_seconds']) for row in each]):.0f} s" for each in own.values()]
         lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def groups_table(found: dict[tuple[str, ...], dict[str, str]]) -> str:
+def groups_table(found: Found) -> str:
     """What it costs not to say which pictures show one drawing."""
     lines = ["| dataset | drawings said | chosen | not said | chosen |", "|---|---|---|---|---|"]
     for name in NAMES:
-        both = [found.get(("pocket", name, str(SIZES[0]), method)) for method in ("auto_all", UNGROUPED)]
-        if all(both):
-            lines.append(f"| {name} | " + " | ".join(f"{cell([row])} | {row['chosen']}" for row in both if row) + " |")
+        keys = [("pocket", name, str(SIZES[0]), method) for method in ("auto_all", UNGROUPED)]
+        if all(key in found for key in keys):
+            cells = (f"{cell([found[key]])} | {found[key]['chosen']}" for key in keys)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

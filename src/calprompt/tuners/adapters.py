@@ -132,7 +132,9 @@ class TipAdapterF(TipAdapter):
     Args:
         backbone: The frozen model.
         class_names: The classes to tell apart.
-        **base: Options of `TipAdapter`.
+        alpha: How much the votes count.
+        beta: How fast they fall with the distance.
+        **base: Options of `Tuner`.
     """
 
     trains_keys = True
