@@ -4,7 +4,7 @@
 
 Clients give feedback to `calprompt serve MODEL --feedback FILE` as fast as they can. A "kill" ends the server with
 SIGKILL at a random moment; a "disk" limits the size of its files (RLIMIT_FSIZE) to a little more than they have, so
-that writing fails in the middle. All rounds use the same file. At the end every receipt that was confirmed has to be in it.
+that writing fails in the middle. All rounds use the same file. At the end every confirmed receipt has to be in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How good `Classifier` is on the pocket, beside other ways to use the same images, and whether its promises hold.
+"""How good `Classifier` with KgCoOp is on the pocket, beside other ways to use the same images; are its promises kept?
 
     python experiments/classifier.py compare          accuracy, ECE and NLL on the test images of 12 datasets
     python experiments/classifier.py none-of-these    the stated interval against classes that were never used
@@ -163,9 +163,9 @@ def coop_as_published(
 def fit_defaults(
     resources: Resources, backbone: calprompt.Backbone, dataset: calprompt.Dataset, chosen: Split, seed: int
 ) -> np.ndarray:
-    """`Classifier` with its defaults: a part of the images is held out for promises."""
+    """`Classifier` with KgCoOp: a part of the images is held out for promises."""
     y = [dataset.class_names[label] for label in chosen.labels]
-    model = calprompt.Classifier("pocket", seed=seed, verbose=False, template=dataset.template)
+    model = calprompt.Classifier("pocket", tuner="kgcoop", seed=seed, verbose=False, template=dataset.template)
     model.fit(paths_of(chosen), y, resources=resources)
     order = [list(model.classes_).index(name) for name in dataset.class_names]
     probabilities, logits = [], []
@@ -192,7 +192,7 @@ def none_of_these(seeds: range) -> None:
             rows = [index for index, label in enumerate(chosen.labels) if label in known]
             split = chosen.take(rows)
             y = [dataset.class_names[label] for label in split.labels]
-            model = calprompt.Classifier("pocket", seed=seed, verbose=False, template=dataset.template)
+            model = calprompt.Classifier("pocket", tuner="kgcoop", seed=seed, verbose=False, template=dataset.template)
             model.fit(paths_of(split), y, resources=resources)
             rule = model.rule_.open_set
             assert rule is not None

@@ -339,7 +339,9 @@ def count_fit(
         chosen += own[:count]
         rest += [own[count:]]
     paths = [(path, classes[pool[number][0]], number) for number in chosen for path in pool[number][1]]
-    model = calprompt.Classifier("pocket", epochs=5, folds=2, seed=seed, verbose=False, template=template)
+    model = calprompt.Classifier(
+        "pocket", tuner="kgcoop", epochs=5, folds=2, seed=seed, verbose=False, template=template
+    )
     X, y, groups = zip(*paths, strict=True)
     model.fit(list(X), list(y), groups=list(groups), resources=resources)
     share = np.array([count * copies for count, copies in counts], dtype=float)

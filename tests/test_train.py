@@ -24,6 +24,7 @@ NAMES = ["cat", "dog", "tree"]
 class Features:
     features: Tensor
     labels: Tensor
+    views: int = 1
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         return self.features[indices]

@@ -49,7 +49,9 @@ BACKBONES = {tower: tiny_backbone(tower=tower) for tower in ("vit", "resnet", "t
 BASE = ["annual crop land", "siamese", "2012 Tesla Model S Sedan", "pizza", "polka_dotted"]
 NOVEL = ["crème brûlée", "american_pit_bull_terrier", "tench"]
 LEARNED = [name for name in tuners.available() if name != "zero-shot"]
+AT_ONCE = ("tip-adapter",)  # nothing is trained step by step
 SMALL: dict[str, dict[str, Any]] = {
+    "clip-adapter": {"ratio": 0.8},
     "coop": {"context": 4},
     "proda": {"prompts": 8, "prompt_batch": 4, "context": 4},
     "promptsrc": {"teacher": 60, "average": (3.0, 1.0)},
@@ -57,8 +59,12 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def build(name: str, backbone: Backbone = BACKBONES["vit"], seed: int = 0, classes: list[str] = BASE) -> Tuner:
-    """A tuner of a few small prompts."""
-    return create(name, backbone, classes, seed=seed, **SMALL.get(name, {}))
+    """A tuner of a few small prompts; one that keeps training images has as many as there are classes."""
+    tuner = create(name, backbone, classes, seed=seed, **SMALL.get(name, {}))
+    if not tuner.needs_pixels:
+        features = torch.randn(1, len(classes), backbone.embed_dim, generator=torch.Generator().manual_seed(seed))
+        tuner.begin(features, torch.arange(len(classes)), {"another": 1.0})
+    return tuner
 
 
 @dataclass
@@ -69,6 +75,7 @@ class Images:
     features: Tensor
     labels: Tensor
     as_pixels: bool
+    views: int = 1
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         return self.pixels[indices] if self.as_pixels else self.features[indices]

@@ -33,6 +33,11 @@ class TrainingSet(Protocol):
 
     labels: Tensor
 
+    @property
+    def views(self) -> int:
+        """How many views of each image the epochs take in turn."""
+        ...
+
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The views of some images in this epoch, [len(indices), ...]."""
         ...
@@ -114,14 +119,19 @@ def train(
         DataError: if there are no training images.
         NonFiniteLossError: if the loss or a gradient is not finite; the prompts are those of the last good epoch.
     """
-    parameters = dict(tuner.named_parameters())
-    if not parameters:
+    if not tuner.learns:
         return []
     if config.autocast is not None:
         tuner = tuner.with_backbone(tuner.backbone.view(autocast=config.autocast))
-    tuner.check_objective({term.name: term.weight for term in objective.terms})
+    weights = {term.name: term.weight for term in objective.terms}
+    tuner.check_objective(weights)
     if len(data.labels) == 0:
         raise DataError("there are no training images")
+    if not tuner.needs_pixels:
+        everything, views = torch.arange(len(data.labels)), range(1, data.views + 1)
+        if tuner.begin(torch.stack([data.images(everything, view) for view in views]), data.labels, weights):
+            return [_learned_at_once(tuner, data, objective, after_epoch)]
+    parameters = dict(tuner.named_parameters())
     optimizer = torch.optim.SGD(
         parameters.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
@@ -176,6 +186,25 @@ def train(
         if after_epoch is not None:
             after_epoch(_state(epoch, tuner, optimizer, diagnosed), record)
     return history
+
+
+@torch.no_grad()
+def _learned_at_once(
+    tuner: Tuner,
+    data: TrainingSet,
+    objective: Objective,
+    after_epoch: Callable[[TrainingState, dict[str, float]], None] | None,
+) -> dict[str, float]:
+    """The record of a tuner that `begin` has trained, which stands for all epochs."""
+    outputs = tuner(data.images(torch.arange(len(data.labels)), 1), data.labels)
+    loss, terms = objective(outputs)
+    record = {"epoch": 1.0, "lr": 0.0, "loss": float(loss)} | {name: float(value) for name, value in terms.items()}
+    record["accuracy"] = float(outputs.correct.float().mean())
+    if not math.isfinite(record["loss"]):
+        raise NonFiniteLossError(f"the loss of {type(tuner).__name__} is not finite; are all image features finite?")
+    if after_epoch is not None:
+        after_epoch(TrainingState(1, _copied(tuner.state_dict())), record)
+    return record
 
 
 def _state(

@@ -44,7 +44,9 @@ def model() -> Path:
             path = images / sheet.class_names[label] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(path)
-    classifier = Classifier("pocket", epochs=1, folds=2, views=1, target_error=0.2, verbose=False).fit(images)
+    classifier = Classifier("pocket", tuner="kgcoop", epochs=1, folds=2, views=1, target_error=0.2, verbose=False).fit(
+        images
+    )
     return classifier.save(samples.shared() / "clothes-model")
 
 

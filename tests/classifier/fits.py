@@ -12,7 +12,7 @@ from calprompt.features.store import FeatureStore
 from calprompt.runs.resources import Resources
 
 SHARED = Resources(store=FeatureStore())
-QUICK: dict[str, Any] = {"epochs": 1, "folds": 2, "batch_size": 16, "verbose": False}
+QUICK: dict[str, Any] = {"tuner": "kgcoop", "epochs": 1, "folds": 2, "batch_size": 16, "verbose": False}
 
 
 def classifier(**settings: Any) -> Classifier:

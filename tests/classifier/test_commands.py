@@ -238,7 +238,9 @@ def test_more_classes_than_are_encoded_at_once(tmp_path: Path) -> None:
     """A part at a time; a list of classes as long as that is cut in messages."""
     words = [f"thing number {number}" for number in range(1100)]
     pictures = np.random.default_rng(0).integers(0, 255, (1100, 4, 4, 3), dtype=np.uint8)
-    model = Classifier(str(samples.backbone()), epochs=1, folds=2, verbose=False, work_dir=str(tmp_path))
+    model = Classifier(
+        str(samples.backbone()), tuner="kgcoop", epochs=1, folds=2, verbose=False, work_dir=str(tmp_path)
+    )
     model.fit(list(pictures), words)
     assert model.model_.config.chunk is not None
     assert model.predict_proba(pictures[0]).shape == (1, 1100)

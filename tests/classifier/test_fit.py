@@ -308,7 +308,7 @@ def test_something_is_learned_on_the_pocket() -> None:
     rows = [index for index in range(len(data.train)) if index % 32 < 12]
     split = data.train.take(rows)
     root = Path(split.images.root)
-    model = Classifier("pocket", epochs=15, folds=2, verbose=False, coverage=0.8)
+    model = Classifier("pocket", tuner="kgcoop", epochs=15, folds=2, verbose=False, coverage=0.8)
     model.fit(
         [root / path for path in split.images.paths],
         [data.class_names[label] for label in split.labels],

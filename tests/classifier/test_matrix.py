@@ -26,6 +26,12 @@ SMALL = {
     "proda": {"prompts": 4, "prompt_batch": 2, "context": 2},
     "promptsrc": {"context": 2},
     "zero-shot": {},
+    "linear-probe": {"strength": 1.0},
+    "clap": {},
+    "taskres": {},
+    "clip-adapter": {},
+    "tip-adapter": {"alpha": 1.0, "beta": 5.5},
+    "tip-adapter-f": {},
 }
 PIXELS = [name for name in tuners.available() if tuners.get(name).needs_pixels]
 

@@ -170,6 +170,7 @@ BAD_TEXT = {
     "--dtype": ("zzz",),
     "--autocast": ("zzz",),
     "--group-by": ("(",),
+    "--budget": ("zzz", "0", "-2m", ""),
     "--metric": ("zzz",),
     "--method": ("zzz",),
     "--methods": ("zzz",),

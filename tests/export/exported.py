@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import samples
+from calprompt import tuners
 from calprompt.export import graphs
 from calprompt.export.exporter import export_predictor
 from calprompt.export.onnx_predictor import OnnxPredictor
@@ -81,7 +82,8 @@ def copied(what: str) -> Callable[[Tuner, Path], None]:
     def write(tuner: Tuner, path: Path) -> None:
         kinds = [kind for kind, backbone in BACKBONES.items() if backbone is tuner.backbone]
         tuned_tower = tuner.needs_pixels or what == "write_conditional"
-        name = type(tuner).__name__.lower() if tuned_tower else "zero-shot"
+        own = next(name for name in tuners.available() if tuners.get(name) is type(tuner))
+        name = own if tuned_tower else "zero-shot"
         frozen = samples.shared() / f"tower of {tuner.backbone.fingerprint} in {tuner.backbone.dtype}.onnx"
         if kinds:
             shutil.copyfile(graph(what, name, kinds[0]), path)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from calprompt.classifier.comparing import measured_contenders, stored_contenders
+from calprompt.classifier.evaluating import measured_contenders, stored_contenders
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
 from calprompt.report.compare_figure import compare_figure

@@ -1,22 +1,25 @@
-"""What is fitted on cross-fitted predictions: the calibrator, when an image is none of the classes, what is watched."""
+"""What is fitted on cross-fitted predictions: the calibrator, when an image is none of the classes, what is watched;
+and what becomes of calibrator and sets when classes are added by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calprompt.calibrators import Calibrator
+from calprompt.calibrators import Calibrator, Chain, DistanceAware
 from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted, calibrated, joined, stored_logits
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.metrics.binomial import share_interval
-from calprompt.promises import ImageWatch, OpenSetRule
+from calprompt.promises import ImageWatch, OpenSetRule, SetRule
 from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
 
 OPEN_SET_SCORE = "max_logit"
+ADDED = "classes were added after it was fitted"
 UNEVEN = 1.5  # times as large a share of one class tunes as of another: calibrate in the proportions of the folder
 
 
@@ -112,3 +115,28 @@ def create_image_watch(model: FittedModel, *, false_alarms: float = 0.01) -> Ima
         return None
     temperature = temperature_of(model.calibrator)
     return ImageWatch.of(held, crossed, temperature, known=found.digests, false_alarms=false_alarms)
+
+
+def adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | None:
+    """The calibrator for classes that were added: the fitted one, and after it DAC if that is wanted."""
+    if adjust is None:
+        return calibrator
+    if adjust != "dac":
+        raise SettingError(f"must be 'dac' or None, got {adjust!r}", parameter="adjust")
+    if calibrator is None:
+        return DistanceAware()
+    return Chain([*(calibrator.steps if isinstance(calibrator, Chain) else [calibrator]), DistanceAware()])
+
+
+def extended_sets(rules: Sequence[SetRule], classes: int, keep: bool) -> tuple[SetRule, ...]:
+    """Quantiles per class mean nothing for classes that it was not fitted on: these are in every set."""
+
+    def extended(rule: SetRule) -> SetRule:
+        kept = len(rule.quantiles) if keep else 0
+        return replace(
+            rule,
+            quantiles=(*rule.quantiles[:kept], *[np.inf] * (classes - kept)),
+            images=(*rule.images[:kept], *[0] * (classes - kept)),
+        )
+
+    return tuple(extended(rule) if rule.per_class else rule for rule in rules)

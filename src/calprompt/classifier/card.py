@@ -1,4 +1,4 @@
-"""The model card: README.md of a model's folder, for people and for Hugging Face's hub; and the diagram in it."""
+"""What a fit did and how sure it is, in sentences: what `fit` ends with, and the model card of its folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from calprompt.classifier.checks import Check
+from calprompt import tuners
+from calprompt.classifier.checks import Check, band_sentence
 from calprompt.classifier.fitted_model import FittedModel
-from calprompt.classifier.summary import division_sentence, none_of_these_sentence, summary
-from calprompt.text import shorten
+from calprompt.evaluation.settings import NONE
+from calprompt.inspection.inspect import counted
+from calprompt.promises.open_set import OpenSetRule
+from calprompt.promises.requests import percent
+from calprompt.promises.track_record import DESCRIPTIONS
+from calprompt.text import plural, shorten
 
 LICENCES = (
     ("/openai", "MIT (OpenAI's CLIP; its authors advise against use without tests in the setting it is meant for)"),
@@ -24,6 +29,85 @@ library_name: calprompt
 pipeline_tag: image-classification
 tags: [calprompt, clip, prompt-tuning, calibration]
 ---"""
+
+
+def summary(model: FittedModel) -> list[str]:
+    """The whole story, a line each; the first is the division of the images."""
+    lines = [division_sentence(model)]
+    if model.choice is not None:
+        lines += model.choice.sentences()
+    lines += check_sentences(model.checks[0], model.config.backbone)
+    lines += [f"{band_sentence(band)}." for band in reversed(model.checks[0].bands)]
+    lines += [promise.sentence for promise in model.promises]
+    rule = model.rule
+    if rule.min_confidence is not None and rule.target_error is None:
+        lines.append(
+            f"Answers below {percent(round(rule.min_confidence, 6))} are called unsure; no promise stands behind that."
+        )
+    lines += [none_of_these_sentence(model.rule.open_set)]
+    lines += [f"Note: {note.rstrip('.')}." for note in model.notes]
+    if model.skipped:
+        lines.append(f"Left out: {plural(len(model.skipped), 'image')} that cannot be read.")
+    if model.findings:
+        found = ", ".join(f"{count} {problem}" for problem, count in counted(model.findings).items())
+        lines.append(
+            f"Something may be wrong with the images: {found}; findings.csv lists them, and 'calprompt data inspect' "
+            "shows them and looks at copies and pictures too."
+        )
+    return lines
+
+
+def division_sentence(model: FittedModel) -> str:
+    """Which images did what."""
+    tuned, held = (sum(pair[place] for pair in model.counts) for place in (0, 1))
+    how = "" if model.calibrator_spec == NONE else f", calibrated it with {model.calibrator_spec} by {model.folds}-fold"
+    crossed = " cross-fitting on the same images" if how else ""
+    kept = f", and kept {held} for promises" if held else ", and kept none for promises"
+    return (
+        f"Tuned {model.config.tuner} ({model.config.loss}) on {plural(tuned, 'image')} of "
+        f"{plural(len(model.labels), 'class')}{how}{crossed}{kept}."
+    )
+
+
+def check_sentences(check: Check, backbone: str) -> list[str]:
+    """How good it is, beside what is no merit of its own, and what to think of it."""
+    low, high = check.interval
+    which = DESCRIPTIONS.get(check.source, f"of {check.source}")
+    zero_shot = "" if check.zero_shot is None else f", the untuned model {percent(round(check.zero_shot, 3))}"
+    before = ""
+    if check.fitted_majority is not None:
+        before = (
+            f" ({check.fitted_majority_class!r}, the most frequent class when it was fitted, "
+            f"{percent(round(check.fitted_majority, 3))})"
+        )
+    ece = check.metrics["ece"]
+    lines = [
+        f"On {plural(check.images, 'image')} {which}, it is right on {percent(round(check.accuracy, 3))} "
+        f"({100 * low:.0f} to {100 * high:.0f} %); always answering {check.majority_class!r} "
+        f"{percent(round(check.majority, 3))}{before}{zero_shot}.",
+        f"Its confidence is off by {100 * ece:.1f} points on average (ECE); before calibration "
+        f"{100 * check.uncalibrated['ece']:.1f}. A perfectly calibrated model would show about "
+        f"{100 * check.chance_ece:.1f} on so many images.",
+    ]
+    return [*lines, *check.verdict(backbone)]
+
+
+def none_of_these_sentence(rule: OpenSetRule | None) -> str:
+    """How well images of other classes are noticed."""
+    if rule is None:
+        return "Every image gets one of the classes: there is no 'none of these'."
+    rejected, low, high = rule.false_rejects
+    first = (
+        f"None of these: {100 * rejected:.0f} % of images of its own classes are called so ({100 * low:.0f} to "
+        f"{100 * high:.0f} %)"
+    )
+    if rule.false_accepts is None:
+        return f"{first}; how often images of other classes get through is not known, with so few classes to leave out."
+    accepted, low, high = rule.false_accepts
+    return (
+        f"{first}; of images of other classes about {100 * accepted:.0f} % get through ({100 * low:.0f} to "
+        f"{100 * high:.0f} %, from leaving out each of {rule.classes} classes)."
+    )
 
 
 def model_card(model: FittedModel) -> str:
@@ -50,6 +134,7 @@ def export_card(model: FittedModel, labels: Sequence[object]) -> str:
     lines = [f"- {line}" for line in summary(model)]
     if added:
         lines.append(f"- Classes added by name, of which no image was seen: {shorten(added, LISTED)}.")
+        lines += [f"- {line}" for line in _added_classes(model)]
     sections = [
         f"# {model.data}: a classifier of {len(labels)} classes",
         _section("What it does, and how sure it was before it was exported", lines),
@@ -112,6 +197,19 @@ def _promises(model: FittedModel) -> list[str]:
         "Promises hold for images drawn as these were: the same source, the same proportions of classes, each image by "
         "itself. They hold one by one, not all at once. They do not hold for images from elsewhere, for classes added "
         "later, or for many pictures of one object, which are not independent.",
+        *_added_classes(model),
+    ]
+
+
+def _added_classes(model: FittedModel) -> list[str]:
+    """What a class that is added by name means for the confidences."""
+    if not tuners.get(model.config.tuner).learns_by_class:
+        return []
+    return [
+        f"{model.config.tuner} learns weights of each class. A class that is added by name has those of the untuned "
+        "model, beside learned ones of the others, and the calibrator has seen no image of it: its confidence, and "
+        "which images it takes from the others, are not calibrated. Measure them with 'calprompt evaluate', or fit the "
+        "model again with images of the class.",
     ]
 
 

@@ -22,15 +22,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from calprompt.class_names import check_class_names, normalized_name
-from calprompt.classifier.added_classes import ADDED, adjusted, extended_sets
-from calprompt.classifier.calibration import create_image_watch
+from calprompt.classifier.calibration import ADDED, adjusted, create_image_watch, extended_sets
+from calprompt.classifier.card import summary
 from calprompt.classifier.checks import Check
 from calprompt.classifier.evaluating import evaluate_images
 from calprompt.classifier.fitted_model import FittedModel
 from calprompt.classifier.fitting import fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
-from calprompt.classifier.summary import summary
 from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
+from calprompt.classifier.choosing import Choice
 from calprompt.inspection.inspect import Finding
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, Promise, TrackRecord, Unseen
@@ -127,6 +128,7 @@ class FittedModel:
         logit_scale: What cosines are multiplied by.
         requests: Settings of the classifier that its runs do not have, such as the promises asked for.
         findings: What may be wrong with the images.
+        choice: What the learner was compared with; None if there was nothing to choose.
     """
 
     config: RunConfig
@@ -153,6 +155,7 @@ class FittedModel:
     logit_scale: float = 100.0
     requests: dict[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    choice: Choice | None = None
 
     def predictor(self, resources: Resources) -> Predictor:
         """The predictor on the classes it was fitted on."""
@@ -195,13 +198,13 @@ class FittedModel:
             "costs": tuple(self.requests.get("costs", ())),
             "class_names": renamed,
             "backbone": config.backbone,
-            "tuner": config.tuner,
+            "tuner": config.tuner if self.choice is None else self.choice.tuner,
             "loss": config.loss,
             "calibrator": self.calibrator_spec,
-            "options": dict(config.options) or None,
-            "epochs": training.epochs,
+            "options": dict(config.options if self.choice is None else self.choice.options) or None,
+            "epochs": training.epochs if self.choice is None else None,
             "batch_size": training.batch_size,
-            "lr": training.lr,
+            "lr": training.lr if self.choice is None else None,
             "seed": training.seed,
             "views": config.views,
             "crop": config.crop,

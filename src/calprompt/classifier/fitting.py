@@ -1,8 +1,8 @@
-"""Fitting a classifier: divide the images, cross-fit, tune, calibrate, promise.
+"""Fitting a classifier: divide the images, cross-fit, choose the learner, tune, calibrate, promise.
 
-    images ── divide ──┬─ tune ──┬─ fold 1 … K: a run without the fold ── logits of the fold ─┐
+    images ── divide ──┬─ tune ──┬─ fold 1 … K: a run without the fold ── logits of the fold ─┬─ choice of the learner
                        │         │                                                            ├─ calibrator
-                       │         └─ a run on all of them ── the prompts                       ├─ temperature of sets
+                       │         └─ a run on all of them ── what is learned                   ├─ temperature of sets
                        │                                       │                              └─ none of these
                        └─ held out ────────────────────────── logits ── promises, check
 
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from calprompt import tuners
 from calprompt.cache import cache_folder
@@ -33,8 +35,9 @@ from calprompt.classifier.calibration import (
     temperature_of,
 )
 from calprompt.classifier.checks import check
+from calprompt.classifier.choosing import Candidate, Choice, Crossed, candidates_of, rank
 from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings, cost_matrix
+from calprompt.classifier.settings import FitSettings, cost_matrix, seconds_of
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
@@ -42,11 +45,12 @@ from calprompt.data.splits import Part
 from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import canonical_json, locked
+from calprompt.files import canonical_json, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.division import join_groups, plan_sentences
+from calprompt.registry import load_extension
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, Run, read_run_tensors
@@ -55,11 +59,11 @@ from calprompt.runs.preparation import run_backbone
 from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten, slug
 
-FITS = "fits"
+FITS, CLOCK = "fits", "clock.json"
 QUICK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
-    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss"),
+    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss", "budget"),
 )
 
 
@@ -79,7 +83,11 @@ def fit_model(
         data = apply_fixes(data, settings.fixes)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
-    config = settings.run_config(data.name, len(data.labels))
+    for path in settings.imports:
+        load_extension(path)
+    candidates = candidates_of(settings.tuner, settings.options)
+    configs = [settings.run_config(data.name, len(data.labels), each.tuner, each.options) for each in candidates]
+    budget = seconds_of(settings.budget)
     _warn_of_names(data.class_names)
     if groups is not None and len(groups) != len(data.train):
         raise SettingError(
@@ -90,6 +98,7 @@ def fit_model(
     _warn_of_labels(two_labels(rows, data.class_names))
     digests = [str(row[2]) for row in rows["images"]]
     names = [data.train.images.name(index) for index in range(len(data.train))]
+    joint = join_groups(digests, settings.groups_of(names), groups)
     division = divide(
         data.train.labels,
         [str(label) for label in data.labels],
@@ -97,14 +106,14 @@ def fit_model(
         folds=settings.folds,
         most_tuned=settings.shots,
         held_out=settings.held_out,
-        groups=join_groups(digests, settings.groups_of(names), groups),
+        groups=joint,
         contents=digests,
         seed=settings.seed,
     )
     if announce is not None:
         announce([*plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
     place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
-    work = place / f"{slug(data.name)}-{fit_digest(settings, config, data, digests, division)[:12]}"
+    work = place / f"{slug(data.name)}-{fit_digest(settings, configs, data, digests, division)[:12]}"
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,9 +122,10 @@ def fit_model(
             Parameter("work_dir", "FOLDER"),
         ) from error
     with locked(work):
-        fit = _Fit(data, config, division, digests, resources, work, progress)
-        predicted, final = fit.run_all()
-        model = _finish(settings, requests, data, config, division, predicted, final, skipped)
+        fit = _Fit(settings, data, division, digests, resources, work, progress)
+        crossed, config, choice = fit.choose(candidates, configs, budget, joint, announce)
+        predicted, final = fit.finish(config, crossed)
+        model = _finish(settings, requests, data, config, division, predicted, final, skipped, choice)
         model = replace(model, findings=_findings(data, digests, config, resources))
     shutil.rmtree(work, ignore_errors=True)
     return model
@@ -135,11 +145,18 @@ def _findings(
 
 
 def fit_digest(
-    settings: FitSettings, config: RunConfig, data: LabelledImages, digests: Sequence[str], division: Division
+    settings: FitSettings,
+    configs: Sequence[RunConfig],
+    data: LabelledImages,
+    digests: Sequence[str],
+    division: Division,
 ) -> str:
     """sha256 of all that a fit depends on, so that only the same fit goes on where it was stopped."""
     payload = {
-        "config": {name: value for name, value in config.record().items() if name not in ("data", "root", "classes")},
+        "configs": [
+            {name: value for name, value in config.record().items() if name not in ("data", "root", "classes")}
+            for config in configs
+        ],
         "requests": {name: getattr(settings, name) for name in REQUESTS if name not in ("root", "classes")},
         "calibrator": settings.calibrator,
         "classes": data.class_names,
@@ -153,32 +170,95 @@ def fit_digest(
 class _Fit:
     """The runs of a fit."""
 
+    settings: FitSettings
     data: LabelledImages
-    config: RunConfig
     division: Division
     digests: list[str]
     resources: Resources
     work: Path
     progress: Progress
 
-    def run_all(self) -> tuple[Predicted, Run]:
-        """Images predicted by prompts that did not learn from them, and the run on all images that tune."""
+    def choose(
+        self,
+        candidates: Sequence[Candidate],
+        configs: Sequence[RunConfig],
+        budget: float,
+        groups: Sequence[Any],
+        announce: Callable[[Sequence[str]], None] | None,
+    ) -> tuple[Predicted, RunConfig, Choice | None]:
+        """Cross-fitted predictions of the best candidate, its settings, and what it was compared with."""
+        if len(candidates) == 1:
+            return self.cross_fit(configs[0]), configs[0], None
+        clock = _Clock(self.work / CLOCK, budget)
+        crossed: list[Crossed] = []
+        found: dict[str, tuple[Predicted, RunConfig]] = {}
+        untried: list[str] = []
+        for candidate, config in zip(candidates, configs, strict=True):
+            limit = clock if crossed else None  # the first one is compared in any case
+            predicted = None
+            if candidate.name not in clock.untried:
+                predicted = self.cross_fit(config, candidate.name, limit)
+            if predicted is None:
+                untried.append(candidate.name)
+                clock.leave_out(candidate.name)
+                continue
+            probabilities = fold_by_fold(self.settings.calibrator, predicted, *self.text_of(config))
+            crossed.append(Crossed.of(candidate, probabilities, predicted.labels))
+            found[candidate.name] = (predicted, config)
+            if announce is not None:
+                right = 100 * float(crossed[-1].right.mean())
+                announce([f"{candidate.name}: {crossed[-1].nll:.3f} nats per image, {right:.1f} % right"])
+        ranked = rank(crossed, [groups[row] for row in self.in_folds()])
+        choice = Choice(
+            self.settings.tuner,
+            dict(self.settings.options or {}),
+            tuple(row for _, row in ranked),
+            len(ranked[0][0].losses),
+            tuple(untried),
+            self.settings.budget if untried else None,
+        )
+        return (*found[ranked[0][0].candidate.name], choice)
+
+    def in_folds(self) -> list[int]:
+        """The images that tune, fold by fold."""
         tune, folds = np.array(self.division.tune), np.array(self.division.folds)
-        total = self.division.n_folds + 1
+        return [int(row) for fold in range(self.division.n_folds) for row in tune[folds == fold]]
+
+    @overload
+    def cross_fit(self, config: RunConfig) -> Predicted: ...
+    @overload
+    def cross_fit(self, config: RunConfig, name: str, clock: _Clock | None) -> Predicted | None: ...
+    def cross_fit(self, config: RunConfig, name: str | None = None, clock: _Clock | None = None) -> Predicted | None:
+        """Images that tune, each predicted by a run that did not learn from it; None if time ran out."""
+        tune, folds = np.array(self.division.tune), np.array(self.division.folds)
         parts = []
         for fold in range(self.division.n_folds):
+            if clock is not None and clock.is_over():
+                return None
             inside = tune[folds == fold]
-            made = self.run(tune[folds != fold], inside, f"fold {fold + 1} of {total - 1}")
+            which = f"{name + ', ' if name else ''}fold {fold + 1} of {self.division.n_folds}"
+            made = self.run(config, tune[folds != fold], inside, which)
+            self.last = made
             parts.append(self.predicted(made, inside, np.full(len(inside), fold)))
+        return joined(parts)
+
+    def text_of(self, config: RunConfig) -> tuple[dict[str, Tensor], float]:
+        """Text features and the logit scale that stand for a candidate, from the run of its last fold."""
+        tensors, metadata = read_run_tensors(self.last.folder, LOGITS, self.last.record)
+        return {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}, float(metadata["logit_scale"])
+
+    def finish(self, config: RunConfig, crossed: Predicted) -> tuple[Predicted, Run]:
+        """The run on all images that tune, and with its predictions those of all images."""
+        tune = np.array(self.division.tune)
         kinds = {PROMISED: self.division.promise, UNUSED: self.division.unused, GUARD: self.division.guard}
         held = np.array([index for some in kinds.values() for index in some], dtype=np.int64)
-        final = self.run(tune, held if len(held) else tune, "all images")
-        if len(held):
-            use = np.repeat(list(kinds), [len(some) for some in kinds.values()])
-            parts.append(self.predicted(final, held, use))
-        return joined(parts), final
+        final = self.run(config, tune, held if len(held) else tune, "all images")
+        if not len(held):
+            return crossed, final
+        use = np.repeat(list(kinds), [len(some) for some in kinds.values()])
+        return joined([crossed, self.predicted(final, held, use)]), final
 
-    def run(self, train: NDArray[np.int64], test: NDArray[np.int64], which: str) -> Run:
+    def run(self, config: RunConfig, train: NDArray[np.int64], test: NDArray[np.int64], which: str) -> Run:
         """One training, found finished if it was done before."""
 
         def report(what: str, done: int, total: int, note: str = "") -> None:
@@ -188,13 +268,13 @@ class _Fit:
         part = Part(
             self.data.class_names, self.data.train.take(train.tolist()), empty, self.data.train.take(test.tolist())
         )
-        kind = tuners.get(self.config.tuner)
+        kind = tuners.get(config.tuner)
         plan = RunPlan(
-            self.config,
-            self.resources.identity(self.config.backbone, config=self.config.backbone_config, dtype=self.config.dtype),
+            config,
+            self.resources.identity(config.backbone, config=config.backbone_config, dtype=config.dtype),
             part,
             None,
-            template=self.config.template or self.data.template_of(kind.template_table) or TEMPLATE,
+            template=config.template or self.data.template_of(kind.template_table) or TEMPLATE,
             dataset=self.data.name,
             data_digest=data_digest(part, None, {}),
         )
@@ -215,6 +295,28 @@ class _Fit:
             tensors["all/zero_shot_logits"].numpy(),
             fold,
         )
+
+
+class _Clock:
+    """How much of the budget is used, also by earlier attempts at the same fit, and what it left no time for."""
+
+    def __init__(self, path: Path, budget: float) -> None:
+        self.path, self.budget, self.start = path, budget, time.monotonic()
+        record = read_json(path) if path.is_file() else {}
+        self.before, self.untried = float(record.get("seconds", 0)), list(record.get("untried", []))
+
+    def is_over(self) -> bool:
+        """Whether the budget is used up."""
+        used = self.before + time.monotonic() - self.start
+        if np.isfinite(self.budget):
+            write_json(self.path, {"seconds": used, "untried": self.untried})
+        return used > self.budget
+
+    def leave_out(self, name: str) -> None:
+        """Note a candidate that there is no time for, so that the fit leaves it out when it is continued."""
+        if name not in self.untried:
+            self.untried.append(name)
+            self.is_over()
 
 
 def _readable(
@@ -288,6 +390,7 @@ def _finish(
     predicted: Predicted,
     final: Run,
     skipped: dict[str, str],
+    choice: Choice | None,
 ) -> FittedModel:
     """Everything after the last training."""
     tensors, metadata = read_run_tensors(final.folder, LOGITS, final.record)
@@ -348,4 +451,5 @@ def _finish(
         skipped=skipped,
         logit_scale=scale,
         requests={name: getattr(settings, name) for name in REQUESTS},
+        choice=choice,
     )

@@ -34,6 +34,7 @@ import torch
 import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
+from calprompt.classifier.choosing import Choice
 from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
@@ -196,6 +197,7 @@ def read_model(
         logit_scale=record["logit_scale"],
         requests=record["requests"],
         findings=tuple(Finding(**each) for each in record.get("findings", ())),
+        choice=Choice.from_dict(record["choice"]) if record.get("choice") else None,
     )
 
 
@@ -208,6 +210,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "classes": {"labels": list(model.labels), "names": list(model.class_names)},
         "template": model.template,
         "requests": model.requests,
+        "choice": None if model.choice is None else model.choice.to_dict(),
         "settings": model.config.record(),
         "imports": import_digests(model.config),
         "backbone": model.backbone,

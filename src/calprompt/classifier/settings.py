@@ -20,6 +20,7 @@ from calprompt.training_config import TrainingConfig, never_used
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
 EMBEDDED = ("pocket", "pocket-photo")
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # of the budget, in seconds
 POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
 
 
@@ -29,7 +30,8 @@ class FitSettings:
 
     Attributes:
         backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
-        tuner: Which prompts are learned and how; see 'calprompt list'.
+        tuner: What is learned and how; see 'calprompt list'. With auto, the likeliest by cross-fitting.
+        budget: Time for comparing learners, such as 2m; what is not reached is left out. No limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
         calibrator: Makes confidences match how often they are right; none: the model's own.
         target_error: Largest error rate among answered images that is promised, such as 0.05; 0: no such promise.
@@ -47,9 +49,9 @@ class FitSettings:
         folds: Of cross-fitting, on which the calibrator is fitted.
         group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
         options: Options of the tuner, such as context=4.
-        epochs: Passes over the training images; 50 for the pocket, and the published 100 for other backbones, if None.
+        epochs: Passes over the training images; what suits the learner and the backbone if None.
         batch_size: Images in a training step.
-        lr: Learning rate; 0.02 for the pocket, and the published 0.002 for other backbones, if None.
+        lr: Learning rate; what suits the learner and the backbone if None.
         seed: Seed of the division, of prompts and of batches.
         views: Random crops of every training image, taken in turn by the epochs; 0: images as they are tested.
         crop: Smallest share of an image's area in a crop.
@@ -69,7 +71,8 @@ class FitSettings:
     """
 
     backbone: str = DEFAULT_BACKBONE
-    tuner: str = "kgcoop"
+    tuner: str = "auto"
+    budget: str | None = None
     loss: str = "ce"
     calibrator: str = "temperature"
     target_error: float = 0.1
@@ -124,6 +127,7 @@ class FitSettings:
         if self.lr is not None and self.epochs is not None and self.epochs <= TrainingConfig.warmup_epochs:
             raise never_used(self.epochs, TrainingConfig.warmup_epochs)
         check_device(self.device)
+        seconds_of(self.budget)
         self.groups_of([])
         return requests_of(values)
 
@@ -148,19 +152,23 @@ class FitSettings:
             for name, match in zip(names, found, strict=True)
         ]
 
-    def run_config(self, data: str, classes: int) -> RunConfig:
-        """The settings of the runs that it consists of.
+    def run_config(self, data: str, classes: int, tuner: str, options: Mapping[str, Any]) -> RunConfig:
+        """The settings of the runs of one learner.
 
         Args:
             data: What the data are called.
             classes: How many there are; many are encoded a part at a time.
+            tuner: The learner.
+            options: Its options.
         """
-        epochs, lr = POCKET if self.backbone in EMBEDDED else PUBLISHED
+        from calprompt import tuners
+
+        epochs, lr = tuners.get(tuner).schedule or (POCKET if self.backbone in EMBEDDED else PUBLISHED)
         return RunConfig(
             backbone=self.backbone,
             data=data,
-            tuner=self.tuner,
-            options=dict(self.options or {}),
+            tuner=tuner,
+            options=dict(options),
             loss=self.loss,
             protocol="few-shot",
             shots=None,
@@ -183,6 +191,20 @@ class FitSettings:
             exif=not self.ignore_exif,
             skip_bad=self.skip_bad,
         )
+
+
+def seconds_of(budget: str | None) -> float:
+    """A time such as "90s", "2m" or "1h" in seconds; infinite for None.
+
+    >>> seconds_of("2m"), seconds_of("1.5h"), seconds_of("90"), seconds_of(None)
+    (120.0, 5400.0, 90.0, inf)
+    """
+    if budget is None:
+        return float("inf")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", budget.strip())
+    if found is None or not float(found[1]):
+        raise SettingError(f"must be a time such as 90s, 2m or 1h, got {budget!r}", parameter="budget")
+    return float(found[1]) * UNITS[found[2]]
 
 
 def requests_of(values: Mapping[str, Any]) -> Requests:

@@ -89,7 +89,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
-    from calprompt.classifier.comparing import measured_contenders, stored_contenders
+    from calprompt.classifier.evaluating import measured_contenders, stored_contenders
 
     if args.zero_shot:
         raise SettingError(

@@ -97,9 +97,9 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from calprompt.data.labelled import labelled_images
 
     labelled_images(data)  # a wrong path is told before the model is read
+    from calprompt.classifier.card import check_sentences
     from calprompt.classifier.checks import band_sentence
     from calprompt.classifier.estimator import Classifier
-    from calprompt.classifier.summary import check_sentences
     from calprompt.cli.check_table import outcome_sentences, print_check
 
     model = Classifier.load(place)

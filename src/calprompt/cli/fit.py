@@ -21,6 +21,7 @@ EXAMPLES = """\
   calprompt fit parts/ --out model --cost "scratched as good: 20" --never-miss scratched 0.01
   calprompt fit labels.csv --out model --backbone weights/ViT-B-16.pt --device cuda
   calprompt fit pocket_photos --out model --backbone pocket
+  calprompt fit parts/ --out model --budget 5m --group-by '^[^_]+'
 """
 
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fit` to its parser; its defaults are those of `FitSettings`."""
     describe(
         parser,
-        "Divide the images, tune prompts on some, calibrate, and find out on the others what can be "
+        "Divide the images, choose a learner and tune it on some, calibrate, and find out on the others what can be "
         "promised.\nThe same command goes on where it was stopped.",
         EXAMPLES,
     )

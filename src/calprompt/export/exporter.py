@@ -73,7 +73,7 @@ def export_predictor(
         "logit_scale": float(predictor.backbone.logit_scale),
         "dimensions": predictor.backbone.embed_dim,
         "batch": BATCH,
-        "conditional": {"batch": graphs.conditional_batch(tuner)} if tuner.text_depends_on_image else None,
+        "conditional": {"batch": graphs.conditional_batch(tuner)} if graphs.needs_logits(tuner) else None,
         "calibrator": {"name": None if predictor.calibrator is None else predictor.calibrator.name, "steps": steps},
         "rule": rule.to_dict(),
         "promises": [str(promise) for promise in promises],
@@ -88,7 +88,7 @@ def export_predictor(
         progress("exporting", 0, len(STAGES), STAGES[0])
         graphs.write_tower(tuner, folder / runtime.TOWER)
         progress("exporting", 1, len(STAGES), STAGES[1])
-        if tuner.text_depends_on_image:
+        if graphs.needs_logits(tuner):
             graphs.write_conditional(tuner, folder / runtime.CONDITIONAL)
         np.savez(folder / runtime.WEIGHTS, **text_weights(predictor))
         progress("exporting", 2, len(STAGES), STAGES[2])

@@ -2,7 +2,7 @@
 
     model.json     class names, preprocessing, calibrator, rule, promises, versions, sha256 of the model's files
     model.onnx     normalised pixels [n, 3, size, size] -> unit features [n, D]
-    logits.onnx    unit features -> logits [n, C]; only where the text depends on the image
+    logits.onnx    unit features -> logits [n, C]; only where they are more than a product with text features
     weights.npz    text features; frozen ones too, if the calibrator needs zero-shot logits
     predict.py     runs it
     README.md      says how

@@ -1,7 +1,7 @@
 """A predictor's computations as ONNX graphs, and how far they are from torch's.
 
 tower         pixels [n, 3, size, size] -> unit features [n, D], under the tuner's visual prompts if it has any
-conditional   unit features [n, D] -> logits [n, C], where every image has text features of its own
+conditional   unit features [n, D] -> logits [n, C], where they are not scaled cosines with one set of text features
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from calprompt.tuners import Tuner
 
 MOST = 1e-4  # how far features and probabilities may be from torch's
 LARGEST_BATCH = 2**16
+LOGITS_BATCH = 256  # images of logits.onnx at a time, where no class tokens are encoded
 CPU_AT_ONCE = 2**19  # numbers of a batch of class tokens, about a processor's cache
 
 
@@ -34,7 +35,7 @@ class Tower(nn.Module):
 
 
 class Conditional(nn.Module):
-    """From unit features to logits, for tuners whose text depends on the image."""
+    """From unit features to logits, for tuners with text features for each image or with logits of their own."""
 
     def __init__(self, tuner: Tuner) -> None:
         super().__init__()
@@ -98,8 +99,15 @@ def forget_sources(model: Any) -> None:
         part.metadata_props.clear()
 
 
+def needs_logits(tuner: Tuner) -> bool:
+    """Whether logits are more than a product of image and text features, so that they need a graph."""
+    return tuner.text_depends_on_image or tuner.own_logits
+
+
 def conditional_batch(tuner: Tuner) -> int:
     """How many images logits.onnx takes at a time, so that their class tokens fit a processor's cache."""
+    if not tuner.text_depends_on_image:
+        return LOGITS_BATCH
     tokens = len(tuner.layout.prefix) + len(tuner.layout.rest)
     return max(1, CPU_AT_ONCE // (tokens * tuner.backbone.text_width))
 

@@ -130,6 +130,11 @@ class FeatureBank:
     features: Tensor
     labels: Tensor
 
+    @property
+    def views(self) -> int:
+        """How many views of each image there are."""
+        return len(self.features)
+
     def to(self, device: torch.device) -> FeatureBank:
         """The bank on a device, so that steps copy nothing; unchanged if it needs over half of its free memory."""
         if device.type == "cuda" and 2 * self.features.nbytes > torch.cuda.mem_get_info(device)[0]:

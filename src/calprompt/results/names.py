@@ -12,6 +12,12 @@ TUNERS = {
     "proda": "ProDA",
     "prograd": "ProGrad",
     "promptsrc": "PromptSRC",
+    "linear-probe": "linear probe",
+    "clap": "CLAP",
+    "taskres": "TaskRes",
+    "clip-adapter": "CLIP-Adapter",
+    "tip-adapter": "Tip-Adapter",
+    "tip-adapter-f": "Tip-Adapter-F",
 }
 LOSSES = {
     "ce": "cross-entropy",

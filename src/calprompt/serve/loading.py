@@ -91,7 +91,7 @@ def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
         name: What it is called.
     """
     from calprompt.classifier.calibration import create_image_watch
-    from calprompt.classifier.summary import check_sentences, division_sentence
+    from calprompt.classifier.card import check_sentences, division_sentence
 
     fitted = model.model_
     watch = create_image_watch(fitted) if model.rule_.withdrawn is None else None

@@ -1,10 +1,12 @@
-"""Prompt tuners, one file per method."""
+"""Prompt tuners, one file per method, and learners on features, one file per family."""
 
+from calprompt.tuners.adapters import CLIPAdapter, TipAdapter, TipAdapterF
 from calprompt.tuners.base import Tuner, create_tuner, option_names, tuners
 from calprompt.tuners.cocoop import CoCoOp
 from calprompt.tuners.coop import CoOp
 from calprompt.tuners.kgcoop import KgCoOp
 from calprompt.tuners.maple import MaPLe
+from calprompt.tuners.probes import CLAP, LinearProbe, TaskRes
 from calprompt.tuners.proda import ProDA
 from calprompt.tuners.prograd import ProGrad
 from calprompt.tuners.promptsrc import PromptSRC
@@ -16,13 +18,19 @@ get = tuners.get
 register = tuners.register
 
 __all__ = [
+    "CLAP",
+    "CLIPAdapter",
     "CoCoOp",
     "CoOp",
     "KgCoOp",
+    "LinearProbe",
     "MaPLe",
     "ProDA",
     "ProGrad",
     "PromptSRC",
+    "TaskRes",
+    "TipAdapter",
+    "TipAdapterF",
     "Tuner",
     "ZeroShot",
     "available",

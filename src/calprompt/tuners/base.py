@@ -1,10 +1,11 @@
-"""What a tuner is: learned prompts over a frozen backbone and a list of classes.
+"""What a tuner is: learned prompts, or learned weights, over a frozen backbone and a list of classes.
 
     images ──(backbone)── unit image features ─┐
                                                ├─ scaled cosines = logits ── Outputs ── losses
     prompts ─(backbone)── unit text features ──┘
 
-A tuner knows its prompts and the terms it adds to the objective, and nothing about data, optimisers or logging.
+A tuner knows what it learns and the terms it adds to the objective, and nothing about data, optimisers or logging.
+Learners on features (`probes`, `adapters`) change the text features or the logits and leave the rest as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from calprompt.class_names import check_class_names
+from calprompt.class_names import check_class_names, normalized_name
 from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.prompts import PromptLayout
 from calprompt.errors import SettingError
@@ -33,7 +34,7 @@ tuners: Registry[type[Tuner]] = Registry("tuner")
 class Tuner(nn.Module, ABC):
     """Base of all tuners: text prompts over frozen image features, unless a subclass overrides that.
 
-    Its parameters are the prompts and nothing else; the backbone is not a submodule.
+    Its parameters and buffers are what it learns and nothing else; the backbone is not a submodule.
 
     Args:
         backbone: The frozen model.
@@ -46,16 +47,25 @@ class Tuner(nn.Module, ABC):
         needs_pixels: Whether it learns visual prompts, so that the image tower runs at every step.
         uses_frozen_images: Whether its terms compare with frozen features of the pixels it sees.
         text_depends_on_image: Whether every image has text features of its own.
+        learns_by_class: Whether a class that is added by name has nothing of what was learned.
+        own_logits: Whether `logits` is more than scaled cosines with one set of text features.
+        schedule: Epochs and learning rate that `fit` trains it with; None: those of prompts.
+        choices: Options that `fit` chooses by cross-fitting, unless they are given: from name to values.
         template_table: Which of the published templates it takes where a dataset has several.
         fixed_options: Options of its base class that it sets itself.
         layout: Where the learned vectors stand in the prompts of the current classes.
         frozen_text: Text features [C, D] of the untuned model.
+        tuned_classes: The classes that it learns from, where `class_names` may be others.
     """
 
     learns: ClassVar[bool] = True
     needs_pixels: ClassVar[bool] = False
     uses_frozen_images: ClassVar[bool] = False
     text_depends_on_image: ClassVar[bool] = False
+    learns_by_class: ClassVar[bool] = False
+    own_logits: ClassVar[bool] = False
+    schedule: ClassVar[tuple[int, float] | None] = None
+    choices: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     template_table: ClassVar[str] = "coop"
     fixed_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -70,7 +80,7 @@ class Tuner(nn.Module, ABC):
         self._backbone = (backbone,)  # in a tuple, so that it does not become a submodule
         self.template, self.seed = template, seed
         self._generator = torch.Generator().manual_seed(seed)
-        self.class_names = check_class_names(class_names, allow_repeated=True)
+        self.class_names = self.tuned_classes = check_class_names(class_names, allow_repeated=True)
         self.bind()
 
     @property
@@ -116,6 +126,17 @@ class Tuner(nn.Module, ABC):
             for parameter in layer.parameters():
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5, generator=self._generator)
         return layer.to(self.backbone.device)
+
+    def of_classes(self, learned: Tensor) -> Tensor:
+        """Rows of something learned class by class, for the present classes: zeros where nothing was learned."""
+        if self.class_names == self.tuned_classes:
+            return learned
+        places: dict[str, list[int]] = {}
+        for row, name in enumerate(self.tuned_classes):
+            places.setdefault(normalized_name(name), []).append(row)
+        rows = [found.pop(0) if (found := places.get(normalized_name(name))) else -1 for name in self.class_names]
+        padded = torch.cat([learned, learned.new_zeros(1, *learned.shape[1:])])
+        return padded[torch.tensor(rows, device=learned.device)]
 
     def initial_context(self, words: str | None, count: int | None, *shape: int) -> nn.Parameter:
         """Context vectors to learn: the embeddings of the first `count` tokens of words, or drawn at random."""
@@ -214,6 +235,19 @@ class Tuner(nn.Module, ABC):
         Raises:
             SettingError: if it cannot.
         """
+
+    def begin(self, images: Tensor, labels: Tensor, weights: Mapping[str, float]) -> bool:
+        """Take in all training images before the first step; for tuners that learn from frozen features.
+
+        Args:
+            images: Frozen features [V, n, D] of V views.
+            labels: Class indices [n].
+            weights: Of the terms of the loss, by name.
+
+        Returns:
+            Whether nothing is left to learn step by step.
+        """
+        return False
 
     def terms(self, outputs: Outputs) -> dict[str, Tensor]:
         """What the tuner adds to the objective, weighted, by name."""

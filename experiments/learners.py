@@ -1,0 +1,296 @@
+"""`fit --tuner auto` beside `fit --tuner kgcoop`, logistic regression, nearest neighbours and CoOp, on the same images.
+
+    python experiments/learners.py measure            fills learners.csv; what is in it is not computed again
+    python experiments/learners.py promises           do promises hold with each learner? fills learners_promises.csv
+    python experiments/learners.py tables             prints the tables of docs/classifier.md
+
+Twelve embedded datasets, ten classes of each (drawn once), as many training images of a class as the size says,
+or all there are. Pictures of one drawing are a group for `fit`, as `--group-by` would make them: the test images show
+other drawings. Nothing is chosen on test images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import calprompt
+from calprompt.data.dataset import Split
+from calprompt.data.unreadable import UnreadableImages
+from calprompt.features.encoding import FeatureBank
+from calprompt.features.extraction import frozen_features
+from calprompt.features.store import FeatureStore
+from calprompt.metrics import evaluate
+from calprompt.pocket.datasets import sheet
+from calprompt.runs.resources import Resources
+from classifier import HERE, NAMES, Table, draw, features, paths_of, read, simulate
+
+CLASSES = 10
+SIZES = (20, 5, 10, 50)
+NEIGHBOURS = (1, 3, 5, 9, 15)
+METHODS = {
+    "kgcoop": "`fit --tuner kgcoop`",
+    "auto": "`fit --tuner auto`",
+    "auto_all": "the same, `--held-out 0`",
+    "logistic_regression": "logistic regression",
+    "neighbours": "nearest neighbours",
+    "coop": "CoOp as published",
+}
+UNGROUPED = "auto_ungrouped"
+Found = dict[tuple[str, str, str, str], dict[str, str]]  # rows by backbone, dataset, size and method
+LEARNERS = ("linear-probe", "clap", "taskres", "clip-adapter", "tip-adapter", "tip-adapter-f", "kgcoop")
+
+
+class Task:
+    """Some classes of a dataset: images to learn from, and to test on."""
+
+    def __init__(self, resources: Resources, backbone: str, name: str, size: int, seed: int) -> None:
+        self.resources, self.spec, self.seed = resources, backbone, seed
+        self.backbone = resources.backbone(backbone)
+        dataset = calprompt.load_dataset(f"pocket_{name}")
+        some = sorted(random.Random(1).sample(range(len(dataset.class_names)), min(CLASSES, len(dataset.class_names))))
+        self.names = [dataset.class_names[label] for label in some]
+        self.template = dataset.template or "a photo of a {}."
+        place = {label: number for number, label in enumerate(some)}
+        chosen = dataset.train.take(draw(dataset.train, seed, size))
+        self.train = chosen.take([row for row, label in enumerate(chosen.labels) if label in place])
+        self.test = dataset.test.take([row for row, label in enumerate(dataset.test.labels) if label in place])
+        self.y, self.y_test = (np.array([place[label] for label in part.labels]) for part in (self.train, self.test))
+        self.groups = drawings(name, self.train)
+
+    def x(self, split: Split) -> np.ndarray:
+        return features(self.resources, self.backbone, split).double().numpy()
+
+
+def drawings(name: str, split: Split) -> list[str]:
+    """The drawing that each picture shows: a class's pictures take its drawings in turn."""
+    counts: dict[int, int] = {}
+    for label, part, _ in sheet(name).record["drawings"]:
+        counts[label] = counts.get(label, 0) + (part == "train")
+    numbers = [int(Path(split.images.name(row)).stem) for row in range(len(split))]
+    return [f"{label}/{number % counts[label]}" for label, number in zip(split.labels, numbers, strict=True)]
+
+
+def fitted(task: Task, tuner: str, *, grouped: bool = True, held_out: float | None = None) -> tuple[np.ndarray, str]:
+    """Log probabilities of test images by a `Classifier`, and the learner."""
+    model = calprompt.Classifier(
+        task.spec, tuner=tuner, seed=task.seed, template=task.template, held_out=held_out, verbose=False
+    )
+    y = [task.names[label] for label in task.y]
+    model.fit(paths_of(task.train), y, groups=task.groups if grouped else None, resources=task.resources)
+    order = [list(model.classes_).index(name) for name in task.names]
+    p = np.concatenate([batch.probabilities for batch in model.predictor_.stream(feature_rows(task))])[:, order]
+    choice = model.model_.choice
+    return np.log(np.clip(p, 1e-300, None)), tuner if choice is None else choice.contenders[0].name
+
+
+def feature_rows(task: Task) -> calprompt.data.images.FeatureRows:
+    """The test images as features, which are at hand."""
+    from calprompt.data.images import FeatureRows
+
+    return FeatureRows(features(task.resources, task.backbone, task.test))
+
+
+def logistic_regression(task: Task) -> np.ndarray:
+    """On unit image features; its strength by cross-validation of the likelihood."""
+    from sklearn.linear_model import LogisticRegressionCV
+
+    folds = min(4, int(np.bincount(task.y).min()))
+    model = LogisticRegressionCV(
+        Cs=np.logspace(-1, 4, 6),
+        cv=folds,
+        scoring="neg_log_loss",
+        max_iter=300,
+        use_legacy_attributes=False,
+        l1_ratios=(0,),
+    )
+    return np.asarray(model.fit(task.x(task.train), task.y).predict_log_proba(task.x(task.test)))
+
+
+def neighbours(task: Task) -> np.ndarray:
+    """Shares of the nearest images, with one more vote spread over all classes; how many by leaving one out."""
+    x, classes = task.x(task.train), np.eye(len(task.names))[task.y]
+
+    def votes(similar: np.ndarray, k: int) -> np.ndarray:
+        nearest = np.argsort(-similar, axis=1, kind="stable")[:, :k]
+        return np.log((classes[nearest].sum(axis=1) + 1 / len(task.names)) / (k + 1))
+
+    own = x @ x.T - 9 * np.eye(len(x))
+    rows = np.arange(len(x))
+    k = max(NEIGHBOURS, key=lambda k: votes(own, k)[rows, task.y].mean())
+    return votes(task.x(task.test) @ x.T, k)
+
+
+def coop(task: Task) -> np.ndarray:
+    """Sixteen random vectors, cross-entropy, rate 0.002, 50 epochs of batches of 32; images as they are tested."""
+    tuner = calprompt.create_tuner("coop", task.backbone, task.names, context=16, seed=task.seed)
+    found = frozen_features(task.backbone, task.train.images, unreadable=UnreadableImages(), store=task.resources.store)
+    settings = calprompt.TrainingConfig(epochs=50, batch_size=32, lr=0.002, seed=task.seed)
+    with task.backbone.limited_threads():
+        data = FeatureBank(found, torch.from_numpy(task.y))
+        calprompt.train(tuner, data, calprompt.Objective.parse("ce"), settings)
+    return (
+        calprompt.Predictor(tuner).logits(task.test.images, features(task.resources, task.backbone, task.test)).numpy()
+    )
+
+
+def predictions(task: Task, method: str) -> tuple[np.ndarray, str]:
+    """Log probabilities or logits of the test images, and what was chosen."""
+    if method == "kgcoop":
+        return fitted(task, "kgcoop")
+    if method == "auto":
+        return fitted(task, "auto")
+    if method == "auto_all":
+        return fitted(task, "auto", held_out=0.0)
+    if method == UNGROUPED:
+        return fitted(task, "auto", grouped=False, held_out=0.0)
+    return {"logistic_regression": logistic_regression, "neighbours": neighbours, "coop": coop}[method](task), ""
+
+
+def measure(backbones: list[str], sizes: list[int], seeds: int) -> None:
+    """Every method on every dataset, the cells of the table by dataset first; then `fit` without groups."""
+    table = Table(HERE / "learners.csv", ("backbone", "dataset", "size", "seed", "method"))
+    resources = Resources(store=FeatureStore())
+    for seed in range(1, seeds + 1):
+        for size in sizes:
+            for backbone in backbones:
+                for name in NAMES:
+                    measure_cell(table, resources, backbone, name, size, seed, list(METHODS))
+    for name in NAMES if (backbones[0], sizes[0]) == ("pocket", SIZES[0]) else ():
+        measure_cell(table, resources, backbones[0], name, sizes[0], 1, [UNGROUPED])
+
+
+def measure_cell(
+    table: Table, resources: Resources, backbone: str, name: str, size: int, seed: int, methods: list[str]
+) -> None:
+    """Some methods on one dataset."""
+    key = {"backbone": backbone, "dataset": name, "size": size, "seed": seed}
+    missing = [method for method in methods if not table.has(**key, method=method)]
+    if not missing:
+        return
+    task = Task(resources, backbone, name, size, seed)
+    for part in (task.train, task.test):
+        task.x(part)  # into the store, so that times are of learning
+    for method in missing:
+        if method == UNGROUPED and len(set(task.groups)) == len(task.groups):
+            continue  # there are no groups
+        start = time.process_time()
+        logits, chosen = predictions(task, method)
+        seconds = time.process_time() - start
+        measured = evaluate(logits, task.y_test, from_logits=True)
+        table.add(
+            **key,
+            method=method,
+            images=len(task.train),
+            classes=len(task.names),
+            **{each: float(measured[each]) for each in ("accuracy", "ece", "nll")},
+            cpu_seconds=round(seconds, 1),
+            chosen=chosen,
+        )
+
+
+def promises(trials: int = 500) -> None:
+    """Each learner on clothes, 20 images of a class; promises from random divisions of its test logits."""
+    table = Table(HERE / "learners_promises.csv", ("learner",))
+    task = Task(Resources(store=FeatureStore()), "pocket", "clothes", 20, 1)
+    for tuner in LEARNERS:
+        if table.has(learner=tuner):
+            continue
+        model = calprompt.Classifier("pocket", tuner=tuner, template=task.template, held_out=0.0, verbose=False)
+        model.fit(paths_of(task.train), [task.names[label] for label in task.y], resources=task.resources)
+        order = [list(model.classes_).index(name) for name in task.names]
+        batches = model.predictor_.stream(feature_rows(task))
+        logits = np.concatenate([batch.logits.numpy() for batch in batches])[:, order].astype(np.float64)
+        table.add(learner=tuner, trials=trials, **simulate(logits, task.y_test, "per class", 16, trials))
+
+
+def tables() -> dict[str, str]:
+    """The tables of docs/classifier.md, by name."""
+    rows = read("learners.csv")
+    found = {(row["backbone"], row["dataset"], row["size"], row["method"]): row for row in rows}
+    return {
+        "by_dataset": by_dataset(found),
+        "by_size": by_size(found),
+        "groups": groups_table(found),
+        "promises": promises_table(),
+    }
+
+
+def promises_table() -> str:
+    """What became of promises with each learner."""
+    lines = [
+        "| learner | coverage of sets of 90 % | mean size | error promise made | and broken |",
+        "|---|---|---|---|---|",
+    ]
+    for row in read("learners_promises.csv"):
+        made, broken = (round(float(row[f"threshold_{what}"]) * int(row["trials"])) for what in ("made", "broken"))
+        coverage, error = 100 * float(row["coverage"]), 200 * float(row["coverage_error"])
+        lines.append(
+            f"| {row['learner']} | {coverage:.2f} ± {error:.2f} % | {float(row['mean_size']):.2f} | {made} of "
+            f"{row['trials']} | {broken} |"
+        )
+    return "\n".join(lines)
+
+
+def cell(rows: list[dict[str, str]]) -> str:
+    """Accuracy / ECE / NLL, the mean of some rows."""
+    accuracy, ece, nll = (np.mean([float(row[name]) for row in rows]) for name in ("accuracy", "ece", "nll"))
+    return f"{100 * accuracy:.1f} / {100 * ece:.1f} / {nll:.2f}"
+
+
+def by_dataset(found: Found) -> str:
+    """Every dataset with 20 images of a class, on the pocket."""
+    size, lines = str(SIZES[0]), ["| dataset | classes | " + " | ".join(METHODS.values()) + " | chosen |"]
+    lines.append("|" + "---|" * (len(METHODS) + 3))
+    for name in NAMES:
+        own = [found["pocket", name, size, method] for method in METHODS]
+        cells = " | ".join(cell([row]) for row in own)
+        lines.append(
+            f"| {name} | {own[0]['classes']} | {cells} | {found['pocket', name, size, 'auto_all']['chosen']} |"
+        )
+    means = (cell([found["pocket", name, size, method] for name in NAMES]) for method in METHODS)
+    return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " | |"])
+
+
+def by_size(found: Found) -> str:
+    """Means over datasets, and the mean time."""
+    lines = ["| backbone | images of a class | " + " | ".join(METHODS.values()) + " |"]
+    lines.append("|" + "---|" * (len(METHODS) + 2))
+    for backbone, size in sorted({(key[0], int(key[2])) for key in found}):
+        if any((backbone, name, str(size), method) not in found for name in NAMES for method in METHODS):
+            continue
+        own = {m: [found[backbone, name, str(size), m] for name in NAMES] for m in METHODS}
+        cells = [f"{cell(each)}, {np.mean([float(row['cpu_seconds']) for row in each]):.0f} s" for each in own.values()]
+        lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def groups_table(found: Found) -> str:
+    """What it costs not to say which pictures show one drawing."""
+    lines = ["| dataset | drawings said | chosen | not said | chosen |", "|---|---|---|---|---|"]
+    for name in NAMES:
+        keys = [("pocket", name, str(SIZES[0]), method) for method in ("auto_all", UNGROUPED)]
+        if all(key in found for key in keys):
+            cells = (f"{cell([found[key]])} | {found[key]['chosen']}" for key in keys)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "promises", "tables"))
+    parser.add_argument("--backbones", nargs="+", default=["pocket", "pocket-photo"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 1")
+    args = parser.parse_args()
+    if args.what == "tables":
+        print("\n\n".join(tables().values()))
+    elif args.what == "promises":
+        promises()
+    else:
+        measure(args.backbones, args.sizes, args.seeds)
