@@ -34,15 +34,16 @@ from calprompt.classifier.calibration import (
 )
 from calprompt.classifier.checks import check
 from calprompt.classifier.fitted_model import PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings
+from calprompt.classifier.settings import DEFAULT_BACKBONE, FitSettings
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
 from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
-from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
+from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked
+from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.groups import join_groups
@@ -72,6 +73,7 @@ def fit_model(
 ) -> FittedModel:
     """Fit a classifier."""
     requests = settings.checked_requests()
+    settings, chosen = _with_backbone(settings, resources)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
     config = settings.run_config(data.name, len(data.labels))
@@ -97,7 +99,7 @@ def fit_model(
         seed=settings.seed,
     )
     if announce is not None:
-        announce([*plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
+        announce([*chosen, *plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
     place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
     work = place / f"{slug(data.name)}-{fit_digest(settings, config, data, digests, division)[:12]}"
     try:
@@ -113,6 +115,19 @@ def fit_model(
         model = _finish(settings, requests, data, config, division, predicted, final, skipped)
     shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def _with_backbone(settings: FitSettings, resources: Resources) -> tuple[FitSettings, list[str]]:
+    """A backbone for settings that name none, and why it is that one; photographs are what people mostly have."""
+    if settings.backbone is not None:
+        return settings, []
+    try:
+        resources.identity(DEFAULT_BACKBONE, config=settings.backbone_config, dtype=settings.dtype)
+    except NotFoundError as error:
+        reason = str(error).splitlines()[0]
+        why = f"Backbone: {FOR_PHOTOGRAPHS}, which is in the package and knows photographs, as calprompt {reason}."
+        return replace(settings, backbone=FOR_PHOTOGRAPHS, backbone_config=None), [why]
+    return replace(settings, backbone=DEFAULT_BACKBONE), []
 
 
 def fit_digest(

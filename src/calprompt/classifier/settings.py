@@ -25,7 +25,8 @@ class FitSettings:
     """Settings of `Classifier`, which are also the flags of `calprompt fit`.
 
     Attributes:
-        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
+            OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
         tuner: Which prompts are learned and how; see 'calprompt list'.
         loss: A name or a sum such as 'ce + 5*moments'.
         calibrator: Makes confidences match how often they are right; none: the model's own.
@@ -61,7 +62,7 @@ class FitSettings:
         verbose: Show progress, and say at the end what was done and how sure it is.
     """
 
-    backbone: str = DEFAULT_BACKBONE
+    backbone: str | None = None
     tuner: str = "kgcoop"
     loss: str = "ce"
     calibrator: str = "temperature"
@@ -147,7 +148,7 @@ class FitSettings:
         """
         epochs, lr = POCKET if self.backbone in EMBEDDED else PUBLISHED
         return RunConfig(
-            backbone=self.backbone,
+            backbone=self.backbone or DEFAULT_BACKBONE,
             data=data,
             tuner=self.tuner,
             options=dict(self.options or {}),
