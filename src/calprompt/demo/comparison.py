@@ -34,7 +34,7 @@ from calprompt.results.stored import StoredRun
 from calprompt.runs.execute import run
 from calprompt.runs.folder import Run
 from calprompt.runs.resources import Resources
-from calprompt.text import slug
+from calprompt.text import plural, slug
 
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything else is the same
 UNTUNED = "zero-shot"
@@ -113,17 +113,17 @@ def plain_sentence(gaps: Mapping[str, Mapping[str, float]]) -> str:
     """What a manager has to know: how much surer than right a tuned model is about classes it was not tuned on.
 
     >>> plain_sentence({"signs": {"CoOp": 0.164, "CoOp + TCPT": -0.02}})
-    'In plain words: about new signs the tuned model is 16 points surer than it is right, with TCPT 2 less sure.'
+    'In plain words: about new signs the tuned model is 16 points surer than it is right, with TCPT 2 points less sure.'
     """
 
     def words(gap: float) -> tuple[str, str]:
-        return f"{100 * abs(gap):.0f}", "surer" if gap > 0 else "less sure"
+        return plural(round(100 * abs(gap)), "point"), "surer" if gap > 0 else "less sure"
 
     parts = []
     for dataset, gap in gaps.items():
         (before, first), (after, second) = (words(gap[method]) for method in METHODS)
         what = dataset.removeprefix("pocket_")
-        parts.append(f"about new {what} the tuned model is {before} points {first} than it is right, ")
+        parts.append(f"about new {what} the tuned model is {before} {first} than it is right, ")
         parts[-1] += f"with TCPT {after}{f' {second}' if second != first else ''}"
     return f"In plain words: {'; '.join(parts)}."
 
