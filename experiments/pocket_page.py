@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import paired_figures as figures
@@ -27,8 +28,8 @@ from calprompt.results.table import read_table
 from calprompt.sweep.sweep_file import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
-TABLE, ANCHORED, SWEEPS = HERE / "pocket.csv.xz", HERE / "anchor.csv.xz", HERE / "sweeps"
-PAGES = (DOCS / "pocket-results.md", DOCS / "pocket-tables.md", DOCS / "anchor-results.md")
+TABLE, ANCHORED, PHOTO, SWEEPS = (HERE / name for name in ("pocket.csv.xz", "anchor.csv.xz", "photo.csv.xz", "sweeps"))
+PAGES = tuple(DOCS / f"{name}.md" for name in ("pocket-results", "pocket-tables", "anchor-results", "photo-results"))
 NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
 FAR, FIVE = ("digits", "signs", "icons"), ("photos", "clothes", "digits")
 SHIFTS = ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
@@ -48,6 +49,7 @@ VARIANTS = {
     "depth3": "3 blocks, trained anew",
     "depth6": "6 blocks",
 }
+TOWERS = ("tower-1", "tower-2")  # text towers of other seeds, under the same eyes
 TITLES = {"published settings": "published_all", "settings for this model": "tuned_all"}
 
 
@@ -84,6 +86,8 @@ def page_table(group: str, title: str) -> str:
         return crops()
     if group == "anchored":
         return anchored_table(title)
+    if group == "photo":
+        return photo_table(title)
     if title == "the answer":  # to the paper's headline
         return tables.pair_table(results(group), [(TCPT, PLAIN)], ("accuracy", "ece", "nll"))
     if group.startswith("variants"):
@@ -141,6 +145,84 @@ def anchored_table(title: str) -> str:
     pairs = [(plain[2], PLAIN), (plain[3], TCPT), (plain[3], plain[2]), (plain[3], PLAIN)]
     pairs.append((plain[3], Method("ce", "temperature")))
     return tables.pair_table(anchored(), pairs, ("accuracy", "ece", "nll"), [what] if what else None)
+
+
+QUARTER = Method("ce, quarter rate")
+
+
+@cache
+def photo(digits: bool = False) -> PairedResults:
+    """Runs on pocket-photo, where a quarter of the rate, an anchor and another tower make another loss.
+
+    Of digits its zero-shot knows nothing, so that there is no calibration to keep: they are in no mean.
+    """
+    chosen = []
+    for row in read_table(PHOTO).rows:
+        dataset, tower = row["dataset"].removeprefix("pocket_"), row["backbone"].rpartition("/")[2]
+        changes = {"anchored": row["anchor"] == "true", "quarter rate": row["lr"] == 0.0005}
+        changes |= {tower: tower != "pocket-photo"}
+        loss = ", ".join([row["loss"], *(name for name, changed in changes.items() if changed)])
+        if (digits or dataset != "digits") and (loss == row["loss"] or row["model"] == "tuned"):
+            chosen.append({**row, "loss": loss, "dataset": dataset})
+    return PairedResults(chosen, TUNERS)
+
+
+def photo_table(title: str) -> str:
+    """A table of docs/photo-results.md."""
+    metrics, coop = ("accuracy", "ece", "nll"), ["coop"]
+    if title == "the answer":
+        pairs = [(TCPT, PLAIN), (QUARTER, PLAIN), (TCPT, QUARTER), (PLAIN, UNTUNED), (TCPT, UNTUNED)]
+        return tables.pair_table(photo(), pairs, ("accuracy", "ece", "gap"), coop)
+    if title == "ratios":
+        return _ratios(photo(), [QUARTER, TCPT])
+    if title == "datasets":
+        return tables.dataset_table(photo(digits=True), [UNTUNED, PLAIN, QUARTER, TCPT], "coop")
+    if title == "gaps":
+        return _gaps(photo())
+    if title == "losses":
+        losses = [QUARTER, *map(Method, ("tcpt", "moments_only", "mbls", "zs_norm", "penalty"))]
+        keys = photo().shared([PLAIN, *losses], coop)
+        return tables.pair_table(photo().subset(keys), [(loss, PLAIN) for loss in losses], metrics, coop)
+    if title == "calibrators":
+        named = [(Method(loss, name), Method(loss)) for loss in ("ce", "tcpt") for name in ("temperature", "dac")]
+        return tables.pair_table(photo(), [*named, (TCPT, Method("ce", "temperature"))], ("ece", "nll"), coop)
+    if title == "anchored":
+        anchored_ce, anchored_tcpt = Method("ce, anchored"), Method("tcpt, anchored")
+        pairs = [(anchored_ce, PLAIN), (anchored_tcpt, TCPT), (anchored_tcpt, anchored_ce)]
+        return tables.pair_table(photo(), pairs, metrics, coop)
+    if title == "towers":
+        pairs = [(TCPT, PLAIN), *((Method(f"tcpt, {name}"), Method(f"ce, {name}")) for name in TOWERS)]
+        keys = photo().shared([each for pair in pairs for each in pair], coop)
+        return tables.pair_table(photo().subset(keys), pairs, ("accuracy", "ece"), coop)
+    return tables.tuner_table(photo(), TCPT, PLAIN, metrics)
+
+
+def _ratios(found: PairedResults, methods: Iterable[Method]) -> str:
+    """Mean ECE of CoOp and what a method makes of it, on the datasets that both were run on."""
+    rows = []
+    for method in methods:
+        keys = found.shared([PLAIN, method], ["coop"])
+        for split in SPLITS:
+            plain, other = (found.level(each, split, "ece", keys) for each in (PLAIN, method))
+            rows.append([str(method), split, f"{plain:.1f}", f"{other:.1f}", f"{other / plain:.2f}"])
+    return tables.markdown(["", "half", "ECE, ce", "ECE", "ratio"], rows)
+
+
+def _gaps(found: PairedResults) -> str:
+    """How many points TCPT saves where zero-shot is nearly calibrated and where it is not."""
+    cases = [
+        (abs(case[UNTUNED][0]), case[TCPT][1] - case[PLAIN][1], case[PLAIN][1], case[TCPT][1])
+        for (tuner, _, _), case in found.cases([UNTUNED, PLAIN, TCPT]).items()
+        if tuner == "coop"
+    ]
+    rows = []
+    for low, high in ((0, 4), (4, 100)):
+        inside = [case for case in cases if low <= case[0] < high]
+        fell = sum(change < 0 for _, change, _, _ in inside)
+        means = [f"{mean(case[place] for case in inside):.1f}" for place in (2, 3)]
+        label = f"below {high}" if high < 100 else f"{low} and more"
+        rows.append([label, str(len(inside)), *means, f"{fell} of {len(inside)}"])
+    return tables.markdown(["zero-shot's gap, either way", "cases", "ECE, ce", "ECE, tcpt", "ECE fell"], rows)
 
 
 def write() -> None:

@@ -19,7 +19,7 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "kernel"},
+    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "kernel", "notebook"},
     {"files", "hardware", "class_names", "folder_kinds", "registry"},
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},

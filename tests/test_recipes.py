@@ -46,9 +46,9 @@ def test_every_tuner_has_recipes_for_both_protocols() -> None:
 
 
 def test_published_recipes_draw_a_new_crop_in_every_epoch() -> None:
-    """As the public code does; the pocket's own shows pictures whole."""
+    """As the public code does; the package's models are shown pictures whole."""
     views = {name: recipes.read_recipe(name)[1].get("views", 8) for name in recipes.available()}
-    assert {name for name, number in views.items() if number is not None} == {"coop-pocket"}
+    assert {name for name, number in views.items() if number is not None} == {"coop-photo", "coop-pocket"}
 
 
 def test_the_command_line_goes_over_the_recipe() -> None:

@@ -10,7 +10,7 @@ from pretrain.photo.export import write
 from pretrain.photo.features import extract
 from pretrain.photo.nouns import find_nouns
 from pretrain.photo.pictures import Invented, Pictures
-from pretrain.photo.prototypes import Fit, fit
+from pretrain.photo.prototypes import fit_mean
 from pretrain.photo.scale import choose_scale, left_out
 from pretrain.photo.tower import Extractor, classifier
 from pretrain.photo.train import Material, Plan, train
@@ -37,7 +37,7 @@ def make(work: Path, data: Path, model: Path, echo=print) -> None:
     vectors = Vectors(packages["glove"] / "package", folder / "glove.npz")
     nouns = find_nouns(WordNet(packages["wordnet"] / "usr/share/wordnet"), vectors, invented, folder / "nouns.npy")
     tied = nouns.of_concepts(pictures.concepts)
-    prototypes = fit(pictures, invented, tied, folder / "prototypes.safetensors", Fit(), echo)
+    prototypes = fit_mean(pictures, invented, tied, folder, echo)
     trained = train(Material(pictures, invented, nouns, prototypes, plan), vectors, folder, plan, echo)
     scale, found = choose_scale(trained, left_out(data, packages["stamps"], extractor, folder / "left_out"), echo)
     write(trained, network, scale, model)

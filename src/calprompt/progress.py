@@ -1,10 +1,11 @@
-"""How long work reports where it is, and its display: bars on a terminal, a line every few seconds elsewhere."""
+"""How long work says where it is: bars on a terminal or in a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def show_progress(quiet: bool = False) -> Iterator[Progress]:
     console = Console(stderr=True, highlight=False)
     if quiet:
         yield lambda what, done, total, note="": None
-    elif console.is_terminal:
+    elif console.is_terminal or (console.is_jupyter and find_spec("ipywidgets")):
         with _bars(console) as progress:
             yield progress
     else:

@@ -15,6 +15,7 @@ import samples
 from calprompt import Classifier, DataError, SettingError, load_dataset
 from calprompt.classifier import fitting
 from calprompt.classifier.fitted_model import PROMISED
+from calprompt.runs.resources import Resources
 from classifier.fits import SHARED, classifier, fitted, picture_paths
 
 
@@ -400,3 +401,17 @@ def test_replaced_classes_are_in_every_set_per_class() -> None:
     )
     other = model.with_classes(["yak", "zebu"], keep=False)
     assert set(other.predict_set(picture_paths()[0], coverage=0.5, per_class=True)[0]) == {"yak", "zebu"}
+
+
+def test_without_weights_and_network_photographs_get_the_model_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    said: list[str] = []
+    model = classifier(backbone=None).fit(samples.pictures(), resources=Resources(), announce=said.extend)
+    assert said[0].startswith("Backbone: pocket-photo, which is in the package and knows photographs, as calprompt")
+    assert "ViT-B-16-quickgelu/openai: HF_HUB_OFFLINE is set" in said[0]
+    assert model.model_.config.backbone == "pocket-photo"
+    assert model.backbone is None

@@ -38,7 +38,7 @@ def runs(page: ModuleType) -> list[list[Mapping[str, Any]]]:
 
 
 def test_the_tables_of_the_pages_are_those_of_the_numbers(page: ModuleType) -> None:
-    for path, least in zip(page.PAGES, (4, 20, 2), strict=True):
+    for path, least in zip(page.PAGES, (4, 20, 2, 8), strict=True):
         text = path.read_text("utf-8")
         assert len(PLACE.findall(text)) >= least
         assert fill_page(text, page.page_table) == text
@@ -119,3 +119,24 @@ def test_what_was_run_on_few_datasets_is_in_no_mean_over_all(page: ModuleType) -
     assert run_in("tuned_far") == dict.fromkeys(page.TUNERS, 3)
     assert run_in("tuned_all") == dict.fromkeys(page.TUNERS, 12)
     assert set(page.results("shifted").shared([PLAIN])[0][1:2]) <= set(page.SHIFTS)
+
+
+def test_every_run_on_the_model_for_photographs_is_of_a_sweep_file(page: ModuleType) -> None:
+    runs = rows_by_run(read_table(page.PHOTO))
+    cells = {cell.key for file in page.SWEEPS.glob("photo*.yaml") for cell in read_sweep(file).cells}
+    assert set(runs) <= cells
+    text = " ".join(page.PAGES[3].read_text("utf-8").split())
+    assert f"{len(runs)} of {len(cells)} runs" in text
+
+
+def test_the_answer_on_the_model_for_photographs_is_that_of_its_runs(page: ModuleType) -> None:
+    found = page.photo()
+    keys, texts = found.shared([PLAIN, TCPT], ["coop"]), []
+    for split in ("novel", "base"):
+        effect = found.difference(TCPT, PLAIN, split, "ece", keys)
+        before, after = (found.level(method, split, "ece", keys) for method in (PLAIN, TCPT))
+        ends = f"[{effect.mean - effect.half:+.1f}, {effect.mean + effect.half:+.1f}]"
+        texts.append(f"on {split} classes from {before:.1f} to {after:.1f} ({after / before:.2f} times; {ends})")
+    for path in (page.PAGES[3], ROOT / "README.md"):
+        told = " ".join(path.read_text("utf-8").split())
+        assert all(text in told for text in texts), (path, texts)

@@ -27,7 +27,7 @@ from pretrain.photo.export import write
 from pretrain.photo.features import extract, load
 from pretrain.photo.nouns import Nouns, find_nouns
 from pretrain.photo.pictures import Invented, Pictures, imagenet_mean
-from pretrain.photo.prototypes import Fit, Prototypes, fit
+from pretrain.photo.prototypes import Fit, Prototypes, fit, fit_mean
 from pretrain.photo.scale import choose_scale
 from pretrain.photo.train import Material, Plan, Sentences, build, train
 from pretrain.photo.words import Kernel, Synset, Vectors, WordNet, regress
@@ -207,6 +207,15 @@ def test_prototypes_find_their_pictures(pictures, invented, nouns, tmp_path: Pat
     assert right > 0.9
     again = fit(pictures, invented, {}, tmp_path / "p.safetensors", plan)
     assert torch.equal(again.pool, found.pool)
+
+
+def test_the_mean_of_fits_is_between_them(pictures, invented, nouns, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("pretrain.photo.prototypes.FITS", (Fit(steps=2, batch=8), Fit(steps=3, batch=8)))
+    mean = fit_mean(pictures, invented, nouns.of_concepts(CONCEPTS), tmp_path, echo=lambda *_, **__: None)
+    parts = [load_file(tmp_path / f"prototypes-{steps}.safetensors") for steps in (2, 3)]
+    torch.testing.assert_close(mean.head.weight.detach(), (parts[0]["head.weight"] + parts[1]["head.weight"]) / 2)
+    expected = (F.normalize(parts[0]["pool"], dim=1) + F.normalize(parts[1]["pool"], dim=1)) / 2
+    torch.testing.assert_close(mean.pool.detach(), expected)
 
 
 @pytest.fixture(scope="module")

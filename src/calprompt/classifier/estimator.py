@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import estimator_html_repr
 
 from calprompt.class_names import check_class_names, normalized_name
 from calprompt.classifier.calibration import ADDED, adjusted, create_image_watch, extended_sets
@@ -35,6 +36,7 @@ from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
 from calprompt.errors import Parameter, SettingError
 from calprompt.features.store import FeatureStore
+from calprompt.notebook import card
 from calprompt.predictor import PredictionBatch, Predictor
 from calprompt.progress import Progress, show_progress, silent
 from calprompt.promises import Answer, DecisionRule, ImageWatch, Promise, SetRule, make_answers
@@ -42,10 +44,12 @@ from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.runs.preparation import run_backbone, tuner_for_classes
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import check_backbone
-from calprompt.text import shorten
+from calprompt.text import plural, shorten
 
 if TYPE_CHECKING:
     from calprompt.predictor import ImageLike
+
+SHOWN = 20  # classes of which a notebook shows how often they are right
 
 
 class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
@@ -389,6 +393,16 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """What was done and how sure it is, in sentences."""
         self._fitted()
         return summary(replace(self.model_, rule=self.rule_, promises=self.promises_))
+
+    def _html_repr(self) -> str:
+        """What a notebook shows, through scikit-learn: what it is worth, or before it is fitted its parameters."""
+        if not hasattr(self, "model_"):
+            return str(estimator_html_repr(self))
+        check = self.checks_[0]
+        rows = [("accuracy", check.accuracy), ("ECE", check.metrics["ece"])]
+        rows += [(name, right / n) for name, (n, right) in list(check.per_class.items())[:SHOWN] if n]
+        title = f"{self.model_.config.tuner} on {self.model_.config.backbone}: {plural(len(self.classes_), 'class')}"
+        return card(title, rows, self.summary())
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

@@ -37,16 +37,17 @@ from calprompt.classifier.calibration import (
 from calprompt.classifier.checks import check
 from calprompt.classifier.choosing import Candidate, Choice, Crossed, candidates_of, rank
 from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
-from calprompt.classifier.settings import FitSettings, cost_matrix, seconds_of
+from calprompt.classifier.settings import DEFAULT_BACKBONE, FitSettings, cost_matrix, seconds_of
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
 from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
-from calprompt.errors import CalpromptError, CalpromptWarning, DataError, Parameter, SettingError
+from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
+from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent
 from calprompt.promises import Division, Evidence, Requests, divide, make_promises
 from calprompt.promises.division import join_groups, plan_sentences
@@ -81,6 +82,7 @@ def fit_model(
     cost_matrix(settings.costs, [str(label) for label in data.labels])  # raises for what makes no sense
     if settings.fixes is not None:
         data = apply_fixes(data, settings.fixes)
+    settings, chosen = _with_backbone(settings, resources)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
     for path in settings.imports:
@@ -111,7 +113,7 @@ def fit_model(
         seed=settings.seed,
     )
     if announce is not None:
-        announce([*plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
+        announce([*chosen, *plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
     place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
     work = place / f"{slug(data.name)}-{fit_digest(settings, configs, data, digests, division)[:12]}"
     try:
@@ -142,6 +144,19 @@ def _findings(
     rows = features.double().numpy()
     found, _ = feature_findings(rows, data.train.labels, names, labels, join_groups(digests), most=QUICK)
     return in_order(found)
+
+
+def _with_backbone(settings: FitSettings, resources: Resources) -> tuple[FitSettings, list[str]]:
+    """A backbone for settings that name none, and why it is that one; photographs are what people mostly have."""
+    if settings.backbone is not None:
+        return settings, []
+    try:
+        resources.identity(DEFAULT_BACKBONE, config=settings.backbone_config, dtype=settings.dtype)
+    except NotFoundError as error:
+        reason = str(error).splitlines()[0]
+        why = f"Backbone: {FOR_PHOTOGRAPHS}, which is in the package and knows photographs, as calprompt {reason}."
+        return replace(settings, backbone=FOR_PHOTOGRAPHS, backbone_config=None), [why]
+    return replace(settings, backbone=DEFAULT_BACKBONE), []
 
 
 def fit_digest(

@@ -29,7 +29,8 @@ class FitSettings:
     """Settings of `Classifier`, which are also the flags of `calprompt fit`.
 
     Attributes:
-        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket.
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
+            OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
         tuner: What is learned and how; see 'calprompt list'. With auto, the likeliest by cross-fitting.
         budget: Time for comparing learners, such as 2m; what is not reached is left out. No limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
@@ -70,7 +71,7 @@ class FitSettings:
         verbose: Show progress, and say at the end what was done and how sure it is.
     """
 
-    backbone: str = DEFAULT_BACKBONE
+    backbone: str | None = None
     tuner: str = "auto"
     budget: str | None = None
     loss: str = "ce"
@@ -165,7 +166,7 @@ class FitSettings:
 
         epochs, lr = tuners.get(tuner).schedule or (POCKET if self.backbone in EMBEDDED else PUBLISHED)
         return RunConfig(
-            backbone=self.backbone,
+            backbone=self.backbone or DEFAULT_BACKBONE,
             data=data,
             tuner=tuner,
             options=dict(options),

@@ -51,6 +51,9 @@ def demo(args: argparse.Namespace) -> None:
     console = output()
     print_results(done.results, console)
     console.print()
+    for sentence in done.story:
+        console.print(sentence, markup=False, soft_wrap=True)
+    console.print()
     for path in done.files:
         console.print(str(path), markup=False, soft_wrap=True)
     console.print(f"open {done.files[-1]} in a browser to see all of it", markup=False, soft_wrap=True)

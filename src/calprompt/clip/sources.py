@@ -24,13 +24,12 @@ from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.files import read_json
-from calprompt.pocket import MODELS
+from calprompt.pocket import FOR_PHOTOGRAPHS, MODELS
 from calprompt.registry import unknown
 from calprompt.text import nearest, shorten
 
 HUB = "hf-hub:"
 HUB_NAME = "Hugging Face"
-SUGGESTED = "pocket-photo"  # of the models in the package, the one that knows photographs
 CONFIGS = {"open_clip": "open_clip_config.json", "huggingface": "config.json"}
 PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = (  # in order of preference, where a folder has several
@@ -203,7 +202,7 @@ def _not_downloaded(what: str, reasons: list[str], origin: str, *remedy: str | P
     pieces = [f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}\n  {origin}\n  ", *remedy]
     if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
         pieces.append("\n  If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
-    suggested = Parameter("backbone", SUGGESTED)
+    suggested = Parameter("backbone", FOR_PHOTOGRAPHS)
     pieces += ["\n  To try things out without a download, ", suggested, " is a small CLIP that comes with calprompt."]
     return NotFoundError(*pieces)
 

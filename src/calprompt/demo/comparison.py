@@ -11,7 +11,7 @@ Finished runs are not computed again, and one that was interrupted continues.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.page import ReportSettings, build_report, write_report
+from calprompt.report.page import Report, ReportSettings, build_report, write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
 from calprompt.results.comparison import Results, Row, compare
 from calprompt.results.sources import read_source
@@ -34,7 +34,7 @@ from calprompt.results.stored import StoredRun
 from calprompt.runs.execute import run
 from calprompt.runs.folder import Run
 from calprompt.runs.resources import Resources
-from calprompt.text import slug
+from calprompt.text import plural, slug
 
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything else is the same
 UNTUNED = "zero-shot"
@@ -51,11 +51,13 @@ class Demo:
         results: The numbers.
         computed: How many runs had to be computed.
         files: The files that were written.
+        story: What came of it, in a few sentences.
     """
 
     results: Results
     computed: int
     files: tuple[Path, ...]
+    story: tuple[str, ...] = ()
 
 
 def run_demo(
@@ -79,10 +81,11 @@ def run_demo(
         config = settings.config(names[name], METHODS[method], seed)
         runs[name][method].append(run(config, out / "runs", resources=resources, progress=progress))
     progress("runs", len(planned), len(planned), "")
-    rows, files = list[Row](), []
+    rows, files, gaps = list[Row](), [], {}
     for done, (name, by_method) in enumerate(runs.items()):
         progress("tables and figures", done, len(runs), name)
         methods = stored_predictions(by_method)
+        gaps[name] = {method: _gap(parts["novel"]) for method, parts in methods.items()}
         rows += compare(name, methods, differences=DIFFERENCES, n_bins=settings.bins, resamples=settings.resamples)
         panels = {
             split: {method: runs_panel(parts[split], n_bins=settings.bins) for method, parts in methods.items()}
@@ -95,16 +98,41 @@ def run_demo(
     results = Results(settings.record(), sizes, tuple(rows), _metadata(all_runs[0]))
     results.write_csv(out / "table.csv")
     results.write_json(out / "table.json")
-    files.append(_report(settings, all_runs, out, progress))
+    report = _report(settings, all_runs, out, progress)
+    files.append(write_report(report, out / "report.html"))
     computed = sum(not result.reused for result in all_runs)
-    return Demo(results, computed, (out / "table.csv", out / "table.json", *files))
+    story = (*report.headline, plain_sentence(gaps))
+    return Demo(results, computed, (out / "table.csv", out / "table.json", *files), story)
 
 
-def _report(settings: DemoSettings, runs: list[Run], out: Path, progress: Progress) -> Path:
+def _gap(runs: Sequence[Predictions]) -> float:
+    return float(np.mean([each.confidence.mean() - each.correct.mean() for each in runs]))
+
+
+def plain_sentence(gaps: Mapping[str, Mapping[str, float]]) -> str:
+    """What a manager has to know: how much surer than right a tuned model is about classes it was not tuned on.
+
+    >>> plain_sentence({"signs": {"CoOp": 0.164, "CoOp + TCPT": -0.02}})
+    'In plain words: about new signs the tuned model is 16 points surer than it is right, with TCPT 2 points less sure.'
+    """
+
+    def words(gap: float) -> tuple[str, str]:
+        return plural(round(100 * abs(gap)), "point"), "surer" if gap > 0 else "less sure"
+
+    parts = []
+    for dataset, gap in gaps.items():
+        (before, first), (after, second) = (words(gap[method]) for method in METHODS)
+        what = dataset.removeprefix("pocket_")
+        parts.append(f"about new {what} the tuned model is {before} {first} than it is right, ")
+        parts[-1] += f"with TCPT {after}{f' {second}' if second != first else ''}"
+    return f"In plain words: {'; '.join(parts)}."
+
+
+def _report(settings: DemoSettings, runs: list[Run], out: Path, progress: Progress) -> Report:
     """The page of these runs, whatever else is in their folder."""
     chosen = ReportSettings(title=TITLE, bins=settings.bins, bootstrap=settings.resamples)
     source = read_source(*(result.folder for result in runs), progress=progress)
-    return write_report(build_report(source, chosen, near=out, progress=progress), out / "report.html")
+    return build_report(source, chosen, near=out, progress=progress)
 
 
 def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Predictions]]]:

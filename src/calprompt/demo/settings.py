@@ -27,8 +27,8 @@ class DemoSettings:
     data: tuple[str, ...] = ("pocket_signs", "pocket_photos")
     seeds: int = 3
     epochs: int | None = None
-    backbone: str = "pocket"
-    recipe: str = "coop-pocket"
+    backbone: str = "pocket-photo"
+    recipe: str = "coop-photo"
     bins: int = 10
     resamples: int = 1000
 

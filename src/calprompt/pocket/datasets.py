@@ -22,9 +22,10 @@ from calprompt.errors import CalpromptError
 from calprompt.pocket.sheets import DATA, Sheet
 
 MODELS = {name: Path(__file__).parent / folder for name, folder in (("pocket", "model"), ("pocket-photo", "photo"))}
+FOR_PHOTOGRAPHS = "pocket-photo"
 FINGERPRINTS = {  # of the models, loaded as backbones
     "pocket": "d371372bc62ae06ca0effb02a6cf05c15d2088e9f527837350810dfa8b0c4491",
-    "pocket-photo": "baab921967bb08a7125363515f5b37f1fb8abe4f498d960e568776582136b133",
+    "pocket-photo": "4e3303c699e4edc1d055b888cf9c05ca12501cd86e0fd52422ac5c33ec9a5efa",
 }
 HOUR = 3600
 

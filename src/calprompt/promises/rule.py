@@ -18,6 +18,7 @@ import numpy as np
 
 from calprompt.kernel import choose_classes, guards_of
 from calprompt.metrics.inputs import ArrayLike
+from calprompt.notebook import card
 from calprompt.promises.conformal import SetRule
 from calprompt.promises.open_set import OpenSetRule
 
@@ -174,6 +175,15 @@ class Answer:
     prediction_set: tuple[str, ...] | None = None
     promised: bool = False
     guarded: str | None = None
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, float | str]] = [(self.class_name, self.probability)]
+        if self.runner_up is not None and self.runner_up_probability is not None:
+            rows.append((self.runner_up, self.runner_up_probability))
+        if self.prediction_set is not None:
+            rows.append(("may be", ", ".join(self.prediction_set)))
+        promised = ["The promise on errors stands behind this answer."] if self.promised else []
+        return card(f"{self.name}: {self.class_name if self.decision == ANSWER else self.decision}", rows, promised)
 
 
 def make_answers(

@@ -32,6 +32,7 @@ from calprompt.data.splits import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
 from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
 from calprompt.folder_kinds import RECORDS, RUN, require_kind
+from calprompt.notebook import card
 from calprompt.sealed_files import read_sealed, require, sealed
 
 if TYPE_CHECKING:
@@ -137,6 +138,19 @@ class Run:
         """Checksums of all logits that it is evaluated from: its own under an empty name, others by their data."""
         records = {"": self.record, **{transfer.name: transfer.record for transfer in self.transfers}}
         return {name: record.get("files", {}).get(LOGITS) for name, record in records.items()}
+
+    def _repr_html_(self) -> str:
+        names = {"accuracy": "accuracy", "ece": "ECE", "mean_confidence": "mean confidence"}
+        splits = [split for split in ("base", "novel", "all") if split in self.metrics]
+        models = {"": self.metrics, ", zero-shot": self.metrics.get("zero_shot", {})}
+        rows = [
+            (f"{names[metric]}, {split}{model}", float(values[split][metric]))
+            for split in splits
+            for metric in names
+            for model, values in models.items()
+            if metric in values.get(split, {})
+        ]
+        return card(self.title, rows, [str(self.folder)] if rows else [f"{self.folder} {self.unfinished}"])
 
     def history(self) -> list[dict[str, float]]:
         """One record per epoch."""
