@@ -111,7 +111,10 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(check.to_dict(), ensure_ascii=False) + "\n")
         return
     console = output()
-    lines = [*check_sentences(check, str(model.backbone)), *(f"{band_sentence(band)}." for band in reversed(check.bands))]
+    lines = [
+        *check_sentences(check, str(model.backbone)),
+        *(f"{band_sentence(band)}." for band in reversed(check.bands)),
+    ]
     for line in [*lines, *outcome_sentences(check), ""]:
         console.print(line, markup=False, soft_wrap=True)
     print_check(check, console)
