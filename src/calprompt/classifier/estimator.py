@@ -123,7 +123,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Args:
             X: Paths, bytes of image files, PIL images or uint8 arrays [height, width(, 3)]; one or many.
         """
-        best = self.rule_.chosen(self.predict_proba(X))
+        probabilities = self.predict_proba(X)
+        best = self.rule_.chosen(probabilities)
         return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: ImageLike | Sequence[ImageLike]) -> NDArray[np.float64]:
