@@ -17,8 +17,7 @@ from calprompt.export import graphs
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.promises import DecisionRule, Watch
 from calprompt.promises.rule import Guard
-from calprompt.serve.marks import MarkBook
-from calprompt.serve.receipts import Receipt
+from calprompt.serve.feedback import FeedbackBook, Receipt
 from classifier.fits import SHARED, classifier, picture_paths
 from export.exported import copied
 
@@ -99,7 +98,7 @@ def test_more_classes_keep_costs_and_guards_without_promises() -> None:
 
 def test_marks_of_a_class_are_watched_whatever_was_decided() -> None:
     rule = DecisionRule(guards=(Guard(1, 0.1, 0.05, promised=True),))
-    book = MarkBook(rule, "m", class_names=("good", "scratched"))
+    book = FeedbackBook(rule, "m", class_names=("good", "scratched"))
 
     def mark(decision: str, answered: str, true: str, image: int) -> dict[str, object]:
         receipt = replace(Receipt.of("m", b"", decision, answered, False), image=str(image))
@@ -108,9 +107,9 @@ def test_marks_of_a_class_are_watched_whatever_was_decided() -> None:
 
     assert mark("unsure", "good", "scratched", 0)["missed"] == 0
     assert mark("answer", "scratched", "scratched", 1)["missed"] == 0
-    assert mark("answer", "good", "good", 2)["marks"] == 2
+    assert mark("answer", "good", "good", 2)["feedback"] == 2
     assert mark("answer", "good", "scratched", 3)["missed"] == 1
-    assert mark("answer", "good", "scratched", 3)["marks"] == 3, "an image counts once"
+    assert mark("answer", "good", "scratched", 3)["feedback"] == 3, "an image counts once"
     state = [mark("answer", "good", "scratched", 10 + number) for number in range(8)][-1]
     assert state["status"] == "broken"
     assert "at most 5 % of the images of 'scratched' are called something else" in str(state["sentence"])
