@@ -148,6 +148,7 @@ def main() -> None:
                 client.join()
                 confirmed += client.confirmed
                 statuses += client.statuses
+            sys.stderr.write(f"{number + 1} {kind}: {len(confirmed)} confirmed, {dict(statuses)}\n")
         process, _ = start(args.model, path)
         process.terminate()
         process.wait(60)
