@@ -71,17 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def list_datasets(args: argparse.Namespace) -> None:
     """Print a table of the catalogue."""
-    from calprompt.cli.tables import create_table
     from calprompt.data.catalogue import ENTRIES
+    from calprompt.report.writers import text_table
 
     numbers = ("classes", "base+novel", "train", "val", "test")
-    table = create_table([("name", "left"), ("dataset", "left"), *((name, "right") for name in numbers)])
+    rows = []
     for entry in ENTRIES:
         counts = entry.counts
         sizes = (_number(size) for size in (counts.train, counts.val, counts.test))
         cut = "-" if counts.cut is None else "{}+{}".format(*counts.cut)
-        table.add_row(entry.key, entry.title, str(counts.classes), cut, *sizes)
-    output().print(table)
+        rows.append((entry.key, entry.title, str(counts.classes), cut, *sizes))
+    columns = [("name", "left"), ("dataset", "left"), *((name, "right") for name in numbers)]
+    output().print(text_table(columns, rows))
 
 
 def info(args: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import NotFoundError, SettingError
+from calprompt.papers import papers
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
 from calprompt.results.collecting import results, rows_by_run, run_results, setting_columns
@@ -26,18 +27,18 @@ from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
-from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
+from calprompt.sweep.sweep_file import Sweep, available, read_sweep
 from calprompt.sweep.sweep_plan import read_journals
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.results.stored import StoredRun
+    from calprompt.results.selection import StoredRun
 
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
 KINDS = (
     "a run folder, a folder of runs, a table of results (.csv, .csv.xz, .parquet) or a sweep (a .yaml file, or a name "
-    f"such as {PACKAGE}/pocket-main)"
+    "such as paper/pocket-main)"
 )
 
 
@@ -111,7 +112,7 @@ class ReportSource:
 
     def stored(self, run: Run) -> StoredRun:
         """The stored logits of one of the runs, which are read once."""
-        from calprompt.results.stored import StoredRun
+        from calprompt.results.selection import StoredRun
 
         return self._stored.setdefault(run.folder, StoredRun(run))
 
@@ -234,7 +235,7 @@ def _kind(place: str) -> str:
         inner = sorted({found.parent.parent for found in path.glob(f"*/*/{RECORD}")})
         hint = f"; there are some in {', '.join(map(str, inner[:3]))}" if inner else ""
         raise NotFoundError(f"there are no runs in {path}{hint}")
-    if place.startswith(f"{PACKAGE}/"):
+    if path.parts[0] in papers() and not path.parent.is_dir():
         raise unknown("sweep", place, available())
     if path.exists():
         raise SettingError(f"{place} is not {KINDS}")

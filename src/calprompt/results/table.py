@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
-from calprompt.evaluation.tables import csv_bytes
+from calprompt.files import csv_bytes
 from calprompt.registry import unknown
 from calprompt.runs.config import RUN, TRAINING
 from calprompt.runs.planning import ADDED
@@ -50,7 +50,7 @@ WHOLE = {
     *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every"),
     *("peak_memory", "peak_memory_train", "peak_device_memory"),
 }
-MODELS = ("tuned", "zero-shot")
+MODELS = TUNED, ZERO_SHOT = "tuned", "zero-shot"
 PARTS = ("base", "novel", "all")
 XZ = ".xz"  # of compressed files
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them

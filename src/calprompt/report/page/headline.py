@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from calprompt.report.page.document import Number, Table
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.sure import SPLITS, SureShare
+from calprompt.report.table import Number, Table
 from calprompt.results.comparison import MINUS, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, headline_pairs
