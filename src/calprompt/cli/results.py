@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calprompt.results.table import Table
 
 METRICS = ("accuracy", "ece", "ace", "nll")
+LONG = 500  # rows from which on a table is printed without folding its cells
 EXAMPLES = """\
   calprompt results runs/main
   calprompt results runs/main --filter tuner=coop --filter split=novel --csv coop.csv
@@ -96,11 +97,15 @@ def filter_pair(text: str) -> tuple[str, str]:
 
 def _print(table: Table) -> None:
     """Means over datasets and seeds, by tuner, loss, calibrator and split; and how many runs are in which state."""
-    from calprompt.report.writers import terminal_table
+    from calprompt.report.writers import plain_text, terminal_table
 
     console = output()
     if any(row.get("model") for row in table.rows):
-        console.print(terminal_table(means_table(table)))
+        means = means_table(table)
+        if len(means.rows) > LONG:
+            console.out(plain_text(means), highlight=False)
+        else:
+            console.print(terminal_table(means))
     for line in _status_lines(table):
         console.print(line, markup=False, soft_wrap=True)
 

@@ -303,6 +303,23 @@ def text_table(
     return terminal_table(Table("", "", "", shown, tuple(Row(tuple(cells)) for cells in rows)), vertical=vertical)
 
 
+def plain_text(table: Table) -> str:
+    """The table as aligned lines that are never folded, for tables too long for a terminal.
+
+    Args:
+        table: Any table without groups.
+    """
+    cells = [[column.label for column in table.columns]]
+    cells += [[column.line(cell) for column, cell in zip(table.columns, row.cells, strict=True)] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    right = [column.kind != TEXT for column in table.columns]
+    lines = [
+        " ".join(text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], " ".join("─" * width for width in widths), *lines[1:], table.caption])
+
+
 def print_table(table: Table, console: Console) -> None:
     """Print a table of means and its notes.
 

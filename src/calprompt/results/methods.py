@@ -224,9 +224,11 @@ def tell_apart(methods: Iterable[tuple[Key, Method, Row]]) -> dict[tuple[Key, Me
         group[method] = group.get(method, False) or row.get("model") is not None
     details = {}
     for name, group in alike.items():
-        measured = [method for method, is_measured in group.items() if is_measured]
+        every = _differing(group)
+        measured = {method for method, is_measured in group.items() if is_measured}
+        among_measured = _differing(measured) if len(measured) < len(group) else every
         for method in group:
-            details[name, method] = _detail(method, measured if method in measured else list(group))
+            details[name, method] = _detail(method, among_measured if method in measured else every)
     return details
 
 
@@ -383,14 +385,24 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _detail(method: Method, group: Sequence[Method]) -> str:
-    """The settings that tell a method from others of the same name."""
-    if len(group) == 1:
+def _differing(methods: Iterable[Method]) -> list[str]:
+    """The settings in which methods of one name differ."""
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    total = 0
+    for method in methods:
+        total += 1
+        for name, value in method._identity:
+            values.setdefault(name, set()).add(value)
+            counts[name] = counts.get(name, 0) + 1
+    return [name for name, found in values.items() if len(found | ({""} if counts[name] < total else set())) > 1]
+
+
+def _detail(method: Method, differing: Sequence[str]) -> str:
+    """The settings that tell a method from others of the same name, in words."""
+    if not differing:
         return ""
     own = dict(method._identity)
-    every = [dict(each._identity) for each in group]
-    names = dict.fromkeys(name for each in every for name in each)
-    differing = [name for name in names if len({each.get(name, "") for each in every}) > 1]
     words = (f"{_word(name)} {_shown(name, own.get(name, ''))}" for name in differing)
     return f" ({', '.join(words)})"
 

@@ -80,8 +80,7 @@ class ReportSource:
     @cached_property
     def measured(self) -> Table:
         """The rows with results: one per run, model, calibrator and split."""
-        rows = tuple(row for row in self.table.rows if row.get("model") is not None)
-        return Table(rows, self.table.source, self.table.decimals)
+        return self.table.chosen(row for row in self.table.rows if row.get("model") is not None)
 
     @cached_property
     def _methods(self) -> dict[int, Method]:
@@ -261,7 +260,7 @@ def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Tabl
         if row.get("model") is not None
     }
     return [
-        Table(tuple(row for row in table.rows if row.get("fingerprint") not in here), table.source, table.decimals)
+        table.chosen(row for row in table.rows if row.get("fingerprint") not in here)
         if kind == "table" and here
         else table
         for table, kind in zip(tables, kinds, strict=True)
@@ -282,7 +281,7 @@ def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]
 
 def _chosen(runs: Mapping[str, Sequence[Mapping[str, Any]]], table: Table, keys: Iterable[str]) -> Table:
     """The rows of some runs of a table."""
-    return Table(tuple(row for key in keys for row in runs.get(key, ())), table.source, table.decimals)
+    return table.chosen(row for key in keys for row in runs.get(key, ()))
 
 
 def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:
