@@ -117,7 +117,9 @@ def test_measurements_are_made_once_and_only_count_for_their_logits(out: Path, m
     assert results(out) == before  # measured again, and kept
     monkeypatch.setattr(measuring_module, "NONE", "none")
     with monkeypatch.context() as patch:
-        patch.setattr("calprompt.evaluation.run_evaluation.evaluate_run", lambda *_: pytest.fail("was measured already"))
+        patch.setattr(
+            "calprompt.evaluation.run_evaluation.evaluate_run", lambda *_: pytest.fail("was measured already")
+        )
         assert results(out) == before
     with_more = results(out, calibrators=["dac"])
     assert {row.get("calibrator") for row in with_more.rows} == {"none", "dac", None}

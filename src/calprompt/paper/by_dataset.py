@@ -246,5 +246,6 @@ _CALIBRATED = {"temperature", "dac"}
 
 def _lacking(cell: Cell, most: int) -> Cell:
     """A mean of fewer seeds than others is marked."""
-    fewer = isinstance(cell, Number) and 0 < len(cell.seeds) < most
-    return cell._replace(lacking=most - len(cell.seeds)) if fewer else cell
+    if isinstance(cell, Number) and 0 < len(cell.seeds) < most:
+        return cell._replace(lacking=most - len(cell.seeds))
+    return cell

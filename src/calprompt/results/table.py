@@ -178,12 +178,12 @@ def read_table(path: str | Path) -> Table:
     if path.suffix == ".parquet":
         _, parquet = _pyarrow()
         try:
-            rows = tuple(parquet.read_table(path).to_pylist())
+            stored = tuple(parquet.read_table(path).to_pylist())
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
+        return _checked(Table(_completed(stored), str(path)), set(stored[0]) if stored else set(IDENTITY))
     rows: list[Mapping[str, Any]] = []
     try:
         opened = lzma.open if path.suffix == XZ else open
