@@ -54,10 +54,10 @@ def percentile(seconds: list[float], share: float) -> float:
 def one_at_a_time(model: Path, images: list[bytes], seconds: float) -> dict[str, float]:
     """Images that the library alone answers, one after the other."""
     from calprompt import Classifier
-    from calprompt.export.folder import is_exported
     from calprompt.export.onnx_predictor import OnnxPredictor
+    from calprompt.folder_kinds import EXPORT, folder_kind
 
-    predictor: Any = OnnxPredictor(model) if is_exported(model) else Classifier.load(model)
+    predictor: Any = OnnxPredictor(model) if folder_kind(model) == EXPORT else Classifier.load(model)
     for data in images[:5]:
         predictor.predict_proba([data])
     times: list[float] = []

@@ -20,7 +20,7 @@ import calprompt
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
     {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "kernel", "notebook"},
-    {"files", "hardware", "class_names", "folder_kinds", "registry"},
+    {"files", "hardware", "class_names", "folder_kinds", "papers", "registry"},
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},
@@ -34,6 +34,7 @@ LAYERS = (  # a room imports from rooms above it in this list, and from its own 
     {"classifier", "demo"},
     {"serve"},
     {"cli"},
+    {"paper"},  # found by its name: nothing imports it
     {"__main__"},
 )
 UPWARDS = {("predictor", "evaluation")}  # Predictor.from_run, which is imported when it is called

@@ -18,7 +18,7 @@ from calprompt.cli import main
 from calprompt.cli.app import create_parser
 from calprompt.cli.console import show_progress
 from calprompt.cli.flags import attribute_help
-from calprompt.cli.run_table import results_table
+from calprompt.cli.show import results_table
 from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.settings import EvaluationSettings

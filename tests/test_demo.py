@@ -16,12 +16,12 @@ from rich.console import Console
 
 import samples
 from calprompt.cli import main
-from calprompt.cli.comparison_table import print_results
+from calprompt.cli.compare import print_results
 from calprompt.cli.flags import settings_of
 from calprompt.demo.comparison import run_demo
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import CalpromptError
-from calprompt.report.check import check_report
+from calprompt.report.page.check import check_report
 from calprompt.results.comparison import Results, Row, check_results
 from calprompt.runs.folder import load_run
 

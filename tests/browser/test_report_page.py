@@ -11,7 +11,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import samples
-from calprompt.report.page import build_report, write_report
+from calprompt.report.page.build import build_report
+from calprompt.report.page.render import write_report
 from calprompt.results.sources import read_source
 from report import reports
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import samples
-from calprompt.report.page import ReportSettings, build_report, write_report
-from calprompt.report.page.document import Report
+from calprompt.report.page.build import build_report
+from calprompt.report.page.document import Report, ReportSettings
+from calprompt.report.page.render import write_report
 from calprompt.results.sources import read_source
 from calprompt.runs.execute import run
 

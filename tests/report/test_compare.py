@@ -16,7 +16,7 @@ import samples
 from calprompt.classifier.evaluating import measured_contenders, stored_contenders
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
-from calprompt.report.compare_figure import compare_figure
+from calprompt.report.figures.methods import compare_figure
 from calprompt.results.compare import Answers, Comparison, Contender, align, compare_contenders, run_contenders
 from calprompt.results.methods import methods_of
 from calprompt.results.sources import read_source

@@ -23,11 +23,22 @@ from calprompt.errors import DataError, NotFoundError, SettingError, UnknownName
 from calprompt.evaluation.models import stored_models
 from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
-from calprompt.report import figures
+from calprompt.paper.margins import (
+    Spread,
+    correlation,
+    label_margins,
+    margin_figure,
+    margin_spread_figure,
+    margin_variability,
+)
+from calprompt.paper.settings import curve_figure, tcpt_weights
+from calprompt.paper.text_features import geometry, text_feature_figure
+from calprompt.paper.training import cost_figure
 from calprompt.report.figures import draw, figure_info, figure_names
-from calprompt.report.figures.selection import read_series, stored_runs
-from calprompt.report.figures.weights import tcpt_weights
+from calprompt.report.figures.confidence import error_figure, error_shares, risk_at, risk_coverage_figure
+from calprompt.report.figures.methods import radar_figure
 from calprompt.report.reliability import save_figure
+from calprompt.results.selection import Point, read_series, stored_runs
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table
 
@@ -186,16 +197,16 @@ def test_methods_are_compared_on_what_all_of_them_have(source: ReportSource) -> 
 
 def test_errors_add_up_to_the_error_rate(source: ReportSource) -> None:
     (sample, *_) = [each.sample for each in stored_runs(source, "novel")["TCPT"]]
-    shares = figures.error_shares(sample, 10)
+    shares = error_shares(sample, 10)
     assert shares.sum() == pytest.approx(1 - evaluate(sample)["accuracy"])
-    drawn = figures.error_figure({"one": [sample]})
+    drawn = error_figure({"one": [sample]})
     heights = [patch.get_height() for patch in drawn.axes[0].patches if patch.get_width() < 0.2]
     assert heights[-10:] == pytest.approx(100 * shares)
 
 
 def test_the_curve_of_risk_ends_at_the_error_rate(source: ReportSource) -> None:
     sample = stored_runs(source, "base")["TCPT"][0].sample
-    risks = figures.risk_at(sample, np.array([0.02, 0.5, 1.0]))
+    risks = risk_at(sample, np.array([0.02, 0.5, 1.0]))
     assert risks[-1] == pytest.approx(1 - evaluate(sample)["accuracy"])
     best = np.argsort(-sample.confidence, kind="stable")[: len(sample.labels) // 2]
     assert len(np.unique(sample.confidence)) == len(sample.labels), "no ties here"
@@ -209,51 +220,51 @@ def test_margins_are_those_of_the_loss(seed: int, classes: int, n: int) -> None:
     logits = torch.randn(n, classes, generator=generator, dtype=torch.float64)
     labels = torch.randint(classes, (n,), generator=generator)
     expected = loss_margins(logits, labels).numpy()
-    assert figures.label_margins(logits.numpy(), labels.numpy()) == pytest.approx(expected)
+    assert label_margins(logits.numpy(), labels.numpy()) == pytest.approx(expected)
     top = logits.topk(2, dim=1).values
-    assert figures.margin_variability(logits.numpy()) == pytest.approx(float((top[:, 0] - top[:, 1]).std(correction=0)))
+    assert margin_variability(logits.numpy()) == pytest.approx(float((top[:, 0] - top[:, 1]).std(correction=0)))
 
 
 def test_boxes_and_curves_of_margins_have_their_quantiles() -> None:
     values = np.random.default_rng(0).normal(size=2000)
-    drawn = figures.margin_figure({"one": values})
+    drawn = margin_figure({"one": values})
     curve, boxes = drawn.axes
     x, y = curve.lines[0].get_data()
     assert np.interp(0, x, y) == pytest.approx(100 * (values < 0).mean(), abs=1)
     assert boxes.get_xticklabels()[0].get_text() == f"{np.median(values):.2f}"
     with pytest.raises(SettingError, match="at least one margin"):
-        figures.margin_figure({"one": []})
+        margin_figure({"one": []})
 
 
 def test_against_scipy_correlations() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=30)
     y = 0.5 * x + rng.normal(size=30)
-    found = figures.correlation(x, y)
+    found = correlation(x, y)
     expected = scipy.stats.pearsonr(x, y)
     interval = expected.confidence_interval(0.95)
     assert found == pytest.approx((expected.statistic, interval.low, interval.high), abs=1e-6)
-    assert figures.correlation(x[:3], y[:3]) is None
-    assert figures.correlation(x, np.ones(30)) is None
+    assert correlation(x[:3], y[:3]) is None
+    assert correlation(x, np.ones(30)) is None
 
 
 def test_geometry_ignores_turns_and_sees_what_collapses() -> None:
     rng = np.random.default_rng(0)
     frozen = rng.normal(size=(12, 6))
     turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    assert figures.geometry(frozen, frozen @ turn) == pytest.approx(1)
-    assert figures.geometry(frozen, 3 * frozen) == pytest.approx(1), "only directions count"
-    assert figures.geometry(frozen, rng.normal(size=(12, 6))) < 0.7
+    assert geometry(frozen, frozen @ turn) == pytest.approx(1)
+    assert geometry(frozen, 3 * frozen) == pytest.approx(1), "only directions count"
+    assert geometry(frozen, rng.normal(size=(12, 6))) < 0.7
     with pytest.raises(SettingError, match=r"must be \[12, 6\], got \[11, 6\]"):
-        figures.text_feature_figure(frozen, {"one": frozen[:11]})
+        text_feature_figure(frozen, {"one": frozen[:11]})
     with pytest.raises(SettingError, match="at least 4 classes"):
-        figures.text_feature_figure(frozen[:3], {"one": frozen[:3]})
+        text_feature_figure(frozen[:3], {"one": frozen[:3]})
 
 
 def test_the_same_text_features_get_the_same_places() -> None:
     frozen = np.random.default_rng(0).normal(size=(8, 5))
     tuned = {"one": frozen + 0.1}
-    first, second = (figures.text_feature_figure(frozen, tuned).axes[0].collections[0] for _ in range(2))
+    first, second = (text_feature_figure(frozen, tuned).axes[0].collections[0] for _ in range(2))
     assert np.array_equal(first.get_offsets(), second.get_offsets())
 
 
@@ -361,10 +372,10 @@ def test_plain_arrays_are_enough() -> None:
     """What a user has who never heard of runs."""
     rng = np.random.default_rng(0)
     sample = predictions(rng.normal(size=(60, 4)), rng.integers(4, size=60), from_logits=True)
-    assert figures.risk_coverage_figure({"mine": {"A": [sample]}}).axes
-    assert figures.radar_figure({"mine": {"A": {"x": 1.0, "y": 2.0, "z": 1.5}}}).axes
-    assert figures.cost_figure({"seconds": {"A": {"CoOp": [1.0, 2.0]}}}).axes
-    points = {("base", "ece"): {"A": {4: figures.Point(3.0), 8: figures.Point(2.0, 0.1)}}}
-    assert figures.curve_figure(points, "shots").axes
-    spread = figures.Spread(rng.random(5), rng.random(5))
-    assert "n = 5" in texts(figures.margin_spread_figure({"mine": {"A": spread}}))
+    assert risk_coverage_figure({"mine": {"A": [sample]}}).axes
+    assert radar_figure({"mine": {"A": {"x": 1.0, "y": 2.0, "z": 1.5}}}).axes
+    assert cost_figure({"seconds": {"A": {"CoOp": [1.0, 2.0]}}}).axes
+    points = {("base", "ece"): {"A": {4: Point(3.0), 8: Point(2.0, 0.1)}}}
+    assert curve_figure(points, "shots").axes
+    spread = Spread(rng.random(5), rng.random(5))
+    assert "n = 5" in texts(margin_spread_figure({"mine": {"A": spread}}))

@@ -24,11 +24,13 @@ from calprompt.errors import SettingError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.metrics import debiased_errors, evaluate, predictions
 from calprompt.metrics.binomial import share_interval
-from calprompt.report.page import ReportSettings, build_report, render_report, write_report
-from calprompt.report.page.document import COUNT, DASH, PERCENT, POINTS, Column, Number
+from calprompt.report.page.build import build_report
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.listings import train_command
 from calprompt.report.page.reading import read_page
+from calprompt.report.page.render import render_report, write_report
 from calprompt.report.page.svg import clean_svg
+from calprompt.report.table import COUNT, DASH, PERCENT, POINTS, Column, Number
 from calprompt.results.sources import read_source
 from calprompt.results.table import read_table
 from calprompt.runs.config import build_config

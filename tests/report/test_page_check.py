@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
-from calprompt.report.check import UNTOLD, check_report, compare_with, require_true
-from calprompt.report.page import build_report, write_report
+from calprompt.report.page.build import build_report
+from calprompt.report.page.check import UNTOLD, check_report, compare_with, require_true
 from calprompt.report.page.reading import Page, read_page
+from calprompt.report.page.render import write_report
 from calprompt.results.sources import read_source
 from report import reports
 

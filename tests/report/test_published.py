@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calprompt.report.published import (
+from calprompt.paper.published import (
     AVERAGE,
     false_averages,
     published_numbers,
@@ -24,7 +24,10 @@ from calprompt.report.published import (
     variance_verdict,
     verdict,
 )
-from calprompt.report.tables import TABLES, PaperTable, TableOptions, make_tables, to_csv, to_latex, to_markdown
+from calprompt.paper.tables import TABLES, make_tables
+from calprompt.report.table import Table as ShownTable
+from calprompt.report.table import TableOptions
+from calprompt.report.writers import to_csv, to_latex, to_markdown
 from calprompt.results.sources import ReportSource
 from calprompt.sweep.sweep_file import read_sweep
 from report import rows as sample_rows
@@ -32,14 +35,14 @@ from report import rows as sample_rows
 PUBLISHED = TableOptions(published=True)
 
 
-def tables(name: str, metric: sample_rows.Metric = sample_rows.chance, sweep: str | None = None) -> list[PaperTable]:
+def tables(name: str, metric: sample_rows.Metric = sample_rows.chance, sweep: str | None = None) -> list[ShownTable]:
     found = read_sweep(sweep or f"paper/{name}")
     return make_tables(name, ReportSource(name, sample_rows.sweep_rows(found, metric), sweeps=(found,)), PUBLISHED)
 
 
-def verdicts(found: list[PaperTable]) -> Counter[str]:
+def verdicts(found: list[ShownTable]) -> Counter[str]:
     return Counter(
-        number.verdict for table in found for line in table.lines for number in line.numbers if number.verdict
+        number.verdict for table in found for line in table.rows for number in line.numbers if number.verdict
     )
 
 
@@ -84,8 +87,8 @@ def test_ours_agree_where_they_are_the_same() -> None:
     assert verdicts(found) == {"agrees": len(published_table("T1")) + len(published_table("T2"))}
     base = found[0]
     marked = {
-        (line.group, line.label, line.measure.name if line.measure else ""): number
-        for line in base.lines
+        (line.group, line.label, line.measure.key if line.measure else ""): number
+        for line in base.rows
         for number in line.numbers
         if number.row_mean is not None
     }
@@ -100,7 +103,7 @@ def test_ours_agree_where_they_are_the_same() -> None:
 def test_printed_averages_that_are_not_the_mean_of_their_row() -> None:
     """Recomputed from the file alone; the page on the paper lists all of them."""
     rows: dict[tuple[str, ...], dict[str, float]] = {}
-    with (files("calprompt") / "report" / "data" / "published.csv").open(encoding="utf-8") as file:
+    with (files("calprompt.paper") / "published.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             *key, dataset, value = row.values()
             rows.setdefault(tuple(key), {})[dataset] = float(value)
@@ -124,10 +127,10 @@ def test_printed_averages_that_are_not_the_mean_of_their_row() -> None:
 
 def test_the_average_is_compared_only_over_the_same_datasets() -> None:
     pocket = tables("main", sweep="paper/pocket-main")[0]
-    heads = [column.headings[0] for column in pocket.columns]
+    heads = [column.label for column in pocket.number_columns]
     assert heads[:4] == ["animals", "food", "signs", "Avg"]
     assert heads[-1] == "Avg, paper"
-    line = pocket.lines[0]
+    line = pocket.rows[0]
     assert (line.numbers[3].published, line.numbers[-1].value) == (None, None)
     assert line.numbers[-1].published is not None
 

@@ -20,24 +20,12 @@ from scipy import stats
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DataError, NotFoundError, SettingError, UnknownNameError
-from calprompt.report.tables import (
-    TABLES,
-    Column,
-    Line,
-    Measure,
-    Number,
-    PaperTable,
-    TableOptions,
-    make_tables,
-    print_table,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
-from calprompt.report.tables.names import metric_measure
-from calprompt.report.tables.paper_table import rank_values
-from calprompt.report.tables.renderings import cell_text
-from calprompt.report.tables.values import collect
+from calprompt.paper.names import metric_measure
+from calprompt.paper.tables import TABLES, make_tables
+from calprompt.paper.values import collect
+from calprompt.report.table import PLAIN, Column, Number, Row, TableOptions, rank_values
+from calprompt.report.table import Table as ShownTable
+from calprompt.report.writers import cell_text, print_table, to_csv, to_latex, to_markdown
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table
 from calprompt.sweep.sweep_file import read_sweep
@@ -65,14 +53,14 @@ def without(found: ReportSource, **wanted: Any) -> ReportSource:
     return replace(found, table=Table(tuple(emptied(row) if is_meant(row) else row for row in found.table.rows)))
 
 
-def cell(table: PaperTable, group: str, label: str, metric: str, heading: str) -> Number:
+def cell(table: ShownTable, group: str, label: str, metric: str, heading: str) -> Number:
     """A number by where it stands."""
     line = next(
         line
-        for line in table.lines
-        if (line.group, line.label) == (group, label) and line.measure and line.measure.name == metric
+        for line in table.rows
+        if (line.group, line.label) == (group, label) and line.measure and line.measure.key == metric
     )
-    return line.numbers[[column.headings[-1] for column in table.columns].index(heading)]
+    return line.numbers[[column.label for column in table.number_columns].index(heading)]
 
 
 def values(found: ReportSource, metric: str, **wanted: Any) -> list[float]:
@@ -87,8 +75,8 @@ def test_every_table_of_the_paper_comes_out_complete(name: str, form: str) -> No
     tables = make_tables(name, source(f"paper/{form}{name}"))
     assert [table.split for table in tables] == list(TABLES[name].splits or [""])
     for table in tables:
-        assert all(number.value is not None for line in table.lines for number in line.numbers)
-        assert all(number.lacking == 0 for line in table.lines for number in line.numbers)
+        assert all(number.value is not None for line in table.rows for number in line.numbers)
+        assert all(number.lacking == 0 for line in table.rows for number in line.numbers)
         check_renderings(table)
 
 
@@ -109,10 +97,10 @@ def test_a_cell_is_the_mean_over_seeds_and_the_average_that_over_datasets() -> N
 
 def test_methods_and_groups_are_in_the_order_of_the_paper() -> None:
     table = make_tables("main", source("paper/main"))[0]
-    assert list(dict.fromkeys(line.group for line in table.lines)) == ["", "CoOp", "MaPLe", "KgCoOp"]
-    labels = dict.fromkeys(line.label for line in table.lines if line.group == "MaPLe")
+    assert list(dict.fromkeys(line.group for line in table.rows)) == ["", "CoOp", "MaPLe", "KgCoOp"]
+    labels = dict.fromkeys(line.label for line in table.rows if line.group == "MaPLe")
     assert list(labels) == ["MaPLe", "MbLS", "Temp. scaling", "DAC", "ZS-Norm", "Penalty", "TCPT"]
-    heads = [column.headings[0] for column in table.columns]
+    heads = [column.label for column in table.number_columns]
     assert heads == ["INet", "Calt", "Pets", "Cars", "Flow", "Food", "Air", "SUN", "DTD", "Euro", "UCF", "Avg"]
 
 
@@ -162,10 +150,8 @@ def test_a_difference_has_the_interval_of_a_paired_t_test() -> None:
         for loss in ("tcpt", "ce")
     ]
     low, high = stats.ttest_rel(*means).confidence_interval(0.95)
-    interval = cell(novel, "CoOp", "TCPT", "ece", "Avg - plain").interval
-    assert interval is not None
-    assert interval.half is not None
-    assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx((low, high), rel=1e-4)
+    number = cell(novel, "CoOp", "TCPT", "ece", "Avg - plain")
+    assert (number.low, number.high) == pytest.approx((low, high), rel=1e-4)
     assert cell(novel, "CoOp", "CoOp", "ece", "Avg - plain").value is None
 
 
@@ -177,15 +163,15 @@ def test_harmonic_is_of_accuracies_and_a_mean_of_errors() -> None:
     assert cell(both, "CoOp", "TCPT", "accuracy", "food").value == pytest.approx(expected)
     errors = [cell(table, "CoOp", "TCPT", "ece", "food").value for table in (base, novel)]
     assert cell(both, "CoOp", "TCPT", "ece", "food").value == pytest.approx(np.mean(np.array(errors, dtype=float)))
-    labels = {line.measure.label for line in both.lines if line.measure}
+    labels = {line.measure.label for line in both.rows if line.measure}
     assert labels == {"H Acc.", "mean ECE"}
 
 
 def test_metrics_and_methods_can_be_chosen() -> None:
     options = TableOptions(metrics=("nll", "mce"), methods=("tcpt", "tcpt, dac"), splits=("base",))
     table = make_tables("main", source("paper/pocket-main"), options)[0]
-    assert {line.label for line in table.lines} == {"TCPT", "TCPT, dac"}
-    assert {line.measure.label for line in table.lines if line.measure} == {"NLL", "MCE (textbook)"}
+    assert {line.label for line in table.rows} == {"TCPT", "TCPT, dac"}
+    assert {line.measure.label for line in table.rows if line.measure} == {"NLL", "MCE (textbook)"}
     with pytest.raises(UnknownNameError, match="ece"):
         make_tables("main", source("paper/pocket-main"), TableOptions(metrics=("eze",)))
     with pytest.raises(SettingError, match="base, novel, all, harmonic"):
@@ -196,13 +182,13 @@ def test_metrics_and_methods_can_be_chosen() -> None:
 
 def test_zero_shot_stands_once_or_with_each_tuner_if_they_differ() -> None:
     shared = make_tables("main", source("paper/pocket-main"))[0]
-    assert [line.group for line in shared.lines if line.label == "Zero-shot"] == ["", ""]
+    assert [line.group for line in shared.rows if line.label == "Zero-shot"] == ["", ""]
 
     def other_template(row: Mapping[str, Any], metric: str) -> float:
         return sample_rows.chance({**row, "dataset": f"{row['dataset']} {row['tuner']}"}, metric)
 
     apart = make_tables("main", source("paper/pocket-main", other_template))[0]
-    groups = [line.group for line in apart.lines if line.label == "Zero-shot"]
+    groups = [line.group for line in apart.rows if line.label == "Zero-shot"]
     assert groups == ["CoOp", "CoOp", "MaPLe", "MaPLe", "KgCoOp", "KgCoOp"]
 
 
@@ -224,7 +210,7 @@ def test_runs_of_different_settings_are_not_mixed() -> None:
     with pytest.raises(DataError, match="the same settings but for images or weights"):
         make_tables("main", ReportSource("both", Table((*table.rows, *again))))
     chosen = make_tables("main", mixed.filter(shots="4"))[0]
-    assert all(number.value is not None for line in chosen.lines for number in line.numbers)
+    assert all(number.value is not None for line in chosen.rows for number in line.numbers)
     with pytest.raises(NotFoundError, match="no row with shots=5"):
         mixed.filter(shots="5")
     twice, once = (ReportSource("it", Table(table.rows * times)) for times in (2, 1))
@@ -245,7 +231,7 @@ def test_results_without_a_split_or_times_say_so() -> None:
 @given(st.lists(st.none() | st.floats(0, 100), max_size=8), st.sampled_from(["higher", "lower"]))
 def test_the_best_is_never_beaten(shown: list[float | None], better: Any) -> None:
     """Whatever is bold is as good as anything in the column, as far as two decimals tell."""
-    ranks = rank_values(shown, Measure("m", "m", better))
+    ranks = rank_values(shown, Column("m", "m", PLAIN, digits=2, better=better))
     rounded = [None if value is None else round(value, 2) for value in shown]
     there = [value for value in rounded if value is not None]
     best = [value for value, rank in zip(rounded, ranks, strict=True) if rank == 1]
@@ -265,17 +251,19 @@ NUMBERS = st.builds(
 @given(st.lists(NAMES, min_size=1, max_size=4), st.data())
 def test_any_names_survive_all_renderings(names: list[str], data: st.DataObject) -> None:
     """Whatever methods and datasets are called, no rendering gains or loses a cell."""
-    columns = tuple(Column((name,)) for name in names)
+    columns = (Column("method", "method"), Column("metric", ""), *(Column(name, name, PLAIN) for name in names))
     measure = metric_measure("ece")
-    lines = tuple(
-        Line(name, name, tuple(data.draw(NUMBERS) for _ in columns), measure) for name in dict.fromkeys(names)
+    rows = tuple(
+        Row((name, measure.label, *(data.draw(NUMBERS) for _ in names)), group=name, measure=measure)
+        for name in dict.fromkeys(names)
     )
-    check_renderings(PaperTable("any", "base", "A & B_c % of $", "method", columns, lines, ("50 % of {x}",), True))
+    notes = ("50 % of {x}",)
+    check_renderings(ShownTable("any", "A & B_c % of $", "", columns, rows, notes=notes, split="base", spread=True))
 
 
-def check_renderings(table: PaperTable) -> None:
+def check_renderings(table: ShownTable) -> None:
     """All renderings have a cell for every number, and LaTeX is well formed."""
-    width = len(table.columns) + (2 if table.has_measures else 1)
+    width = len(table.columns)
     grid = [line for line in to_markdown(table).splitlines() if line.startswith("| ")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) == width + 1 for line in grid)
     latex = to_latex(table)
@@ -286,8 +274,8 @@ def check_renderings(table: PaperTable) -> None:
     rows = [line for line in latex.splitlines() if line.endswith(r"\\") and r"\multicolumn" not in line]
     assert {len(LATEX_ROW.findall(line)) + 1 for line in rows} == {width}
     records = list(csv.DictReader(io.StringIO(to_csv([table]).decode())))
-    assert len(records) == len(table.lines) * len(table.columns)
-    numbers = [number for line in table.lines for number in line.numbers]
+    assert len(records) == len(table.rows) * len(table.number_columns)
+    numbers = [number for line in table.rows for number in line.numbers]
     for record, number in zip(records, numbers, strict=True):
         assert (record["value"] == "") == (number.value is None)
         assert number.value is None or float(record["value"]) == pytest.approx(number.value, rel=1e-9, abs=1e-12)
@@ -320,21 +308,21 @@ def test_the_sweep_of_a_table_is_found_among_other_results(tmp_path: Path) -> No
     found = read_source(first, second, usual=TABLES["variance"].sweeps)
     assert [sweep.name for sweep in found.sweeps] == ["pocket-variance"]
     table = make_tables("variance", found)[0]
-    assert {line.group for line in table.lines} == {"CoCoOp", "KgCoOp"}
-    assert all(number.value is not None for line in table.lines for number in line.numbers)
+    assert {line.group for line in table.rows} == {"CoCoOp", "KgCoOp"}
+    assert all(number.value is not None for line in table.rows for number in line.numbers)
 
 
 def test_the_committed_results_make_the_tables_of_the_documentation() -> None:
     found = read_source("experiments/paper.csv.xz", usual=TABLES["medical"].sweeps)
     table = make_tables("medical", found)[0]
-    assert [line.label for line in table.lines] == ["cross-entropy", "MbLS", "ZS-Norm", "Penalty", "TCPT"]
+    assert [line.label for line in table.rows] == ["cross-entropy", "MbLS", "ZS-Norm", "Penalty", "TCPT"]
     rows = [
         row
         for row in found.measured.rows
         if (row["loss"], row["model"], row["dataset"]) == ("tcpt", "tuned", "pocket_photos")
         and row["calibrator"] == "none"
     ]
-    assert table.lines[-1].numbers[0].value == pytest.approx(100 * mean(row["accuracy"] for row in rows))
+    assert table.rows[-1].numbers[0].value == pytest.approx(100 * mean(row["accuracy"] for row in rows))
     with pytest.raises(CalpromptError):
         make_tables("gradients", read_source("experiments/paper.csv.xz"))
 
@@ -344,8 +332,8 @@ def test_the_page_on_the_paper_shows_what_the_command_prints() -> None:
     source = read_source("experiments/paper.csv.xz", usual=TABLES["time"].sweeps)
     (table,) = make_tables("time", source)
     page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
-    assert f"| method | {' | '.join(column.headings[0] for column in table.columns)} |" in page
-    for line in table.lines:
-        pairs = zip(line.numbers, table.columns, strict=True)
+    assert f"| method | {' | '.join(column.label for column in table.number_columns)} |" in page
+    for line in table.rows:
+        pairs = zip(line.numbers, table.number_columns, strict=True)
         cells = [cell_text(number, table.measure(line, column)) for number, column in pairs]
         assert f"| {line.label} | {' | '.join(cells)} |" in page

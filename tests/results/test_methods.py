@@ -15,10 +15,11 @@ from calprompt.cli import main
 from calprompt.demo.comparison import run_demo
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import DataError
+from calprompt.paper.tables import make_tables
 from calprompt.report.figures import draw
-from calprompt.report.page import ReportSettings, build_report
+from calprompt.report.page.build import build_report
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.reading import read_page
-from calprompt.report.tables import make_tables
 from calprompt.results.methods import Cells, methods_of
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table
@@ -66,7 +67,7 @@ def test_one_cell_has_one_value(demo: Path, metric: str, tmp_path: Path, capsys:
     found["report"] = {method: value for (split, method), value in cells.items() if split == "novel"}
     table = next(each for each in make_tables("main", source) if each.split == "novel")
     names = {"CoOp": "CoOp", "TCPT": "CoOp + TCPT", "Zero-shot": "zero-shot"}
-    lines = [line for line in table.lines if line.measure is not None and line.measure.name == metric]
+    lines = [line for line in table.rows if line.measure is not None and line.measure.key == metric]
     found["table"] = {names[line.label]: (line.numbers[0].value or 0) / 100 for line in lines}
     axes = draw("shots", source, metric="ece").axes
     novel = axes[1] if metric == "accuracy" else axes[3]
@@ -128,7 +129,7 @@ def test_settings_are_told_apart_wherever_results_are_shown(demo: Path, tmp_path
     assert f"the ECE of {alone} " in mixed.headline[0]
     assert "its accuracy (47.00 to" in mixed.headline[0]
     novel = make_tables("main", both)[1]
-    labels = list(dict.fromkeys(line.label for line in novel.lines))
+    labels = list(dict.fromkeys(line.label for line in novel.rows))
     assert labels == ["Zero-shot", alone, other, "TCPT"]
     legend = draw("cost", both).legends[0].get_texts()
     assert [text.get_text() for text in legend][:2] == [

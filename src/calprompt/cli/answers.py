@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -127,30 +127,25 @@ class _Table:
             self.rows = []
 
     def _print(self) -> None:
-        from calprompt.cli.tables import create_table
+        from calprompt.report.writers import text_table
 
         decided = hasattr(self.rows[0], "decision")
         sets = getattr(self.rows[0], "prediction_set", None) is not None
         columns = [("image", "left"), ("answer", "left"), ("most probable", "left")] if decided else []
         columns = columns or [("image", "left"), ("class", "left")]
         columns += [("probability", "right"), ("runner-up", "left"), ("", "right")]
-        table = create_table([*columns, *([("may be", "left")] if sets else [])], vertical="top")
+        rows = []
         for row in self.rows:
             second = "" if row.runner_up_probability is None else f"{100 * row.runner_up_probability:.1f} %"
             cells = [row.name, *([_shown_decision(row)] if decided else []), row.class_name]
             cells += [f"{100 * row.probability:.1f} %", row.runner_up or "", second]
-            table.add_row(*_cells(*cells, *([", ".join(row.prediction_set)] if sets else [])))
-        output().print(table)
+            rows.append([visible(text) for text in (*cells, *([", ".join(row.prediction_set)] if sets else []))])
+        columns += [("may be", "left")] if sets else []
+        output().print(text_table(columns, rows, vertical="top"))
 
 
 def _shown_decision(row: Any) -> str:
     return row.class_name if row.decision == ANSWER else str(row.decision)
-
-
-def _cells(*texts: str) -> Iterator[str]:
-    from rich.markup import escape
-
-    return (escape(visible(text)) for text in texts)
 
 
 class Mover:

@@ -79,20 +79,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def show(args: argparse.Namespace) -> None:
     """Print a row for every space of the store."""
-    from rich.markup import escape
-
-    from calprompt.cli.tables import create_table
     from calprompt.features import housekeeping
     from calprompt.features.store import FeatureStore
+    from calprompt.report.writers import text_table
 
     store = FeatureStore()
     spaces = housekeeping.spaces(store)
     numbers = ("images", "features", "size", "last used", "found again", "time saved")
     texts = ("backbone", "fingerprint", "input")
-    table = create_table([*((name, "left") for name in texts), *((name, "right") for name in numbers)])
-    for space in spaces:
-        table.add_row(
-            escape(space.name),
+    columns = [*((name, "left") for name in texts), *((name, "right") for name in numbers)]
+    rows = [
+        (
+            space.name,
             space.backbone[:12],
             _input(space.about),
             str(space.images),
@@ -102,8 +100,10 @@ def show(args: argparse.Namespace) -> None:
             str(space.usage.found),
             format_span(space.usage.saved),
         )
+        for space in spaces
+    ]
     if spaces:
-        output().print(table)
+        output().print(text_table(columns, rows))
     total = sum(space.size for space in spaces)
     output().print(f"{format_size(total)} in {store.folder}", markup=False, soft_wrap=True)
     unused = housekeeping.unused(store)

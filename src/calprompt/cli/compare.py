@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
@@ -15,9 +16,12 @@ from calprompt.hardware import check_device
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as Picture
 
     from calprompt.progress import Progress
+    from calprompt.report.table import Table
     from calprompt.results.compare import Comparison, Contender
+    from calprompt.results.comparison import Results
     from calprompt.runs.folder import Run
 
 EXAMPLES = """\
@@ -25,7 +29,9 @@ EXAMPLES = """\
   calprompt compare runs/pocket paper/pocket-time --out effects.png
   calprompt compare old-model new-model --data held-out/
 """
+METRICS = ("accuracy", "ece", "ace", "mce")
 SUMMARY = ("accuracy", "ece", "ace")
+MINUS, DIFFERENCE = " minus ", "difference"
 FIGURES = (".png", ".svg", ".pdf")
 
 
@@ -76,7 +82,7 @@ def compare(args: argparse.Namespace) -> None:
     console = output()
     print_comparison(found, console)
     if args.out is not None:
-        from calprompt.report.compare_figure import compare_figure
+        from calprompt.report.figures.methods import compare_figure
         from calprompt.report.reliability import save_figure
 
         save_figure(compare_figure(found), args.out)
@@ -132,50 +138,115 @@ def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     return run_contenders(sorted(source.runs, key=place), zero_shot=args.zero_shot)
 
 
+def print_results(results: Results, console: Console) -> None:
+    """A table of every dataset, then what the numbers are."""
+    from calprompt.report.writers import WIDTH
+
+    tables = list(result_tables(results))
+    unbounded = console.options.update(width=10 * WIDTH)
+    if any(console.measure(table, options=unbounded).maximum > console.width for table in tables):
+        tables = list(result_tables(results, narrow=True))
+    for table in tables:
+        console.print(table)
+        console.print()
+    for note in notes(results):
+        console.print(note, markup=False, width=min(WIDTH, console.width))
+
+
+def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Picture]:
+    """Methods down, metrics across, a table for each dataset; in a narrow one, intervals are under their numbers."""
+    from calprompt.report.table import POINTS, Column, Number, Row, Table, metric_column
+    from calprompt.report.writers import terminal_table
+
+    columns = (Column("method", ""), *map(metric_column, METRICS))
+    points = Column(DIFFERENCE, DIFFERENCE, POINTS)
+    for dataset, sizes in results.sizes.items():
+        found: dict[tuple[str, str], dict[str, Number]] = {}
+        for row in results.rows:
+            if row.dataset == dataset:
+                found.setdefault((row.split, row.method), {})[row.metric] = Number(row.value, row.low, row.high)
+        rows = []
+        for (split, method), numbers in found.items():
+            is_difference = MINUS in method
+            label = _difference_label(method, results) if is_difference else method
+            cells = (numbers.get(metric, "") for metric in METRICS)
+            rows.append(Row((label, *cells), group=split, measure=points if is_difference else None))
+        counts = (f"{split} {size['images']} images of {size['classes']} classes" for split, size in sizes.items())
+        table = Table("dataset", f"{dataset}: {', '.join(counts)}", "", columns, tuple(rows))
+        picture = terminal_table(
+            table, headings=True, between="\n" if narrow else " ", padding=(0,) if narrow else (0, 1, 0, 0)
+        )
+        picture.columns[0].no_wrap = True
+        yield picture
+
+
+def notes(results: Results) -> list[str]:
+    """What the numbers are, a line each."""
+    settings = results.settings
+    seeds = "1 seed" if settings["seeds"] == 1 else f"the mean of {settings['seeds']} seeds"
+    covers = "test images" if settings["seeds"] == 1 else "test images and seeds"
+    pairs = dict.fromkeys(row.method for row in results.rows if row.is_difference)
+    return [
+        f"percent; {seeds} [95 % interval over {covers}, from {settings['resamples']} resamples]; "
+        f"{settings['bins']} bins; MCE (textbook) is the largest gap of a bin, of which no interval is known to hold; "
+        f"harmonic mean: of the accuracies on base and novel classes",
+        "ECE and ACE are those of so many images, and so are their intervals; with more images they would be smaller",
+        *_difference_notes(list(pairs)),
+    ]
+
+
+def _difference_notes(pairs: Sequence[str]) -> list[str]:
+    """What differences are: each pair, or once for all if they are to the same method."""
+    rest = "on the same images and seeds; * its interval excludes 0"
+    others = {pair.partition(MINUS)[2] for pair in pairs}
+    if len(pairs) > 1 and len(others) == 1:
+        return [f"{DIFFERENCE}: a method minus {others.pop()}, {rest}"]
+    return [f"{DIFFERENCE}: {pair}, {rest}" for pair in pairs]
+
+
+def _difference_label(pair: str, results: Results) -> str:
+    """What stands left of a difference: with several of them, which method it is of."""
+    several = len({row.method for row in results.rows if row.is_difference}) > 1
+    return f"{DIFFERENCE}, {pair.partition(MINUS)[0]}" if several else DIFFERENCE
+
+
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Tables of every dataset, who is right where, and means over datasets."""
-    from rich.markup import escape
-
-    from calprompt.cli.comparison_table import print_results
-    from calprompt.cli.tables import create_table
+    from calprompt.report.table import PLAIN, Column, Row, Table
+    from calprompt.report.writers import terminal_table
 
     print_results(comparison.results, console)
     console.print()
     first = comparison.methods[0]
     heads = ["", "", "the other", "both", f"only {first}", "only the other", "neither"]
-    table = create_table(
-        [(name, "left" if place < 3 else "right") for place, name in enumerate(heads)],
-        title=escape(f"How many images {first} and the other have right, all seeds together"),
-    )
+    columns = (Column(name, name, *(() if place < 3 else (PLAIN,))) for place, name in enumerate(heads))
+    rows = []
     for each in comparison.agreements:
         counts = (each.both, each.only_first, each.only_second, each.neither)
-        total = sum(counts)
-        shares = [f"{count:,} ({100 * count / total:.1f} %)" for count in counts]
-        table.add_row(*map(escape, (each.dataset, each.split, each.second)), *shares)
-    console.print(table)
+        shares = (f"{count:,} ({100 * count / sum(counts):.1f} %)" for count in counts)
+        rows.append(Row((each.dataset, each.split, each.second, *shares)))
+    title = f"How many images {first} and the other have right, all seeds together"
+    console.print(terminal_table(Table("agreement", title, "", tuple(columns), tuple(rows))))
     if comparison.summary:
         console.print()
-        console.print(_summary_table(comparison))
+        console.print(terminal_table(_summary_table(comparison)))
     for note in comparison.notes:
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _summary_table(comparison: Comparison) -> Any:
-    from rich.markup import escape
+def _summary_table(comparison: Comparison) -> Table:
+    from calprompt.report.table import DIFFERENCE as KIND
+    from calprompt.report.table import Column, Number, Row, Table, metric_column
 
-    from calprompt.cli.tables import create_table
-    from calprompt.metrics import metric_info
-    from calprompt.results.comparison import MINUS
-
-    count = len(comparison.results.sizes)
-    table = create_table(
-        [("", "left"), ("", "left"), *((metric_info(name).label, "right") for name in SUMMARY)],
-        title=escape(
-            f"Mean differences to {comparison.methods[0]} over {count} datasets, in points [95 % interval with "
-            "datasets as units]; * excludes 0"
-        ),
-    )
+    columns = [Column("split", ""), Column("method", "")]
+    columns += [Column(name, metric_column(name).label, KIND, digits=2) for name in SUMMARY]
+    rows = []
     for split, method in dict.fromkeys((split, method) for split, method, _ in comparison.summary):
-        cells = [comparison.summary.get((split, method, name)) for name in SUMMARY]
-        table.add_row(split, method.partition(MINUS)[0], *(escape("" if each is None else str(each)) for each in cells))
-    return table
+        found = [comparison.summary.get((split, method, name)) for name in SUMMARY]
+        cells = ("" if each is None else Number(*each.ends) for each in found)
+        rows.append(Row((split, method.partition(MINUS)[0], *cells)))
+    title = (
+        f"Mean differences to {comparison.methods[0]} over {len(comparison.results.sizes)} datasets, in points [95 % "
+        "interval with datasets as units]; * excludes 0"
+    )
+    return Table("summary", title, "", tuple(columns), tuple(rows))

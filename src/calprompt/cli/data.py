@@ -95,17 +95,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def list_datasets(args: argparse.Namespace) -> None:
     """Print a table of the catalogue."""
-    from calprompt.cli.tables import create_table
     from calprompt.data.catalogue import ENTRIES
+    from calprompt.report.writers import text_table
 
     numbers = ("classes", "base+novel", "train", "val", "test")
-    table = create_table([("name", "left"), ("dataset", "left"), *((name, "right") for name in numbers)])
+    rows = []
     for entry in ENTRIES:
         counts = entry.counts
         sizes = (_number(size) for size in (counts.train, counts.val, counts.test))
         cut = "-" if counts.cut is None else "{}+{}".format(*counts.cut)
-        table.add_row(entry.key, entry.title, str(counts.classes), cut, *sizes)
-    output().print(table)
+        rows.append((entry.key, entry.title, str(counts.classes), cut, *sizes))
+    columns = [("name", "left"), ("dataset", "left"), *((name, "right") for name in numbers)]
+    output().print(text_table(columns, rows))
 
 
 def info(args: argparse.Namespace) -> None:
@@ -189,26 +190,23 @@ def inspect_data(args: argparse.Namespace) -> None:
 
 
 def _print_inspection(found: Inspection, rows: int) -> None:
-    from rich.markup import escape
-
-    from calprompt.cli.tables import create_table
-    from calprompt.text import visible
+    from calprompt.report.table import PLAIN, Column, Number, Row, Table
+    from calprompt.report.writers import terminal_table
 
     console = output()
     for line in found.sentences:
         console.print(line, markup=False, soft_wrap=True)
     if not found.findings:
         return
-    columns = [("problem", "left"), ("class", "left"), ("image", "left"), ("looks like", "left"), ("score", "right")]
-    table = create_table(columns)
+    columns = [Column(name, name) for name in ("problem", "class", "image", "looks like")]
+    lines = []
     for problem, count in found.counts.items():
-        own = [each for each in found.findings if each.problem == problem]
-        for each in own[:rows]:
-            cells = (escape(visible(text)) for text in (problem, each.label, each.file, each.looks_like))
-            table.add_row(*cells, f"{each.score:.2f}")
+        for each in [each for each in found.findings if each.problem == problem][:rows]:
+            lines.append(Row((problem, each.label, each.file, each.looks_like, Number(each.score))))
         if count > rows:
-            table.add_row(problem, "", f"… and {count - rows} more", "", "")
-    console.print(table)
+            lines.append(Row((problem, "", f"… and {count - rows} more", "", "")))
+    score = Column("score", "score", PLAIN, digits=2)
+    console.print(terminal_table(Table("findings", "", "", (*columns, score), tuple(lines))))
 
 
 def prepare(args: argparse.Namespace) -> None:

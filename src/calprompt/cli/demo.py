@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def demo(args: argparse.Namespace) -> None:
     """Run, print the table, say what was written and, if asked to, whether the numbers are the expected ones."""
-    from calprompt.cli.comparison_table import print_results
+    from calprompt.cli.compare import print_results
     from calprompt.demo.comparison import run_demo
     from calprompt.features.store import FeatureStore
     from calprompt.results.comparison import Results, check_results, check_settings

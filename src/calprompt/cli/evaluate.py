@@ -58,7 +58,7 @@ def evaluate(args: argparse.Namespace) -> None:
         raise SettingError(
             "is for models; write what was measured of runs with ", Parameter("out", "FILE"), parameter="json"
         )
-    from calprompt.cli.evaluation_table import print_evaluation
+    from calprompt.cli.evaluation_tables import print_evaluation
     from calprompt.evaluation.output import write_evaluations
     from calprompt.evaluation.run_evaluation import evaluate_run
 
@@ -100,7 +100,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from calprompt.classifier.card import check_sentences
     from calprompt.classifier.checks import band_sentence
     from calprompt.classifier.estimator import Classifier
-    from calprompt.cli.check_table import outcome_sentences, print_check
+    from calprompt.cli.evaluation_tables import outcome_sentences, print_check
 
     model = Classifier.load(place)
     with show_progress() as progress:
@@ -122,7 +122,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 def _metrics_table(check: Check) -> bytes:
     """Every metric of a model as CSV: with its calibrator, and without."""
-    from calprompt.evaluation.tables import csv_bytes
+    from calprompt.files import csv_bytes
 
     rows = [
         {"metric": name, "calibrated": value, "uncalibrated": check.uncalibrated[name]}

@@ -8,7 +8,6 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import describe
 from calprompt.cli.results import filter_pair
 from calprompt.files import check_output
-from calprompt.report.figures import FIGURES
 
 EXAMPLES = """\
   calprompt figure radar experiments/pocket.csv.xz paper/pocket-main --filter tuner=coop --out radar.png
@@ -20,7 +19,9 @@ OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # given on to the
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `figure` to its parser."""
-    names = "\n".join(f"  {name:<17}{info.title}; from {info.needs}" for name, info in FIGURES.items())
+    from calprompt.report.figures import figures
+
+    names = "\n".join(f"  {name:<17}{info.title}; from {info.needs}" for name, info in figures().items())
     describe(
         parser,
         "Draw a figure of results, in the size of a column of a paper, and write it as PNG, SVG or PDF.\n"

@@ -8,7 +8,7 @@ from calprompt.cli.console import output, show_progress
 from calprompt.cli.flags import add_flags, checked_tolerance, describe, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.page.document import ReportSettings
 from calprompt.text import format_size
 
 EXAMPLES = """\
@@ -54,7 +54,8 @@ def report(args: argparse.Namespace) -> None:
         _check(args, tolerance)
         return
     settings = ReportSettings(**settings_of(args, ReportSettings))
-    from calprompt.report.page import build_report, write_report
+    from calprompt.report.page.build import build_report
+    from calprompt.report.page.render import write_report
     from calprompt.results.sources import read_source
     from calprompt.sweep.names import check_calibrator
 
@@ -72,7 +73,7 @@ def report(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, tolerance: float) -> None:
-    from calprompt.report.check import check_report, require_true
+    from calprompt.report.page.check import check_report, require_true
 
     with show_progress(args.quiet) as progress:
         checked = check_report(args.check, runs=args.runs, tolerance=tolerance, progress=progress)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.console import output, show_progress
@@ -12,10 +15,14 @@ from calprompt.cli.flags import describe
 from calprompt.errors import SettingError
 from calprompt.files import check_output, write_output
 from calprompt.registry import load_extension
+from calprompt.text import plural
 
 if TYPE_CHECKING:
+    from calprompt.report.table import Table as ShownTable
     from calprompt.results.table import Table
 
+METRICS = ("accuracy", "ece", "ace", "nll")
+LONG = 500  # rows from which on a table is printed without folding its cells
 EXAMPLES = """\
   calprompt results runs/main
   calprompt results runs/main --filter tuner=coop --filter split=novel --csv coop.csv
@@ -82,7 +89,6 @@ def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
 
 def filter_pair(text: str) -> tuple[str, str]:
     """Column and value of a --filter."""
-    """Column and value of a --filter."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")
@@ -91,10 +97,75 @@ def filter_pair(text: str) -> tuple[str, str]:
 
 def _print(table: Table) -> None:
     """Means over datasets and seeds, by tuner, loss, calibrator and split; and how many runs are in which state."""
-    from calprompt.cli.results_table import means_table, status_lines
+    from calprompt.report.writers import plain_text, terminal_table
 
     console = output()
     if any(row.get("model") for row in table.rows):
-        console.print(means_table(table))
-    for line in status_lines(table):
+        means = means_table(table)
+        if len(means.rows) > LONG:
+            console.out(plain_text(means), highlight=False)
+        else:
+            console.print(terminal_table(means))
+    for line in _status_lines(table):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def means_table(table: Table) -> ShownTable:
+    """Means over the datasets and seeds of every method; zero-shot, which tuning does not change, once per tuner.
+
+    Methods of one tuner, loss and calibrator that differ in other settings have rows of their own, which say in what.
+    """
+    from calprompt.data.splits import OWN
+    from calprompt.metrics import metrics
+    from calprompt.report.table import PLAIN, Column, Number, Row, metric_column
+    from calprompt.report.table import Table as ShownTable
+    from calprompt.results.methods import methods_of
+
+    rows = [row for row in table.rows if row.get("model") is not None]
+    names = [name for name in metrics.shown("results", METRICS) if any(row.get(name) is not None for row in rows)]
+    names = list(dict.fromkeys((*METRICS, *names)))
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row, method in zip(rows, methods_of(rows), strict=True):
+        if row.get("accuracy") is None or (method.is_zero_shot and method.calibrator != "none"):
+            continue
+        loss = "" if method.is_zero_shot else f"{row.get('loss')}{', anchored' * (row.get('anchor') == 'true')}"
+        validation = [f"validation {row['validation']}"] if row.get("validation") not in (None, OWN) else []
+        settings = method.detail.removeprefix(" (").removesuffix(")") or ", ".join(validation)
+        place = (row["tuner"], loss, row["model"], method.calibrator, row["split"], settings)
+        groups.setdefault(place, []).append(row)
+    by = ("tuner", "loss", "model", "calibrator", "split", *(("settings",) if any(key[-1] for key in groups) else ()))
+    columns = [*(Column(name, name) for name in by), Column("rows", "rows", PLAIN, digits=0)]
+    notes = sorted({f"; {row['validation']}: {row['note']}" for row in table.rows if row.get("note")})
+    shown = []
+    for key, found in groups.items():
+        values = [[row[name] for row in found if row.get(name) is not None] for name in names]
+        means = [Number(fmean(each) if each else None) for each in values]
+        shown.append(Row((*key[: len(by)], Number(len(found)), *means)))
+    columns += map(metric_column, names)
+    return ShownTable("means", "", "".join(("means in percent, but for NLL", *notes)), tuple(columns), tuple(shown))
+
+
+def _status_lines(table: Table) -> Iterator[str]:
+    """How many runs have which status, and why some have no results."""
+    status: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for number, row in enumerate(table.rows):
+        name = str(row.get("run") or f"row {number}")
+        status.setdefault(name, str(row.get("status")))
+        if row.get("model") is None and row.get("status") != "finished":
+            title = ", ".join(str(row[key]) for key in ("tuner", "loss", "data", "seed") if row.get(key) is not None)
+            split = f", {row['split']}" if row.get("split") else ""
+            reasons[f"{name}{split}"] = f"{row['status']}: {title or name}{split}" + (
+                f": {row['reason']}" if row.get("reason") else ""
+            )
+    counts = Counter(status.values())
+    notes = Counter({str(row.get("run")): str(row["note"]) for row in table.rows if row.get("note")}.values())
+    yield f"{plural(len(table.rows), 'row')} of {plural(len(status), 'run')}: " + ", ".join(
+        f"{count} {name}" for name, count in sorted(counts.items())
+    )
+    for note, count in sorted(notes.items()):
+        yield f"{note}: {plural(count, 'run')}; fitted calibrators have seen the images they are measured on"
+    shown = list(reasons.values())
+    yield from shown[:10]
+    if len(shown) > 10:
+        yield f"… and {len(shown) - 10} more that are not finished"

@@ -1,10 +1,25 @@
-"""`calprompt show`: print the table of a run again."""
+"""`calprompt show`: print the table of a run again, as `train` and `transfer` print it."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from calprompt.cli.console import output
 from calprompt.cli.flags import describe
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from calprompt.runs.folder import Run
+
+COLUMNS = ("accuracy", "ece", "ace", "mce", "confidence_gap")
+PARTS = ("base", "novel", "all")
+CAPTION = (
+    "percent; 10 bins; MCE (textbook) is the largest gap of a bin; confidence gap is mean confidence minus accuracy"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +33,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def show(args: argparse.Namespace) -> None:
     """Print the results in a run folder."""
-    from calprompt.cli.run_table import print_run
     from calprompt.runs.folder import load_run
 
     print_run(load_run(args.run))
+
+
+def print_run(run: Run) -> None:
+    """The table of a finished run, or what became of it, and its folder."""
+    console = output()
+    if run.status == "finished":
+        console.print(results_table(run, run.title))
+        for where, metrics in _groups(run).items():
+            for part in (part for part in PARTS if "not_applicable" in metrics.get(part, {})):
+                name = f"{where}/{part}" if where else part
+                console.print(f"{name}: {metrics[part]['not_applicable']}", markup=False, soft_wrap=True)
+    else:
+        done = f"after {len(run.history())} of {run.record['config']['training']['epochs']} epochs"
+        reason = f": {run.record['reason']}" if "reason" in run.record else ""
+        console.print(f"{run.status} {done}{reason}", markup=False, soft_wrap=True)
+    console.print(str(run.folder), markup=False, soft_wrap=True)
+
+
+def results_table(run: Run, title: str) -> Table:
+    """Base and novel, or all classes, tuned and zero-shot, in percent; then the same on other data."""
+    from calprompt.report.table import PLAIN, Column, Number, Row, metric_column
+    from calprompt.report.table import Table as ShownTable
+    from calprompt.report.writers import terminal_table
+
+    counts = ("images", "classes")
+    columns = [Column("part", ""), *(Column(name, name, PLAIN, digits=0) for name in counts)]
+    columns += [replace(column, label=column.label.replace(" ", "\n")) for column in map(metric_column, COLUMNS)]
+    rows = []
+    for where, metrics in _groups(run).items():
+        for part in (part for part in PARTS if part in metrics):
+            for name, values in ((part, metrics[part]), ("  zero-shot", metrics["zero_shot"][part])):
+                rows.append(Row((name, *(Number(values.get(each)) for each in (*counts, *COLUMNS))), group=where))
+    return terminal_table(
+        ShownTable("run", title, CAPTION, tuple(columns), tuple(rows)), headings=True, padding=(0, 0, 0, 1)
+    )
+
+
+def _groups(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Metrics of the run itself, and by name of the other data it was evaluated on."""
+    return {"": run.metrics, **{transfer.name: transfer.metrics for transfer in run.transfers}}

@@ -13,7 +13,7 @@ from calprompt.cli.results import filter_pair
 from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
-    from calprompt.report.tables import PaperTable
+    from calprompt.report.table import Table
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
@@ -27,8 +27,10 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `table` to its parser."""
-    from calprompt.report.tables.definitions import SPLITS, TABLES
+    from calprompt.papers import registered
+    from calprompt.report.table import TABLE_SPLITS
 
+    names = list(registered("tables", "TABLES"))
     describe(
         parser,
         "Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
@@ -38,11 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(command=table)
     add = parser.add_argument
-    add("name", metavar="NAME", choices=list(TABLES), help=f"of the table: {', '.join(TABLES)}")
+    add("name", metavar="NAME", choices=names, help=f"of the table: {', '.join(names)}")
     add("source", nargs="+", metavar="SOURCE", help="run folders, folders of runs, tables of results, sweeps")
     add("--format", choices=FORMATS, help="how to write it (default: by the ending of --out, else for the terminal)")
     add("--out", metavar="FILE", help="write it into a file: .md, .tex or .csv")
-    add("--split", nargs="+", default=[], choices=SPLITS, metavar="SPLIT", help=f"which classes: {', '.join(SPLITS)}")
+    splits = ", ".join(TABLE_SPLITS)
+    add("--split", nargs="+", default=[], choices=TABLE_SPLITS, metavar="SPLIT", help=f"which classes: {splits}")
     add("--metric", nargs="+", default=[], metavar="METRIC", help="instead of the paper's, such as ace mce nll")
     add(
         "--method", nargs="+", default=[], metavar="METHOD", help="only these, such as vanilla tcpt 'tcpt, temperature'"
@@ -56,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def table(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
     from calprompt.metrics import metric_info
-    from calprompt.report.tables import TableOptions, make_tables, table_definition
+    from calprompt.papers import registered
+    from calprompt.report.table import TableOptions
     from calprompt.results.sources import read_source
 
     options = TableOptions(
@@ -68,8 +72,9 @@ def table(args: argparse.Namespace) -> None:
     for name in args.metric:
         metric_info(name)
     with show_progress() as progress:
-        source = read_source(*args.source, usual=table_definition(args.name).sweeps, progress=progress)
-    tables = make_tables(args.name, source.filter(**wanted) if wanted else source, options)
+        definition = registered("tables", "TABLES")[args.name]
+        source = read_source(*args.source, usual=definition.sweeps, progress=progress)
+    tables = definition.make(source.filter(**wanted) if wanted else source, options)
     form = args.format or SUFFIXES.get(Path(args.out or "").suffix, "terminal")
     if args.out is None and form == "terminal":
         _print(tables, [each.title for each in source.unfinished])
@@ -82,10 +87,10 @@ def table(args: argparse.Namespace) -> None:
         output().print(args.out, markup=False, soft_wrap=True)
 
 
-def _rendered(tables: list[PaperTable], form: str) -> str:
+def _rendered(tables: list[Table], form: str) -> str:
     from rich.console import Console
 
-    from calprompt.report.tables import print_table, to_csv, to_latex, to_markdown
+    from calprompt.report.writers import print_table, to_csv, to_latex, to_markdown
 
     if form == "csv":
         return to_csv(tables).decode()
@@ -99,8 +104,8 @@ def _rendered(tables: list[PaperTable], form: str) -> str:
     return console.export_text()
 
 
-def _print(tables: list[PaperTable], unfinished: list[str]) -> None:
-    from calprompt.report.tables import print_table
+def _print(tables: list[Table], unfinished: list[str]) -> None:
+    from calprompt.report.writers import print_table
     from calprompt.text import plural, shorten
 
     console = output()

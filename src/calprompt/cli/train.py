@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Train and evaluate, then print the table and where everything is."""
-    from calprompt.cli.run_table import print_run
+    from calprompt.cli.show import print_run
     from calprompt.runs.planning import find_finished
     from calprompt.runs.resources import Resources
 

@@ -63,7 +63,7 @@ def transfer(args: argparse.Namespace) -> None:
             f"--data has {names.count(same[0])} of the name {same[0]}, of which the last would replace the others; "
             "evaluate them one at a time, with --name"
         )
-    from calprompt.cli.run_table import print_run
+    from calprompt.cli.show import print_run
     from calprompt.features.store import FeatureStore
     from calprompt.runs.folder import load_run
     from calprompt.runs.resources import Resources

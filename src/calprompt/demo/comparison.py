@@ -26,11 +26,13 @@ from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.page import Report, ReportSettings, build_report, write_report
+from calprompt.report.page.build import build_report
+from calprompt.report.page.document import Report, ReportSettings
+from calprompt.report.page.render import write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
 from calprompt.results.comparison import Results, Row, compare
+from calprompt.results.selection import StoredRun
 from calprompt.results.sources import read_source
-from calprompt.results.stored import StoredRun
 from calprompt.runs.execute import run
 from calprompt.runs.folder import Run
 from calprompt.runs.resources import Resources

@@ -22,8 +22,7 @@ import calprompt
 from calprompt.data.splits import OWN
 from calprompt.errors import CalpromptError, Parameter
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
-from calprompt.evaluation.tables import csv_bytes
-from calprompt.files import check_output, json_bytes, locked, write_output
+from calprompt.files import check_output, csv_bytes, json_bytes, locked, write_output
 from calprompt.registry import load_extension
 from calprompt.runs.folder import EVALUATION, write_evaluation
 

@@ -24,7 +24,11 @@ Labels = ArrayLike | None
 Rule = Convention | str
 
 
-@metrics.register("ece", label="ECE")
+@metrics.register(
+    "ece",
+    label="ECE",
+    about="expected calibration error: mean gap between confidence and accuracy over bins of equal width, percent",
+)
 def expected_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -44,7 +48,9 @@ def expected_calibration_error(
     return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
 
 
-@metrics.register("ace", label="ACE")
+@metrics.register(
+    "ace", label="ACE", about="adaptive calibration error: the same over bins with equally many images, percent"
+)
 def adaptive_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -66,7 +72,7 @@ def adaptive_calibration_error(
     return binning.mass_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
 
 
-@metrics.register("mce", label="MCE (textbook)")
+@metrics.register("mce", label="MCE (textbook)", shown=())
 def maximum_calibration_error(
     probs: Scores,
     labels: Labels = None,
@@ -93,7 +99,12 @@ def maximum_calibration_error(
     return table.weighted_maximum_gap if weighted else table.maximum_gap
 
 
-@metrics.register("weighted_mce", label="MCE (weighted)")
+@metrics.register(
+    "weighted_mce",
+    label="MCE (weighted)",
+    about="largest gap of a bin, weighted with its share of the images, as published tables have it, percent",
+    shown=("report",),
+)
 def weighted_maximum_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -117,7 +128,7 @@ def _maximum_table(probs: Scores, labels: Labels, n_bins: int, from_logits: bool
     return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).mce)
 
 
-@metrics.register("classwise_ece", label="class-wise ECE")
+@metrics.register("classwise_ece", label="class-wise ECE", shown=())
 def classwise_calibration_error(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:

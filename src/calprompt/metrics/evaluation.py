@@ -43,11 +43,15 @@ class MetricInfo:
         label: What people call it.
         unit: "%" for fractions that are shown as percent, else what it is measured in.
         better: "higher", "lower", or "zero" for signed numbers that are best at 0.
+        about: How it is computed, in a sentence; reports show it beside the column.
+        shown: Which of "results" and "report" show it without being asked.
     """
 
     label: str
     unit: str = "%"
     better: Literal["higher", "lower", "zero"] = "lower"
+    about: str = ""
+    shown: tuple[str, ...] = ("results", "report")
 
     @property
     def signed(self) -> bool:
@@ -69,10 +73,17 @@ class MetricRegistry(Registry[Metric]):
         label: str | None = None,
         unit: str = "%",
         better: Literal["higher", "lower", "zero"] = "lower",
+        about: str = "",
+        shown: tuple[str, ...] = ("results", "report"),
     ) -> Callable[[Metric], Metric]:
-        """Decorator that files a metric under `name`."""
-        self._info.setdefault(name, MetricInfo(label or name, unit, better))
+        """Decorator that files a metric under `name`; what else it takes is `MetricInfo`."""
+        self._info.setdefault(name, MetricInfo(label or name, unit, better, about, shown))
         return super().register(name)
+
+    def shown(self, where: str, first: Iterable[str] = ()) -> list[str]:
+        """The metrics that "results" or "report" shows without being asked: `first`, then others by name."""
+        others = [name for name in self.available() if where in self._info[name].shown]
+        return list(dict.fromkeys((*first, *others)))
 
     def info(self, name: str) -> MetricInfo:
         """Label, unit and direction of a metric."""

@@ -13,7 +13,7 @@ Labels = ArrayLike | None
 Rule = Convention | str
 
 
-@metrics.register("accuracy", label="accuracy", better="higher")
+@metrics.register("accuracy", label="accuracy", better="higher", about="share of right predictions, percent")
 def accuracy(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -32,7 +32,7 @@ def accuracy(
     return float(checked(probs, labels, from_logits, convention).correct.mean())
 
 
-@metrics.register("macro_f1", label="macro F1", better="higher")
+@metrics.register("macro_f1", label="macro F1", better="higher", shown=())
 def macro_f1(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -57,7 +57,7 @@ def macro_f1(
     return float((2 * hit[seen] / (labelled[seen] + predicted[seen])).mean())
 
 
-@metrics.register("brier", label="Brier", unit="0 to 2")
+@metrics.register("brier", label="Brier", unit="0 to 2", shown=())
 def brier_score(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -85,7 +85,7 @@ def squared_errors(sample: Predictions) -> Floats:
     return np.asarray(np.maximum(others, 0) + (1 - at_label) ** 2)
 
 
-@metrics.register("nll", label="NLL", unit="nats")
+@metrics.register("nll", label="NLL", unit="nats", about="negative log likelihood")
 def negative_log_likelihood(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -107,7 +107,7 @@ def negative_log_likelihood(
     return float(-checked(probs, labels, from_logits, convention).log_likelihood.mean()) + 0.0
 
 
-@metrics.register("mean_confidence", label="mean confidence", better="higher")
+@metrics.register("mean_confidence", label="mean confidence", better="higher", shown=())
 def mean_confidence(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:
@@ -126,7 +126,13 @@ def mean_confidence(
     return float(checked(probs, labels, from_logits, convention).confidence.mean())
 
 
-@metrics.register("confidence_gap", label="confidence gap", better="zero")
+@metrics.register(
+    "confidence_gap",
+    label="confidence gap",
+    better="zero",
+    about="mean confidence minus accuracy, percentage points; above 0 is over-confident",
+    shown=("report",),
+)
 def confidence_gap(
     probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
 ) -> float:

@@ -126,7 +126,7 @@ def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -
     return max(0.0, area - best)
 
 
-@metrics.register("aurc", label="AURC")
+@metrics.register("aurc", label="AURC", shown=())
 def aurc(
     probs: ArrayLike | Predictions,
     labels: ArrayLike | None = None,

@@ -47,7 +47,7 @@ def smooth_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, width
     return float(_smoothed(spectrum, np.array([width]))[0])
 
 
-@metrics.register("smooth_ece", label="SmoothECE")
+@metrics.register("smooth_ece", label="SmoothECE", shown=())
 def smooth_ece(
     probs: ArrayLike | Predictions,
     labels: ArrayLike | None = None,

@@ -198,8 +198,7 @@ def rows_of(table: Table, cells: Iterable[Cell]) -> Table:
         The rows whose settings are those of a cell, run by run in the order of the sweep.
     """
     runs = rows_by_run(table)
-    rows = (row for cell in cells for row in runs.get(cell.key, ()))
-    return Table(tuple(rows), table.source, table.decimals)
+    return table.chosen(row for cell in cells for row in runs.get(cell.key, ()))
 
 
 def rows_by_run(

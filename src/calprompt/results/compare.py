@@ -22,7 +22,7 @@ from calprompt.results.collecting import setting_columns
 from calprompt.results.comparison import MINUS, Results, Row, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import methods_of
-from calprompt.results.stored import StoredRun
+from calprompt.results.selection import StoredRun
 from calprompt.runs.folder import Run
 from calprompt.text import shorten
 

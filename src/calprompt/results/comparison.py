@@ -25,8 +25,7 @@ import numpy as np
 
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
-from calprompt.evaluation.tables import csv_bytes
-from calprompt.files import read_json, write_bytes, write_json
+from calprompt.files import csv_bytes, read_json, write_bytes, write_json
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.text import bullets

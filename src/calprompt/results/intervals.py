@@ -36,6 +36,11 @@ class Interval:
         return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
 
     @property
+    def ends(self) -> tuple[float, float | None, float | None]:
+        """The mean, and the lower and upper end."""
+        return self.mean, *((None, None) if self.half is None else (self.mean - self.half, self.mean + self.half))
+
+    @property
     def clear(self) -> bool:
         """Whether it excludes 0."""
         return self.half is not None and abs(self.mean) > self.half

@@ -8,6 +8,8 @@ CoOp                          tuner coop with cross-entropy: the plain tuner
 CoOp + TCPT                   with another loss
 CoOp + TCPT, temperature      under a calibrator
 CoOp (shots 4)                where methods of one name differ in a setting
+
+Tuners, losses and calibrators are called what papers call them.
 """
 
 from __future__ import annotations
@@ -20,10 +22,41 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from calprompt.errors import DataError
-from calprompt.results.names import CALIBRATORS, NONE, ZERO_SHOT, loss_name, tuner_name
-from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, cell
+from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, ZERO_SHOT, cell
 from calprompt.training_config import NAMED
 
+TUNERS = {
+    "coop": "CoOp",
+    "cocoop": "CoCoOp",
+    "maple": "MaPLe",
+    "kgcoop": "KgCoOp",
+    "proda": "ProDA",
+    "prograd": "ProGrad",
+    "promptsrc": "PromptSRC",
+    "linear-probe": "linear probe",
+    "clap": "CLAP",
+    "taskres": "TaskRes",
+    "clip-adapter": "CLIP-Adapter",
+    "tip-adapter": "Tip-Adapter",
+    "tip-adapter-f": "Tip-Adapter-F",
+}
+LOSSES = {
+    "ce": "cross-entropy",
+    "tcpt": "TCPT",
+    "mbls": "MbLS",
+    "ce + 0.1*mbls(cosine_margin=0.1)": "MbLS",
+    "zs_norm": "ZS-Norm",
+    "penalty": "Penalty",
+    "margin_only": "CE + margin",
+    "moments_only": "CE + moments",
+    "margin_l1": "CE + margin + L1",
+    "margin_l2": "CE + margin + L2",
+    "margin_similarity": "CE + margin + similarity",
+    "margin_otpt": "CE + margin + O-TPT",
+}
+CALIBRATORS = {"temperature": "temp. scaling", "dac": "DAC", "sals": "SaLS"}
+DATASETS = ("pocket_",)  # beginnings of names that say nothing in a figure
+NONE = "none"
 CE, TCPT = "ce", "tcpt"
 UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on
 UNTUNED_FITTED = ("shots", "val_shots", "validation")  # and a calibrator that was fitted on validation images
@@ -32,6 +65,45 @@ UNSET = {"shots": "all", "views": "new in every epoch", "autocast": "off"}  # wh
 
 Row = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
+
+
+def tuner_name(tuner: str) -> str:
+    """What people call a tuner."""
+    return TUNERS.get(tuner, tuner)
+
+
+def loss_name(loss: str) -> str:
+    """What people call a loss; one without a name is shown as it was written."""
+    return LOSSES.get(loss, loss)
+
+
+def dataset_name(dataset: str) -> str:
+    """A dataset's name without what all of its kind begin with.
+
+    >>> dataset_name("pocket_sketch_nature"), dataset_name("oxford_pets")
+    ('sketch nature', 'oxford pets')
+    """
+    for beginning in DATASETS:
+        dataset = dataset.removeprefix(beginning)
+    return dataset.replace("_", " ")
+
+
+def in_known_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Distinct names, the known ones first and in their order, others as they came."""
+    there = list(dict.fromkeys(names))
+    first = [name for name in known if name in there]
+    return [*first, *(name for name in there if name not in first)]
+
+
+def method_order(names: Iterable[str]) -> list[str]:
+    """Methods in the order of figures: zero-shot, cross-entropy, calibrators, other losses, TCPT last.
+
+    >>> method_order(["TCPT", "MbLS", "DAC", "cross-entropy"])
+    ['cross-entropy', 'DAC', 'MbLS', 'TCPT']
+    """
+    losses = list(dict.fromkeys(name for name in LOSSES.values() if name not in ("cross-entropy", "TCPT")))
+    order = in_known_order(names, [ZERO_SHOT, "cross-entropy", *CALIBRATORS.values(), *losses])
+    return sorted(order, key=lambda name: name == "TCPT")
 
 
 @dataclass(frozen=True)
@@ -158,9 +230,11 @@ def tell_apart(methods: Iterable[tuple[Key, Method, Row]]) -> dict[tuple[Key, Me
         group[method] = group.get(method, False) or row.get("model") is not None
     details = {}
     for name, group in alike.items():
-        measured = [method for method, is_measured in group.items() if is_measured]
+        every = _differing(group)
+        measured = {method for method, is_measured in group.items() if is_measured}
+        among_measured = _differing(measured) if len(measured) < len(group) else every
         for method in group:
-            details[name, method] = _detail(method, measured if method in measured else list(group))
+            details[name, method] = _detail(method, among_measured if method in measured else every)
     return details
 
 
@@ -317,14 +391,24 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _detail(method: Method, group: Sequence[Method]) -> str:
-    """The settings that tell a method from others of the same name."""
-    if len(group) == 1:
+def _differing(methods: Iterable[Method]) -> list[str]:
+    """The settings in which methods of one name differ."""
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    total = 0
+    for method in methods:
+        total += 1
+        for name, value in method._identity:
+            values.setdefault(name, set()).add(value)
+            counts[name] = counts.get(name, 0) + 1
+    return [name for name, found in values.items() if len(found | ({""} if counts[name] < total else set())) > 1]
+
+
+def _detail(method: Method, differing: Sequence[str]) -> str:
+    """The settings that tell a method from others of the same name, in words."""
+    if not differing:
         return ""
     own = dict(method._identity)
-    every = [dict(each._identity) for each in group]
-    names = dict.fromkeys(name for each in every for name in each)
-    differing = [name for name in names if len({each.get(name, "") for each in every}) > 1]
     words = (f"{_word(name)} {_shown(name, own.get(name, ''))}" for name in differing)
     return f" ({', '.join(words)})"
 

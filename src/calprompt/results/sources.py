@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import NotFoundError, SettingError
+from calprompt.papers import papers
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
 from calprompt.results.collecting import results, rows_by_run, run_results, setting_columns
@@ -26,18 +27,18 @@ from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
-from calprompt.sweep.sweep_file import PACKAGE, Sweep, available, read_sweep
+from calprompt.sweep.sweep_file import Sweep, available, read_sweep
 from calprompt.sweep.sweep_plan import read_journals
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.results.stored import StoredRun
+    from calprompt.results.selection import StoredRun
 
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
 KINDS = (
     "a run folder, a folder of runs, a table of results (.csv, .csv.xz, .parquet) or a sweep (a .yaml file, or a name "
-    f"such as {PACKAGE}/pocket-main)"
+    "such as paper/pocket-main)"
 )
 
 
@@ -79,8 +80,7 @@ class ReportSource:
     @cached_property
     def measured(self) -> Table:
         """The rows with results: one per run, model, calibrator and split."""
-        rows = tuple(row for row in self.table.rows if row.get("model") is not None)
-        return Table(rows, self.table.source, self.table.decimals)
+        return self.table.chosen(row for row in self.table.rows if row.get("model") is not None)
 
     @cached_property
     def _methods(self) -> dict[int, Method]:
@@ -111,7 +111,7 @@ class ReportSource:
 
     def stored(self, run: Run) -> StoredRun:
         """The stored logits of one of the runs, which are read once."""
-        from calprompt.results.stored import StoredRun
+        from calprompt.results.selection import StoredRun
 
         return self._stored.setdefault(run.folder, StoredRun(run))
 
@@ -234,7 +234,7 @@ def _kind(place: str) -> str:
         inner = sorted({found.parent.parent for found in path.glob(f"*/*/{RECORD}")})
         hint = f"; there are some in {', '.join(map(str, inner[:3]))}" if inner else ""
         raise NotFoundError(f"there are no runs in {path}{hint}")
-    if place.startswith(f"{PACKAGE}/"):
+    if path.parts[0] in papers() and not path.parent.is_dir():
         raise unknown("sweep", place, available())
     if path.exists():
         raise SettingError(f"{place} is not {KINDS}")
@@ -260,7 +260,7 @@ def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Tabl
         if row.get("model") is not None
     }
     return [
-        Table(tuple(row for row in table.rows if row.get("fingerprint") not in here), table.source, table.decimals)
+        table.chosen(row for row in table.rows if row.get("fingerprint") not in here)
         if kind == "table" and here
         else table
         for table, kind in zip(tables, kinds, strict=True)
@@ -281,7 +281,7 @@ def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]
 
 def _chosen(runs: Mapping[str, Sequence[Mapping[str, Any]]], table: Table, keys: Iterable[str]) -> Table:
     """The rows of some runs of a table."""
-    return Table(tuple(row for key in keys for row in runs.get(key, ())), table.source, table.decimals)
+    return table.chosen(row for key in keys for row in runs.get(key, ()))
 
 
 def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:

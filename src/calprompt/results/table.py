@@ -9,13 +9,15 @@ import csv
 import io
 import json
 import lzma
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from itertools import islice
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
-from calprompt.evaluation.tables import csv_bytes
+from calprompt.files import csv_bytes
 from calprompt.registry import unknown
 from calprompt.runs.config import RUN, TRAINING
 from calprompt.runs.planning import ADDED
@@ -50,8 +52,9 @@ WHOLE = {
     *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every"),
     *("peak_memory", "peak_memory_train", "peak_device_memory"),
 }
-MODELS = ("tuned", "zero-shot")
+MODELS = TUNED, ZERO_SHOT = "tuned", "zero-shot"
 PARTS = ("base", "novel", "all")
+CHUNK = 2000  # lines of a file that are read at a time
 XZ = ".xz"  # of compressed files
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
 PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
@@ -66,19 +69,26 @@ class Table:
         rows: Column -> value; what is not known is None, and never 0.
         source: What errors call it.
         decimals: Column -> digits behind the point that a file rounded its numbers to.
+        checked: Whether rows are those of another table, whose numbers have their types.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     source: str = "results"
     decimals: Mapping[str, int] = field(default_factory=dict)
+    checked: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(map(_with_numbers, self.rows)))
+    def __post_init__(self, checked: bool) -> None:
+        if not checked:
+            object.__setattr__(self, "rows", tuple(map(_with_numbers, self.rows)))
+
+    def chosen(self, rows: Iterable[Mapping[str, Any]]) -> Table:
+        """A table of some of its rows."""
+        return Table(tuple(rows), self.source, self.decimals, checked=True)
 
     @property
     def columns(self) -> list[str]:
         """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
-        found = {column for row in self.rows for column in row}
+        found = set().union(*{tuple(row) for row in self.rows})
         after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
         after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
         before = [*IDENTITY, NOTE, *COUNTS]
@@ -91,7 +101,7 @@ class Table:
 
     def sorted(self) -> Table:
         """The same rows in the order of all tables."""
-        return Table(tuple(sorted(self.rows, key=_place)), self.source, self.decimals)
+        return self.chosen(sorted(self.rows, key=_places(self.rows)))
 
     def filter(self, **wanted: str) -> Table:
         """The rows that have some values, given as text.
@@ -103,9 +113,10 @@ class Table:
         Raises:
             UnknownNameError: if there is no such column.
         """
+        columns = self.columns if wanted else []
         for name in wanted:
-            if name not in self.columns and not name.startswith("options."):
-                raise unknown("column", name, self.columns)
+            if name not in columns and not name.startswith("options."):
+                raise unknown("column", name, columns)
 
         def has(row: Mapping[str, Any], name: str, text: str) -> bool:
             value = row.get(name)
@@ -113,8 +124,7 @@ class Table:
                 value = json.loads(row.get("options") or "{}").get(name.removeprefix("options."))
             return cell(value) == text or (isinstance(value, float) and value == _number(text))
 
-        rows = tuple(row for row in self.rows if all(has(row, name, text) for name, text in wanted.items()))
-        return Table(rows, self.source, self.decimals)
+        return self.chosen(row for row in self.rows if all(has(row, name, text) for name, text in wanted.items()))
 
     def to_csv(self, *, times: bool = True) -> bytes:
         """The table as CSV in UTF-8; the same rows are the same bytes.
@@ -168,39 +178,86 @@ def read_table(path: str | Path) -> Table:
     if path.suffix == ".parquet":
         _, parquet = _pyarrow()
         try:
-            rows = tuple(parquet.read_table(path).to_pylist())
+            stored = tuple(parquet.read_table(path).to_pylist())
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(_completed(rows), str(path)), set(rows[0]) if rows else set(IDENTITY))
+        return _checked(Table(_completed(stored), str(path)), set(stored[0]) if stored else set(IDENTITY))
+    rows: list[Mapping[str, Any]] = []
     try:
         opened = lzma.open if path.suffix == XZ else open
         with opened(path, "rt", newline="", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
+            lines = csv.reader(file)
+            names = next(lines, [])
+            table = _checked(Table((), str(path)), set(names))
+            columns = _Columns(names)
+            while chunk := list(islice(lines, CHUNK)):
+                for number, line in enumerate(chunk, len(rows) + 2):
+                    if line and len(line) != len(names):
+                        raise DamagedFileError(
+                            f"{path} is not a table of results: line {number} has {len(line)} cells instead of "
+                            f"{len(names)}"
+                        )
+                rows += columns.rows([line for line in chunk if line])
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no table or folder of runs at {path}") from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedFileError(f"cannot read the table {path}: {error}") from error
-    names = lines[0] if lines else []
-    table = _checked(Table((), str(path)), set(names))
-    wrong = next((number for number, line in enumerate(lines, 1) if line and len(line) != len(names)), None)
-    if wrong is not None:
-        raise DamagedFileError(
-            f"{path} is not a table of results: line {wrong} has {len(lines[wrong - 1])} cells instead of {len(names)}"
-        )
-    columns = dict(zip(names, zip(*filter(None, lines[1:]), strict=True), strict=False))
-    try:
-        values = [_values(name, texts) for name, texts in columns.items()]
     except ValueError as error:
+        if isinstance(error, CalpromptError):
+            raise
         raise DamagedFileError(f"{path} is not a table of results: {error}") from error
-    rows = tuple(dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
-    return Table(_completed(rows), table.source, _decimals(columns))
+    return Table(tuple(rows), table.source, columns.decimals, checked=True)
+
+
+class _Columns:
+    """Rows from the lines of a file, a chunk at a time: equal texts, of which settings have many, become one value."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.decimals: dict[str, int] = {}
+        self.added = {name: value for name, value in _added().items() if name not in names}
+        self.keys = (*names, *self.added)
+
+    def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        if not lines:
+            return []
+        values = [self._values(*pair) for pair in zip(self.names, zip(*lines, strict=True), strict=True)]
+        tuners = values[self.names.index("tuner")] if "tuner" in self.names else [None] * len(lines)
+        for value in self.added.values():  # settings that the version which wrote the file did not have
+            values.append([None if tuner is None else value for tuner in tuners])
+        return [dict(zip(self.keys, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def _values(self, name: str, texts: Sequence[str]) -> list[Any]:
+        different = set(texts)
+        known: dict[str, Any] = {"": None}
+        if name in TEXTS:
+            known |= {text: intern(text) for text in different if text}
+            return [known[text] for text in texts]
+        kind = int if name in WHOLE else float
+        for text in different - {""}:
+            known[text] = int(text) if kind is int and text.lstrip("-").isdecimal() else float(text)
+        self.decimals[name] = max([self.decimals.get(name, 0), *map(_digits, different - {""})])
+        return [known[text] for text in texts]
+
+
+def _digits(text: str) -> int:
+    """Digits behind the point of a number as it is written."""
+    if "e" not in text:
+        return len(text) - 1 - point if (point := text.find(".")) >= 0 else 0
+    digits, _, exponent = text.partition("e")
+    return len(digits.partition(".")[2]) - int(exponent)
+
+
+def _added() -> dict[str, Any]:
+    """The settings that files of earlier versions do not have, with what they stood for."""
+    return {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
 
 
 def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     """Rows of a file of an earlier version with the settings that it did not have."""
-    usual = {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
+    usual = _added()
     if rows and usual.keys() <= rows[0].keys():
         return rows
     return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
@@ -244,42 +301,29 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _values(name: str, texts: Sequence[str]) -> list[Any]:
-    """A column of a file; equal texts, of which settings have many, are read once."""
-    if name in TEXTS:
-        return [text or None for text in texts]
-    known: dict[str, int | float | None] = {"": None}
-    known |= {text: int(text) if text.lstrip("-").isdecimal() else float(text) for text in set(texts) if text}
-    return [known[text] for text in texts]
-
-
-def _decimals(columns: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """How many digits behind the point the numbers of each column have at most."""
-    found: dict[str, int] = {}
-    for name, texts in columns.items():
-        if name in TEXTS:
-            continue
-        for text in set(texts) - {""}:
-            digits, _, exponent = text.partition("e")
-            found[name] = max(found.get(name, 0), len(digits.partition(".")[2]) - int(exponent or 0))
-    return found
-
-
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _places(rows: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Any]:
     """Where a row stands: by data, tuner, loss, shots and seed, then by everything else that tells rows apart."""
-    first = [row.get(name) for name in ("dataset", "data", "tuner", "loss", "shots", "seed")]
-    rest = [row.get(name) for name in (*SETTINGS, "fingerprint", "run")]
-    model, split = row.get("model"), str(row.get("split") or "")
-    where, _, part = split.rpartition("/")
-    inside = [
-        _rank(MODELS, model),
-        row.get("calibrator") not in (None, "none"),
-        row.get("calibrator"),
-        where,
-        _rank(PARTS, part),
-        split,
-    ]
-    return tuple(_comparable(value) for value in (*first, *rest, *inside))
+    order = {raw: tuple(map(_comparable, raw)) for raw in {_raw(row) for row in rows}}
+    settings = {raw: place for place, raw in enumerate(sorted(order, key=order.__getitem__))}
+    inside: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        key = (row.get("model"), row.get("calibrator"), row.get("split"))
+        if key not in inside:
+            model, calibrator, split = key
+            where, _, part = str(split or "").rpartition("/")
+            known = (_rank(MODELS, model), calibrator not in (None, "none"), calibrator, where, _rank(PARTS, part))
+            inside[key] = tuple(map(_comparable, (*known, str(split or ""))))
+        return settings[_raw(row)], inside[key]
+
+    return place
+
+
+_ORDER = ("dataset", "data", "tuner", "loss", "shots", "seed", *SETTINGS, "fingerprint", "run")
+
+
+def _raw(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(map(row.get, _ORDER))
 
 
 def _rank(known: Sequence[str], name: Any) -> int:

@@ -20,6 +20,7 @@ import calprompt
 from calprompt.clip.identity import identify_backbone
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.evaluation.settings import NONE, EvaluationSettings, normalized_spec
+from calprompt.metrics import metrics
 from calprompt.registry import extension_digest, imported_files
 from calprompt.runs.config import Target
 from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, load_run, read_evaluation, read_record, result_files
@@ -171,5 +172,6 @@ def _serves(record: Mapping[str, Any], run: Run, specs: Sequence[str]) -> bool:
         and record.get("versions", {}).get("calprompt") == calprompt.__version__
         and set(specs) <= set(settings.get("calibrators", ()))
         and all(settings.get(name) == usual[name].default for name in ("bins", "convention"))
+        and {row["metric"] for row in record["rows"]}.issuperset(metrics.available())
         and bool(settings.get("zero_shot"))
     )

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ import yaml
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
 from calprompt.executors.protocol import WorkerResources, parse_resources
+from calprompt.papers import sweep_files
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import Reader, Target
 from calprompt.sweep.expansion import Cell, Grid, expand
@@ -76,7 +76,6 @@ WORDS = {
     list: "a list",
     int: "a whole number of at least 1",
 }
-PACKAGE = "paper"  # the folder of sweeps that the package has, and the beginning of their names
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,8 @@ def key_line(node: yaml.Node) -> int:
 
 
 def available() -> list[str]:
-    """Names of the package's sweep files, such as paper/main."""
-    folder = files("calprompt") / "recipes" / PACKAGE
-    return sorted(f"{PACKAGE}/{file.name.removesuffix('.yaml')}" for file in folder.iterdir())
+    """Names of the sweep files of papers, such as paper/main."""
+    return sorted(sweep_files())
 
 
 def read_sweep(source: str | Path, *, root: str | None = None, device: str | None = None) -> Sweep:
@@ -218,11 +216,11 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
 
 def _text(source: str) -> tuple[str, str]:
     """Name and text of a sweep file."""
-    if source in available():
-        path = files("calprompt") / "recipes" / f"{source}.yaml"
-        return source.partition("/")[2], path.read_text(encoding="utf-8")
+    known = sweep_files()
+    if source in known:
+        return source.partition("/")[2], known[source].read_text(encoding="utf-8")
     if Path(source).suffix not in (".yaml", ".yml"):
-        raise unknown("sweep", source, [*available(), "or a path that ends in .yaml"])
+        raise unknown("sweep", source, [*known, "or a path that ends in .yaml"])
     try:
         return slug(Path(source).stem), Path(source).expanduser().read_text(encoding="utf-8")
     except OSError as error:

@@ -1,11 +1,9 @@
-"""Figures of results, each by name from a source, and as a function of plain arrays.
+"""Figures of results by name, from a source; the functions behind them take plain arrays (`methods.radar_figure`).
 
     source = read_source("runs/pocket", "paper/pocket-margins")
     save_figure(draw("margins", source), "margins.pdf")
 
-    radar_figure({"base": {"TCPT": {"food": 3.1, ...}}})          the same without a source
-
-Every figure says how much it was made from. Nothing is imported until it is used.
+Every figure says how much it was made from. Papers add figures of their own; nothing is imported until it is drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from calprompt.lazy import lazy_exports
+from calprompt.papers import registered
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
@@ -29,88 +27,50 @@ class FigureInfo:
     """A figure that can be drawn by name.
 
     Attributes:
-        module: Of this package; its function `from_source` draws it.
+        function: Module and name of the function that draws it from a source and options, such as "a.b:radar".
         title: What it shows.
         needs: "logits" or "steps" of run folders, or only the "rows" of a table.
-        sweep: The sweep of the paper whose runs it shows, without paper/ and pocket-.
+        sweeps: The sweeps that choose the runs if nobody else does.
     """
 
-    module: str
+    function: str
     title: str
     needs: str
-    sweep: str
-
-    @property
-    def sweeps(self) -> tuple[str, ...]:
-        """The sweeps that choose the runs if nobody else does: on the pocket, as in the paper, as released."""
-        return tuple(f"paper/{name}" for name in (f"pocket-{self.sweep}", self.sweep, f"{self.sweep}-released"))
+    sweeps: tuple[str, ...] = ()
 
 
-FIGURES = {
-    "radar": FigureInfo("radar", "a metric of every method on every dataset, as a radar", "rows", "main"),
-    "effects": FigureInfo("effects", "what methods change against cross-entropy, with intervals", "rows", "main"),
-    "reliability": FigureInfo("reliability_grid", "reliability diagrams, base and novel", "logits", "miscalibration"),
-    "margin-spread": FigureInfo("margin_spread", "how far margins vary, against ECE", "logits", "miscalibration"),
-    "errors": FigureInfo("errors", "how sure the model was when it was wrong", "logits", "miscalibration"),
-    "risk-coverage": FigureInfo("risk_coverage", "error rate of the most confident share", "logits", "miscalibration"),
-    "margins": FigureInfo("margins", "margins under several losses: distribution and boxes", "logits", "margins"),
-    "text-features": FigureInfo("text_features", "text features before and after, by t-SNE", "logits", "text-features"),
-    "shots": FigureInfo("shots", "accuracy and ECE against training images per class", "rows", "shots"),
-    "phrases": FigureInfo("phrases", "accuracy and ECE from several initial phrases", "rows", "phrases"),
-    "alpha-beta": FigureInfo("weights", "accuracy and ECE over the weights of the margin loss", "rows", "alpha-beta"),
-    "lambda": FigureInfo("moment_weight", "accuracy and ECE against the weight of the moment loss", "rows", "lambda"),
-    "gradients": FigureInfo("gradients", "ratios of gradient norms over steps", "steps", "gradients"),
-    "cost": FigureInfo("cost", "time and memory of training", "rows", "time"),
-}
-FUNCTIONS = {
-    "cost": ("cost_figure",),
-    "effects": ("effect_figure",),
-    "errors": ("error_figure", "error_shares"),
-    "gradients": ("gradient_figure",),
-    "margin_spread": ("Spread", "correlation", "margin_spread_figure", "margin_variability"),
-    "margins": ("label_margins", "margin_figure"),
-    "phrases": ("phrase_figure",),
-    "radar": ("radar_figure",),
-    "risk_coverage": ("risk_at", "risk_coverage_figure"),
-    "selection": ("Point",),
-    "shots": ("curve_figure",),
-    "text_features": ("geometry", "text_feature_figure"),
-    "weights": ("map_figure",),
+def paper_sweeps(name: str) -> tuple[str, ...]:
+    """A sweep of the paper in its forms: on the pocket, as in the paper, as released."""
+    return (f"paper/pocket-{name}", f"paper/{name}", f"paper/{name}-released")
+
+
+_METHODS, _CONFIDENCE = f"{__name__}.methods", f"{__name__}.confidence"
+_MAIN, _MISCALIBRATION = paper_sweeps("main"), paper_sweeps("miscalibration")
+OWN = {
+    "radar": FigureInfo(f"{_METHODS}:radar", "a metric of every method on every dataset, as a radar", "rows", _MAIN),
+    "effects": FigureInfo(
+        f"{_METHODS}:effects", "what methods change against cross-entropy, with intervals", "rows", _MAIN
+    ),
+    "reliability": FigureInfo(
+        f"{_CONFIDENCE}:reliability", "reliability diagrams, base and novel", "logits", _MISCALIBRATION
+    ),
+    "errors": FigureInfo(
+        f"{_CONFIDENCE}:errors", "how sure the model was when it was wrong", "logits", _MISCALIBRATION
+    ),
+    "risk-coverage": FigureInfo(
+        f"{_CONFIDENCE}:risk_coverage", "error rate of the most confident share", "logits", _MISCALIBRATION
+    ),
 }
 
-__all__ = [
-    "FIGURES",
-    "FigureInfo",
-    "Point",
-    "Spread",
-    "correlation",
-    "cost_figure",
-    "curve_figure",
-    "draw",
-    "effect_figure",
-    "error_figure",
-    "error_shares",
-    "figure_info",
-    "figure_names",
-    "figure_options",
-    "geometry",
-    "gradient_figure",
-    "label_margins",
-    "map_figure",
-    "margin_figure",
-    "margin_spread_figure",
-    "margin_variability",
-    "phrase_figure",
-    "radar_figure",
-    "risk_at",
-    "risk_coverage_figure",
-    "text_feature_figure",
-]
+
+def figures() -> dict[str, FigureInfo]:
+    """All figures by name: those of every report, then those of papers."""
+    return OWN | registered("figures", "FIGURES")
 
 
 def figure_names() -> list[str]:
     """The figures that `draw` knows."""
-    return list(FIGURES)
+    return list(figures())
 
 
 def figure_info(name: str) -> FigureInfo:
@@ -122,9 +82,10 @@ def figure_info(name: str) -> FigureInfo:
     Raises:
         UnknownNameError: with the nearest known name, if there is none.
     """
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
-    return FIGURES[name]
+    known = figures()
+    if name not in known:
+        raise unknown("figure", name, known)
+    return known[name]
 
 
 def figure_options(name: str) -> list[str]:
@@ -156,11 +117,5 @@ def draw(name: str, source: ReportSource, **options: Any) -> Figure:
 
 
 def _function(name: str) -> Any:
-    return import_module(f"{__name__}.{figure_info(name).module}").from_source
-
-
-__getattr__, _lazy_dir = lazy_exports(__name__, FUNCTIONS)
-
-
-def __dir__() -> list[str]:
-    return sorted({*_lazy_dir(), *globals()})
+    module, _, function = figure_info(name).function.partition(":")
+    return getattr(import_module(module), function)

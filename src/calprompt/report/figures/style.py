@@ -6,7 +6,7 @@ columns (PAGE). The colours are those of Okabe and Ito; lines and points differ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,11 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calprompt.text import plural
-
 COLUMN, PAGE = 3.3, 6.9  # inches
 SMALL, NORMAL, LARGE = 6.0, 7.0, 7.5  # points
 INK, FAINT, GRID = "#222222", "#7A7A7A", "#E6E6E6"
 BASE, NOVEL = "#0072B2", "#D55E00"
 SPLIT_COLOURS = {"base": BASE, "novel": NOVEL, "all": "#009E73"}
-SPLIT_MARKERS = {"base": "o", "novel": "^", "all": "s"}
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5B3F8C", "#A0A0A0")
 MARKERS = ("o", "s", "^", "v", "P", "X", "d", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1.2, 1)), (0, (4, 1, 1, 1)), (0, (6, 2)), (0, (2, 2)))
@@ -148,26 +145,6 @@ def add_legend(figure: Figure, axes: Axes | None = None, *, columns: int | None 
         widest = max(map(len, labels)) * 0.55 * SMALL + 3.2 * SMALL + 6
         columns = max(1, min(len(labels), int(figure.get_figwidth() * 72 / widest)))
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **options)
-
-
-def sample_text(images: int = 0, runs: int = 0, datasets: int = 0, seeds: int = 0, classes: int = 0) -> str:
-    """What a figure was made from, in words.
-
-    >>> sample_text(images=4500, runs=9, datasets=3, seeds=3)
-    '3 datasets, 3 seeds, 9 runs, 4,500 images'
-    """
-    counts: Mapping[str, int] = {
-        "dataset": datasets,
-        "seed": seeds,
-        "run": runs,
-        "class": classes,
-        "image": images,
-    }
-    return ", ".join(_count(number, what) for what, number in counts.items() if number)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {plural(number, what).partition(' ')[2]}"
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import calprompt
-from calprompt.evaluation.settings import NONE
 from calprompt.progress import Progress, silent
 from calprompt.report.page.close_up import MOST, class_table, confusion_table, find_mistakes, subjects, threshold_table
 from calprompt.report.page.comparisons import average_table, dataset_table
-from calprompt.report.page.document import Report, RunIdentity, Table
+from calprompt.report.page.document import Report, ReportSettings, RunIdentity
 from calprompt.report.page.drawings import draw_figures
 from calprompt.report.page.headline import headline
 from calprompt.report.page.listings import MOST_ROWS, results_table, run_table, train_command, unfinished_rows
 from calprompt.report.page.measured import Measurements, measure
-from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.sure import sure_shares, sure_table
+from calprompt.report.table import Table
 from calprompt.results.collecting import row_record
+from calprompt.results.methods import NONE
 from calprompt.results.sources import ReportSource
 from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.folder import Run

@@ -19,11 +19,11 @@ from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
 from calprompt.evaluation.run_evaluation import VAL_ADVICE, Accepted, Selection, select
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics.binomial import share_interval
-from calprompt.report.page.document import COUNT, PERCENT, Cell, Column, Mistake, Number, Row, Table
+from calprompt.report.page.document import Mistake, ReportSettings
 from calprompt.report.page.measured import Measurements, Result
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.table import COUNT, PERCENT, Cell, Column, Number, Row, Table
 from calprompt.results.methods import Method, headline_pairs
-from calprompt.results.stored import StoredRun
+from calprompt.results.selection import StoredRun
 from calprompt.runs.resources import Resources
 from calprompt.text import os_problem, shorten, visible
 

@@ -9,9 +9,9 @@ from statistics import mean
 from calprompt.evaluation.models import PARTS
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.page.document import COUNT, POINTS, Cell, Column, Number, Row, Table
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements, Result, metric_columns
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.table import COUNT, POINTS, Cell, Column, Number, Row, Table
 from calprompt.results.comparison import HARMONIC, MINUS, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, ordered, plain_of

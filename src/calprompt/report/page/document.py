@@ -1,6 +1,7 @@
 """What a report says, as plain data: sentences, tables of cells, figures, mistakes, and the runs they are from.
 
-    Report ── headline      sentences
+    Report ── settings      what was asked for
+           ├─ headline      sentences
            ├─ runs          identity, folder, the command that makes it again      ◀─┐
            ├─ tables        columns (how a number is computed) × rows (of which runs) ┘
            ├─ figures       SVG, and what drew them
@@ -17,131 +18,58 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from calprompt.errors import DamagedFileError, NewerFormatError
+from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
+from calprompt.registry import check_types
+from calprompt.report.table import Cell, Number, Table
 
 FORMAT = 1
 DIGITS = 6  # behind the point of embedded numbers
-DASH = "–"  # noqa: RUF001 what stands where there is no number
-
-TEXT, COUNT, PERCENT, POINTS, PLAIN = "text", "count", "percent", "points", "plain"  # kinds of columns
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number and its 95 % interval; or why there is none.
+class ReportSettings:
+    """What a report contains; checked when it is made.
 
     Attributes:
-        value: As a fraction, where it is shown as percent; None if there is none.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        note: What has to stand beside it, such as why there is no number.
+        title: Of the page; what was run, if None.
+        bins: Bins of the calibration errors.
+        bootstrap: Resamples of the images for the intervals; 0: no such intervals.
+        seed: Of the resamples, and of halving the validation images for thresholds.
+        errors: Error rates to find thresholds for, as fractions.
+        mistakes: How many of the most confident mistakes to show of each split.
+        no_images: Leave out the pictures of mistakes.
+        no_figures: Leave out the figures.
     """
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    note: str | None = None
+    title: str | None = None
+    bins: int = 10
+    bootstrap: int = 1000
+    seed: int = 0
+    errors: tuple[float, ...] = (0.05, 0.1, 0.2)
+    mistakes: int = 8
+    no_images: bool = False
+    no_figures: bool = False
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval is on one side of 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+    def __post_init__(self) -> None:
+        from calprompt.metrics.binning import check_n_bins
 
+        check_types("", type(self).__init__, vars(self))
+        check_n_bins(self.bins, "bins")
+        for name in ("bootstrap", "seed", "mistakes"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"must be at least 0, got {getattr(self, name)}", parameter=name)
+        for value in self.errors:
+            if not isinstance(value, int | float) or not 0 < value < 1:
+                raise SettingError(f"must be fractions above 0 and below 1, got {value}", parameter="errors")
 
-Cell = str | Number
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "errors": list(self.errors)}
 
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        key: Its name in the data.
-        label: Its heading.
-        kind: text, count, percent, points (a signed difference in percentage points) or plain.
-        about: How its numbers are computed.
-        signed: Whether numbers are shown with their sign.
-        digits: Behind the point of a plain number.
-        minor: Whether a phone, which has no room for all columns, leaves it out.
-    """
-
-    key: str
-    label: str
-    kind: str = TEXT
-    about: str = ""
-    signed: bool = False
-    digits: int = 3
-    minor: bool = False
-
-    def shown(self, cell: Cell) -> tuple[str, str]:
-        """What a cell shows: the number or text; and below it the interval, why there is no number, or nothing.
-
-        >>> Column("ece", "ECE", PERCENT).shown(Number(0.1234, 0.1, 0.15))
-        ('12.34', '10.00 to 15.00')
-        """
-        if isinstance(cell, str):
-            return cell, ""
-        if cell.value is None:
-            return DASH, cell.note or ""
-        low, high = cell.low, cell.high
-        interval = "" if low is None or high is None else f"{self._digits(low)} to {self._digits(high)}"
-        star = "*" if self.kind == POINTS and cell.excludes_zero else ""
-        return self._digits(cell.value) + star, interval
-
-    def _digits(self, value: float) -> str:
-        sign = "+" if self.signed or self.kind == POINTS else ""
-        if self.kind == COUNT:
-            return f"{value:,.0f}"
-        text = f"{100 * value:{sign}.2f}" if self.kind in (PERCENT, POINTS) else f"{value:{sign}.{self.digits}f}"
-        return text if text.strip("+-0.") else text.replace("-", "+" if sign else "")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table.
-
-    Attributes:
-        cells: One per column.
-        runs: Places of the runs that its numbers are from, in `Report.runs`.
-        kind: "difference" for a paired one, "missing" for what has no result.
-    """
-
-    cells: tuple[Cell, ...]
-    runs: tuple[int, ...] = ()
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with its caption.
-
-    Attributes:
-        key: Its name in the data.
-        title: Its heading.
-        caption: What it shows, and how to read it.
-        columns: Text columns first; they name the row.
-        rows: The rows.
-        filters: Columns that rows can be chosen by.
-        command: What computes its numbers again.
-    """
-
-    key: str
-    title: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    filters: tuple[str, ...] = ()
-    command: str = ""
-
-    @property
-    def names(self) -> int:
-        """How many columns at the start name the row."""
-        return next((i for i, column in enumerate(self.columns) if column.kind != TEXT), len(self.columns))
-
-    def name_of(self, row: int) -> str:
-        """A row in words."""
-        cells = self.rows[row].cells[: self.names]
-        return ", ".join(cell for cell in cells if isinstance(cell, str) and cell) or f"row {row + 1}"
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> ReportSettings:
+        """From what `record` gave."""
+        return cls(**{**record, "errors": tuple(record["errors"])})
 
 
 @dataclass(frozen=True)
@@ -274,7 +202,7 @@ def picture_digest(uri: str) -> str:
     return hashlib.sha256(uri.encode()).hexdigest()[:16]
 
 
-_FLAT = (*("title", "headline", "remarks", "settings", "sources", "calibrators", "unfinished", "notes", "version"),)
+_FLAT = ("title", "headline", "remarks", "settings", "sources", "calibrators", "unfinished", "notes", "version")
 
 
 def _plain(value: Any) -> Any:

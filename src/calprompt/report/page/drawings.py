@@ -10,17 +10,15 @@ from matplotlib.figure import Figure as Drawing
 
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.models import PARTS
-from calprompt.evaluation.settings import NONE
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
-from calprompt.report.figures import FIGURES, draw
-from calprompt.report.page.document import Figure
+from calprompt.report.figures import OWN, draw
+from calprompt.report.page.document import Figure, ReportSettings
 from calprompt.report.page.headline import FEW
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.svg import figure_svg
 from calprompt.report.reliability import reliability_figure, runs_panel
-from calprompt.results.methods import headline_pairs
+from calprompt.results.methods import NONE, headline_pairs
 from calprompt.results.sources import ReportSource
 from calprompt.text import slug
 
@@ -41,7 +39,7 @@ def draw_figures(
     """Figures, and why some are not there."""
     found = [figure for dataset in _closest(measured) if (figure := _reliability(dataset, measured, settings))]
     notes: list[str] = []
-    wanted = [name for name in NAMED if measured.stored or FIGURES[name].needs == "rows"]
+    wanted = [name for name in NAMED if measured.stored or OWN[name].needs == "rows"]
     if len(measured.datasets) < MANY:
         wanted = [name for name in wanted if name not in OVER_DATASETS]
     for number, name in enumerate(wanted):
@@ -51,7 +49,7 @@ def draw_figures(
         except CalpromptError as error:
             notes.append(f"The figure {name!r} is not there: {error}")
             continue
-        title = FIGURES[name].title
+        title = OWN[name].title
         command = shlex.join(["calprompt", "figure", name, *_few_places(source), "--out", f"{name}.svg"])
         found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, command))
     progress("drawing", len(wanted), len(wanted), "")

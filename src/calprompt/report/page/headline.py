@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from calprompt.report.page.document import Number, Table
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.settings import ReportSettings
 from calprompt.report.page.sure import SPLITS, SureShare
+from calprompt.report.table import Number, Table
 from calprompt.results.comparison import MINUS, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, headline_pairs
@@ -267,9 +267,10 @@ def _fine_print(share: SureShare) -> str:
     low, high = gap.low, gap.high
     interval = "" if low is None or high is None else f" (95 % interval {100 * low:+.0f} to {100 * high:+.0f})"
     return (
-        f"{_start_of(_name(plain))} was so sure in {first.sure:,} of {first.predictions:,} predictions (it said "
-        f"{100 * first.confidence:.0f} % on average; right: {plain_right}), {other.name} in {second.sure:,} of "
-        f"{second.predictions:,} (said {100 * second.confidence:.0f} %; right: {other_right}). The difference is "
+        f"{_start_of(_name(plain))} was at least {100 * share.level:.0f} % sure on {first.sure:,} of "
+        f"{first.predictions:,} images (it said {100 * first.confidence:.0f} % on average; right: {plain_right}), "
+        f"{other.name} on {second.sure:,} of {second.predictions:,} (said {100 * second.confidence:.0f} %; right: "
+        f"{other_right}). The difference is "
         f"{100 * (gap.value or 0):+.0f} of 100{interval}."
     )
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from calprompt.report.page.document import COUNT, PLAIN, Cell, Column, Number, Row, Table
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements, Result, metric_columns
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.table import COUNT, PLAIN, Cell, Column, Number, Row, Table
 from calprompt.results.sources import Unfinished
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig
@@ -24,17 +24,17 @@ def results_table(measured: Measurements, settings: ReportSettings) -> Table | N
     if len(measured.results) > MOST_ROWS:
         return None
     optional = [name for name in OPTIONAL if len({each.row.get(name) for each in measured.results}) > 1]
-    rows = []
+    rows, shown = [], metric_columns(measured.metrics)
     for result in measured.results:
         cells: list[Cell] = [result.dataset, result.method.name, *(_text(result, name) for name in optional)]
         cells += ["" if result.seed is None else str(result.seed), result.split, Number(result.row.get("images"))]
-        rows.append(Row((*cells, *(result.numbers[each.key] for each in metric_columns())), result.runs))
+        rows.append(Row((*cells, *(result.numbers[each.key] for each in shown)), result.runs))
     columns = (
         *(Column("dataset", "dataset"), Column("method", "method")),
         *(Column(name, OPTIONAL[name]) for name in optional),
         *(Column("seed", "seed"), Column("split", "classes")),
         Column("images", "images", COUNT, "test images", minor=True),
-        *metric_columns(),
+        *shown,
     )
     interval = (
         f"below a number is its 95 % interval over test images, from {measured.resamples} resamples"

@@ -14,29 +14,20 @@ from functools import cached_property
 from typing import Any
 
 from calprompt.evaluation.bootstrap import bootstrap_intervals
-from calprompt.evaluation.settings import NONE
-from calprompt.metrics import Predictions, debiased_errors, evaluate, metric_info
+from calprompt.metrics import Predictions, debiased_errors, evaluate, metrics
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
-from calprompt.report.page.document import PERCENT, PLAIN, Column, Number, RunIdentity
-from calprompt.report.page.settings import ReportSettings
-from calprompt.results.methods import Cells, Method, ordered
+from calprompt.report.page.document import ReportSettings, RunIdentity
+from calprompt.report.table import PERCENT, Column, Number, metric_column
+from calprompt.results.methods import NONE, Cells, Method, ordered
+from calprompt.results.selection import StoredRun
 from calprompt.results.sources import ReportSource
-from calprompt.results.stored import StoredRun
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 DEBIASED = "ece_debiased"
+ABOUT_DEBIASED = "ECE that very many images would show: on few, chance makes it larger, percent"
 MAIN = ("accuracy", "ece")  # that a phone has room for
 MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
-ABOUT = {
-    "accuracy": "share of right predictions, percent",
-    "ece": "expected calibration error: mean gap between confidence and accuracy over bins of equal width, percent",
-    "ace": "adaptive calibration error: the same over bins with equally many images, percent",
-    "weighted_mce": "largest gap of a bin, weighted with its share of the images, as published tables have it, percent",
-    DEBIASED: "ECE that very many images would show: on few, chance makes it larger, percent",
-    "nll": "negative log likelihood",
-    "confidence_gap": "mean confidence minus accuracy, percentage points; above 0 is over-confident",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +73,14 @@ class Measurements:
     Attributes:
         runs: Identities of all runs.
         resamples: How often images are drawn for intervals; 0 if there are too many results for that.
+        metrics: Those that tables show: the usual ones, and others that ask for it and that some row has.
         results: In the order of the table of results.
         stored: Runs whose logits are here, by their place in `runs`.
     """
 
     runs: list[RunIdentity]
     resamples: int
+    metrics: tuple[str, ...] = METRICS
     results: list[Result] = field(default_factory=list)
     stored: dict[int, StoredRun] = field(default_factory=dict)
 
@@ -117,15 +110,11 @@ class Measurements:
         return [result for result in results if split is None or result.split == split]
 
 
-def metric_columns() -> tuple[Column, ...]:
-    """The columns of the metrics that tables have; that of the debiased ECE is the last."""
-    columns = []
-    for name in METRICS:
-        info = metric_info(name)
-        label = "MCE" if name == "weighted_mce" else info.label
-        kind = PERCENT if info.unit == "%" else PLAIN
-        columns.append(Column(name, label, kind, ABOUT[name], signed=info.signed, minor=name not in MAIN))
-    return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT[DEBIASED], minor=True))
+def metric_columns(names: Sequence[str] = METRICS) -> tuple[Column, ...]:
+    """The columns of metrics; that of the debiased ECE is the last."""
+    labels = {"weighted_mce": "MCE"}
+    columns = [metric_column(name, minor=name not in MAIN, label=labels.get(name)) for name in names]
+    return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT_DEBIASED, minor=True))
 
 
 def measure(
@@ -134,8 +123,10 @@ def measure(
     """Measure all results of a source."""
     rows = source.measured.sorted().rows
     known = {(run.name, run.fingerprint): place for place, run in enumerate(runs)}
-    found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0)
-    intervals = _Intervals(settings, found.resamples)
+    others = [name for name in metrics.shown("report") if name not in METRICS]
+    names = (*METRICS, *(name for name in others if any(row.get(name) is not None for row in rows)))
+    found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0, names)
+    intervals = _Intervals(settings, found.resamples, names)
     alike: dict[tuple[Any, ...], int] = {}
     repeats: Counter[tuple[Any, ...]] = Counter()
     cells: Cells[tuple[Any, ...]] = Cells()
@@ -145,7 +136,7 @@ def measure(
         where = (method, row.get("dataset"), row.get("split"))
         cells.add(where, row, method)
         place = known[str(row.get("run")), str(row.get("fingerprint"))]
-        sample, numbers = None, _table_numbers(row)
+        sample, numbers = None, _table_numbers(row, names)
         run = source.run_of.get(str(row.get("run")))
         if run is not None and numbers["accuracy"].value is not None:
             stored = found.stored.setdefault(place, source.stored(run))
@@ -164,9 +155,9 @@ def measure(
     return found
 
 
-def _table_numbers(row: Mapping[str, Any]) -> dict[str, Number]:
+def _table_numbers(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Number]:
     """Numbers of a row of a table; the accuracy has an interval, because the number of images is known."""
-    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in METRICS} | {DEBIASED: Number(None)}
+    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in names} | {DEBIASED: Number(None)}
     gap = row.get("confidence_gap")
     if gap is None and row.get("mean_confidence") is not None and row.get("accuracy") is not None:
         numbers["confidence_gap"] = Number(row["mean_confidence"] - row["accuracy"])
@@ -179,20 +170,20 @@ def _table_numbers(row: Mapping[str, Any]) -> dict[str, Number]:
 class _Intervals:
     """Metrics with intervals; those of equal predictions, such as zero-shot's in every run, are computed once."""
 
-    def __init__(self, settings: ReportSettings, resamples: int) -> None:
-        self.settings, self.resamples = settings, resamples
+    def __init__(self, settings: ReportSettings, resamples: int, names: Sequence[str]) -> None:
+        self.settings, self.resamples, self.names = settings, resamples, names
         self.known: dict[bytes, dict[str, Number]] = {}
 
     def __call__(self, sample: Predictions, split: str) -> dict[str, Number]:
         arrays = (sample.probs, sample.labels, sample.log_likelihood)
         key = hashlib.sha256(split.encode() + b"".join(array.tobytes() for array in arrays)).digest()
         if key not in self.known:
-            values = evaluate(sample, names=METRICS, n_bins=self.settings.bins)
+            values = evaluate(sample, names=self.names, n_bins=self.settings.bins)
             ends: Mapping[str, tuple[float, float]] = {}
             if self.resamples:
                 ends = bootstrap_intervals(
                     sample,
-                    names=METRICS,
+                    names=self.names,
                     n_bins=self.settings.bins,
                     resamples=self.resamples,
                     seed=(self.settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws

@@ -19,9 +19,9 @@ from calprompt.errors import DataError
 from calprompt.evaluation.bootstrap import percentile_interval, resample_counts
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
-from calprompt.report.page.document import COUNT, PERCENT, POINTS, Cell, Column, Number, Row, Table
+from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.table import COUNT, PERCENT, POINTS, Cell, Column, Number, Row, Table
 from calprompt.results.comparison import seed_weights
 from calprompt.results.methods import Method, headline_pairs
 

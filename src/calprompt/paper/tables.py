@@ -1,4 +1,4 @@
-"""The tables of the paper: what stands in each, and the sweep that its runs come from.
+"""The tables of the paper: what stands in each, what it calls methods and datasets, and the sweep of its runs.
 
 A table is drawn by one of the layouts:
 
@@ -12,21 +12,21 @@ A table is drawn by one of the layouts:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from calprompt.errors import SettingError
+from calprompt.paper.names import VANILLA, ZERO_SHOT, method_of
 from calprompt.registry import unknown
-from calprompt.report.tables.names import METHODS, VANILLA, ZERO_SHOT, method_of
-from calprompt.sweep.sweep_file import PACKAGE
+from calprompt.report.table import Table, TableOptions
+
+if TYPE_CHECKING:
+    from calprompt.results.sources import ReportSource
 
 Layout = Literal["by_dataset", "by_backbone", "by_setting", "costs", "gradients"]
 MethodOf = Callable[[Mapping[str, Any]], str | None]
 ACCURACY_ECE = ("accuracy", "ece")
 BASELINES = (VANILLA, "zs_norm", "penalty", "tcpt")
-HARMONIC = "harmonic"
-SPLITS = ("base", "novel", "all", HARMONIC)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ class TableDefinition:
     def sweeps(self) -> list[str]:
         """Its sweep in all forms: with the settings of the paper, the released ones, both mixed, and on the pocket."""
         forms = (self.name, f"{self.name}-released", *self.mixed, f"pocket-{self.name}")
-        return [f"{PACKAGE}/{name}" for name in forms]
+        return [f"paper/{name}" for name in forms]
+
+    def make(self, source: ReportSource, options: TableOptions | None = None) -> list[Table]:
+        """The tables of a source; see `make_tables`."""
+        return make_tables(self.name, source, options)
 
 
 def _part_of_tcpt(row: Mapping[str, Any]) -> str | None:
@@ -206,34 +210,52 @@ def table_definition(name: str) -> TableDefinition:
     return TABLES[name]
 
 
-def method_names(definition: TableDefinition) -> list[str]:
-    """Methods that a table can be asked for by name, besides any loss that the results have."""
-    return list(dict.fromkeys((*definition.methods, *METHODS)))
+def make_tables(name: str, source: ReportSource, options: TableOptions | None = None) -> list[Table]:
+    """The tables of a name, one per split.
 
+    Args:
+        name: Of the table, such as main; see `calprompt table --help`.
+        source: Results: `read_source(places, usual=table_definition(name).sweeps)`.
+        options: What is different from the paper's table.
 
-@dataclass(frozen=True)
-class TableOptions:
-    """What is different from the paper's table.
+    Returns:
+        Tables as data, for the writers of `calprompt.report.writers`.
 
-    Attributes:
-        splits: base, novel, all or harmonic (the harmonic mean of base and novel accuracy, the mean of errors); those
-            of the paper, if empty.
-        metrics: In the place of the paper's, if any.
-        methods: Only these, such as vanilla and tcpt, or a loss, or "tcpt, temperature"; the paper's, and other losses
-            that the results have, if empty.
-        spread: With the standard deviation over seeds.
-        difference: With the average's paired difference to the plain tuner, and its interval over datasets.
-        published: With the paper's numbers.
+    Raises:
+        CalpromptError: if there is no such table, or the results have nothing of it.
+
+    >>> from calprompt.results.sources import read_source
+    >>> source = read_source("experiments/paper.csv.xz", "paper/pocket-lambda")
+    >>> [(table.name, len(table.rows)) for table in make_tables("lambda", source)]
+    [('lambda', 5)]
     """
+    from calprompt.paper.by_dataset import dataset_table
+    from calprompt.paper.layouts import backbone_table, cost_table, gradient_table, setting_table
+    from calprompt.paper.values import collect
 
-    splits: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    spread: bool = False
-    difference: bool = False
-    published: bool = False
+    definition, options = table_definition(name), options or TableOptions()
+    if definition.layout in ("costs", "gradients"):
+        _check_methods(options.methods, definition.methods)
+    if definition.layout == "costs":
+        return [cost_table(definition, source, options)]
+    if definition.layout == "gradients":
+        return [gradient_table(definition, source, options)]
+    values = collect(
+        source,
+        transfers=definition.transfers,
+        by_backbone=definition.by_backbone,
+        method=definition.method,
+    )
+    _check_methods(options.methods, {place.method for place in values.rows})
+    if definition.layout == "by_setting":
+        return [setting_table(definition, values, options)]
+    layout = backbone_table if definition.layout == "by_backbone" else dataset_table
+    return [layout(definition, values, split, options) for split in options.splits or definition.splits]
 
-    def __post_init__(self) -> None:
-        wrong = [split for split in self.splits if split not in SPLITS]
-        if wrong:
-            raise SettingError(f"must be one of {', '.join(SPLITS)}; got {wrong[0]!r}", parameter="split")
+
+def _check_methods(wanted: Iterable[str], there: Iterable[str]) -> None:
+    """Raise for a method that the results do not have."""
+    there = list(there)
+    for name in wanted:
+        if name not in there:
+            raise unknown("method", name, there)

@@ -1,4 +1,4 @@
-"""What a figure shows of a source: runs with their stored logits by method, or rows of the table by method.
+"""What figures and comparisons read of a source: predictions of runs from their stored logits, or rows, by method.
 
 A method is called by its loss or calibrator; if there is more than one tuner, its tuner belongs to the name, and so do
 settings in which methods of one name differ. What differs in settings is never mixed.
@@ -11,22 +11,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, stdev
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from calprompt.errors import NotFoundError, SettingError
-from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
+from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.report.figures.style import sample_text
-from calprompt.results.methods import Cells
-from calprompt.results.names import CALIBRATORS, NONE, method_order
-from calprompt.results.sources import ReportSource
-from calprompt.runs.folder import Run
+from calprompt.results.methods import CALIBRATORS, NONE, Cells, method_order
+from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
+from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+from calprompt.text import plural
+
+if TYPE_CHECKING:
+    from calprompt.evaluation.models import StoredModel
+    from calprompt.results.sources import ReportSource
 
 Rows = Sequence[Mapping[str, Any]]
 Group = TypeVar("Group", bound=Hashable)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run whose logits are here; they are read once, when they are asked for.
+
+    Attributes:
+        run: Its folder as it was read.
+    """
+
+    run: Run
+
+    @cached_property
+    def models(self) -> Mapping[str, StoredModel]:
+        """The tuned and the zero-shot one."""
+        from calprompt.evaluation.models import stored_models
+
+        return stored_models(self.run)
+
+    @cached_property
+    def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Class names and image names by split, also of other data that the run was evaluated on."""
+        classes: dict[str, list[str]] = {}
+        images: dict[str, list[str]] = {}
+        places = {"": (self.run.folder, self.run.record)}
+        places |= {f"{each.name}/": (each.folder, each.record) for each in self.run.transfers}
+        for prefix, (folder, record) in places.items():
+            _, metadata = read_run_tensors(folder, LOGITS, record)
+            classes |= {f"{prefix}{split}": names for split, names in metadata["class_names"].items()}
+            images |= {f"{prefix}{split}": names for split, names in metadata.get("image_names", {}).items()}
+        return classes, images
+
+    def sample(self, model: str, split: str, calibrator: str = NONE) -> Predictions:
+        """What was predicted, under a calibrator fitted on the run's validation images."""
+        from calprompt.evaluation.settings import create_calibrator
+
+        stored, fitted = self.models[model], create_calibrator(calibrator)
+        if fitted.learns:
+            if stored.val is None:
+                raise CalpromptError(f"{self.run.folder} has no validation images to fit {calibrator} on")
+            fitted.fit(stored.val)
+        record = stored.tests[split]
+        return predictions(fitted(record), record.given("labels"), from_logits=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,3 +342,23 @@ def _point(values: Mapping[tuple[str, int], float]) -> Point:
         by_seed.setdefault(seed, []).append(value)
     means = [mean(each) for each in by_seed.values()]
     return Point(mean(values.values()), stdev(means) if len(means) > 1 else None)
+
+
+def sample_text(images: int = 0, runs: int = 0, datasets: int = 0, seeds: int = 0, classes: int = 0) -> str:
+    """What a figure was made from, in words.
+
+    >>> sample_text(images=4500, runs=9, datasets=3, seeds=3)
+    '3 datasets, 3 seeds, 9 runs, 4,500 images'
+    """
+    counts: Mapping[str, int] = {
+        "dataset": datasets,
+        "seed": seeds,
+        "run": runs,
+        "class": classes,
+        "image": images,
+    }
+    return ", ".join(_count(number, what) for what, number in counts.items() if number)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {plural(number, what).partition(' ')[2]}"

@@ -1,6 +1,6 @@
 """The numbers that the paper printed: context for ours, never mixed with them.
 
-`data/published.csv` has every number of every table: which table, split, backbone, tuner, method, metric and dataset.
+`published.csv` has every number of every table: which table, split, backbone, tuner, method, metric and dataset.
 They are means over three seeds, without intervals. Whether ours agrees follows from the spread of our own seeds.
 
 Some of the printed averages are not the mean of their own row. Ours are compared with that mean, and where the two are
@@ -18,13 +18,13 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 from calprompt.errors import DataError
+from calprompt.report.writers import AGREES, AVERAGE_GAP, DIFFERS, NOT_RUN
 from calprompt.results.intervals import student_quantile
 
 SEEDS = 3  # behind every published mean
 ROUNDING = 0.05  # percentage points that rounding and another processor may account for
-APART = 0.1  # from which on a printed average is not the mean of its row: more than rounding explains
 AVERAGE = "average"  # in the place of a dataset, or of base and novel
-AGREES, DIFFERS, NOT_RUN, ONE_SEED = "agrees", "differs", "not run", "one seed"
+ONE_SEED = "one seed"
 OTHER_BACKBONE, OTHER_DATASETS, OTHER_MACHINE = "other backbone", "other datasets", "other machine"  # only context
 NO_TEST = "no test"  # of a number whose spread is not known
 METRICS = {"mce_weighted": "weighted_mce"}  # as the file calls them -> as the results do
@@ -72,7 +72,7 @@ def published_numbers() -> tuple[PublishedNumber, ...]:
     >>> len(numbers), numbers[0].table, numbers[0].dataset, numbers[0].metric, numbers[0].value
     (3147, 'T1', 'imagenet', 'accuracy', 72.4)
     """
-    text = (files("calprompt") / "report" / "data" / "published.csv").read_text(encoding="utf-8")
+    text = (files("calprompt.paper") / "published.csv").read_text(encoding="utf-8")
     found = []
     for row in csv.DictReader(text.splitlines()):
         row["metric"] = METRICS.get(row["metric"], row["metric"])
@@ -130,7 +130,7 @@ def false_averages() -> list[tuple[PublishedNumber, float]]:
 
 def is_apart(printed: float, mean_of_row: float) -> bool:
     """Whether a printed average differs from the mean of its row by more than rounding explains."""
-    return abs(printed - mean_of_row) > APART
+    return abs(printed - mean_of_row) > AVERAGE_GAP
 
 
 def same_backbone(backbone: str, published: str) -> bool:

@@ -1,4 +1,4 @@
-"""What tables call tuners, methods, datasets and metrics; and which method a row of results is of."""
+"""What the paper calls methods, datasets, backbones and metrics; and which of its methods a row of results is of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calprompt.report.tables.paper_table import Measure
-from calprompt.results.names import tuner_name
+from calprompt.report.table import Column, stored_metric
+from calprompt.results.methods import tuner_name
 from calprompt.training_config import NAMED
 
 ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
@@ -105,15 +105,10 @@ def dataset_label(dataset: str) -> str:
     return DATASETS.get(dataset, dataset.removeprefix("pocket_"))
 
 
-def metric_measure(metric: str) -> Measure:
-    """How a metric is written.
+def metric_measure(metric: str) -> Column:
+    """How the paper writes a metric.
 
-    >>> metric_measure("weighted_mce").label, metric_measure("mce").label, metric_measure("nll").decimals
+    >>> metric_measure("weighted_mce").label, metric_measure("mce").label, metric_measure("nll").digits
     ('MCE', 'MCE (textbook)', 3)
     """
-    from calprompt.metrics import metric_info
-
-    info = metric_info(metric)
-    percent = info.unit == "%"
-    label = SHORT.get(metric, info.label)
-    return Measure(metric, label, info.better, 2 if percent else 3, 100.0 if percent else 1.0)
+    return stored_metric(metric, SHORT.get(metric))

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.metrics.inputs import ArrayLike, Floats
-from calprompt.report.figures import selection
 from calprompt.report.figures.style import COLUMN, FAINT, SMALL, add_note, looks, new_figure
-from calprompt.results.names import dataset_name
+from calprompt.results import selection
+from calprompt.results.methods import dataset_name
 from calprompt.results.sources import ReportSource
 
 
-def from_source(source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None) -> Figure:
+def text_features(source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None) -> Figure:
     """Text features of one dataset and seed of a source: the dataset with most classes, and its first seed."""
     stored = selection.stored_runs(source, split, methods=methods)
     shared = set.intersection(*({(run.dataset, run.seed) for run in group} for group in stored.values()))

@@ -7,7 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 
 from calprompt.errors import NotFoundError
-from calprompt.report.published import (
+from calprompt.paper.names import (
+    VANILLA,
+    ZERO_SHOT,
+    backbone_label,
+    dataset_label,
+    method_label,
+    metric_measure,
+)
+from calprompt.paper.published import (
     AVERAGE,
     NO_TEST,
     OTHER_BACKBONE,
@@ -18,17 +26,8 @@ from calprompt.report.published import (
     variance_verdict,
     verdict,
 )
-from calprompt.report.tables.definitions import HARMONIC, TableDefinition, TableOptions
-from calprompt.report.tables.names import (
-    VANILLA,
-    ZERO_SHOT,
-    backbone_label,
-    dataset_label,
-    method_label,
-    metric_measure,
-)
-from calprompt.report.tables.paper_table import Column, Line, Measure, Number, PaperTable
-from calprompt.report.tables.values import (
+from calprompt.paper.tables import TableDefinition
+from calprompt.paper.values import (
     SHARED,
     BySeed,
     Group,
@@ -42,10 +41,11 @@ from calprompt.report.tables.values import (
     variance_number,
     with_published,
 )
-from calprompt.results.names import tuner_name
+from calprompt.report.table import DIFFERENCE, HARMONIC, PLAIN, Cell, Column, Number, Row, Table, TableOptions
+from calprompt.results.methods import tuner_name
 
 
-def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> PaperTable:
+def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:
     """The table of one split."""
     return _DatasetTable(definition, values, split, options).build()
 
@@ -55,23 +55,22 @@ class _DatasetTable:
         self.definition, self.values, self.split, self.options = definition, values, split, options
         self.measures = [self._measure(name) for name in options.metrics or definition.metrics]
 
-    def build(self) -> PaperTable:
+    def build(self) -> Table:
         if not self.datasets:
             found = ", ".join(sorted({place.split for place in self.values.rows})) or "none"
             what = "evaluations of runs on other data" if self.definition.transfers else "results"
             raise NotFoundError(f"there are no {what} on {self.split} classes (there are: {found})")
-        lines = [line for group in self.groups for line in self._group_lines(group)]
-        most = max((len(number.seeds) for line in lines for number in line.numbers), default=0)
-        lines = [replace(line, numbers=tuple(_lacking(each, most) for each in line.numbers)) for line in lines]
-        return PaperTable(
+        rows = [row for group in self.groups for row in self._group_rows(group)]
+        most = max((len(number.seeds) for row in rows for number in row.numbers), default=0)
+        return Table(
             self.definition.name,
-            self.split,
             self.definition.title.format(split=self.split),
-            "method",
+            "",
             tuple(self._columns()),
-            tuple(lines),
-            tuple(self._notes(most)),
-            self.options.spread and self.definition.statistic == "mean",
+            tuple(replace(row, cells=tuple(_lacking(each, most) for each in row.cells)) for row in rows),
+            notes=tuple(self._notes(most)),
+            split=self.split,
+            spread=self.options.spread and self.definition.statistic == "mean",
         )
 
     @cached_property
@@ -112,19 +111,20 @@ class _DatasetTable:
         return [*ours, *(group for group in theirs if group not in known)]
 
     def _columns(self) -> list[Column]:
-        columns = [Column((dataset_label(name),)) for name in self.datasets]
-        columns.append(Column(("Avg",), "average"))
+        columns = [Column("method", "method"), Column("metric", "")]
+        columns += [Column(name, dataset_label(name), PLAIN) for name in self.datasets]
+        columns.append(Column(AVERAGE, "Avg", PLAIN))
         if self.options.difference:
-            columns.append(Column(("Avg - plain",), "difference"))
-        columns += [Column((dataset_label(name),)) for name in self.others]
+            columns.append(Column("difference", "Avg - plain", DIFFERENCE, digits=2))
+        columns += [Column(name, dataset_label(name), PLAIN) for name in self.others]
         if self.published and not self.same_datasets:
-            columns.append(Column(("Avg, paper",), "average"))
+            columns.append(Column(AVERAGE, "Avg, paper", PLAIN))
         return columns
 
-    def _measure(self, name: str) -> Measure:
+    def _measure(self, name: str) -> Column:
         measure = metric_measure(name)
         if self.definition.statistic == "variance":
-            return replace(measure, label=f"Var. {measure.label}", better="lower", scale=measure.scale)
+            return replace(measure, label=f"Var. {measure.label}", better="lower")
         if self.split == HARMONIC:
             return replace(measure, label=f"H {measure.label}" if name == "accuracy" else f"mean {measure.label}")
         return measure
@@ -150,13 +150,17 @@ class _DatasetTable:
     def _is_published(self, tuner: str, method: str) -> bool:
         return any(key[2] == tuner and key[3] == method for key in self.published)
 
-    def _group_lines(self, group: Group) -> list[Line]:
+    def _group_rows(self, group: Group) -> list[Row]:
         tuner, backbone = group
         name = tuner_name(tuner) if tuner else ""
         if backbone:
             name = f"{name}, {backbone_label(backbone)}"
         return [
-            Line(name, self._label(method, tuner), self._numbers(group, method, measure), measure)
+            Row(
+                (self._label(method, tuner), measure.label, *self._numbers(group, method, measure)),
+                group=name,
+                measure=measure,
+            )
             for method in self._methods(group)
             for measure in self.measures
         ]
@@ -165,7 +169,7 @@ class _DatasetTable:
         name = self._name(method)
         return f"{method_label(name, tuner)}{method.removeprefix(name)}"
 
-    def _numbers(self, group: Group, method: str, measure: Measure) -> tuple[Number, ...]:
+    def _numbers(self, group: Group, method: str, measure: Column) -> tuple[Number, ...]:
         by_seed = [self._by_seed(group, method, name, measure) for name in self.datasets]
         is_variance = self.definition.statistic == "variance"
         numbers = [variance_number(each) if is_variance else mean_number(each) for each in by_seed]
@@ -184,14 +188,14 @@ class _DatasetTable:
             row.append(self._beside(Number(), group, method, measure, AVERAGE))
         return tuple(row)
 
-    def _by_seed(self, group: Group, method: str, dataset: str, measure: Measure) -> BySeed:
-        values = self.values.seeds(Place(group, method, dataset, self.split), measure.name)
+    def _by_seed(self, group: Group, method: str, dataset: str, measure: Column) -> BySeed:
+        values = self.values.seeds(Place(group, method, dataset, self.split), measure.key)
         return {seed: measure.scale * value for seed, value in values.items()}
 
-    def _beside(self, number: Number, group: Group, method: str, measure: Measure, dataset: str) -> Number:
+    def _beside(self, number: Number, group: Group, method: str, measure: Column, dataset: str) -> Number:
         if not self.published:
             return number
-        metric = f"{measure.name}_variance" if self.definition.statistic == "variance" else measure.name
+        metric = f"{measure.key}_variance" if self.definition.statistic == "variance" else measure.key
         name = self._name(method)
         tuner = ZERO_SHOT if name == ZERO_SHOT else group[0]
         ours = self._backbone(group)
@@ -240,6 +244,8 @@ class _DatasetTable:
 _CALIBRATED = {"temperature", "dac"}
 
 
-def _lacking(number: Number, most: int) -> Number:
+def _lacking(cell: Cell, most: int) -> Cell:
     """A mean of fewer seeds than others is marked."""
-    return replace(number, lacking=most - len(number.seeds)) if 0 < len(number.seeds) < most else number
+    if isinstance(cell, Number) and 0 < len(cell.seeds) < most:
+        return cell._replace(lacking=most - len(cell.seeds))
+    return cell

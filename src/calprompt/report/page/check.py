@@ -23,10 +23,10 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import Figure, Report, Table, picture_digest, to_data
+from calprompt.report.page.document import Figure, Report, ReportSettings, picture_digest, to_data
 from calprompt.report.page.reading import Page, read_page
 from calprompt.report.page.render import BLANK, figure_html, mistake_text, render_report
-from calprompt.report.page.settings import ReportSettings
+from calprompt.report.table import Table
 from calprompt.results.sources import read_source
 from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from statistics import mean, stdev, variance
 from typing import Any
 
-from calprompt.report.published import NOT_RUN, is_apart, verdict
-from calprompt.report.tables.names import VANILLA, ZERO_SHOT, method_of
-from calprompt.report.tables.paper_table import Number
+from calprompt.paper.names import VANILLA, ZERO_SHOT, method_of
+from calprompt.paper.published import NOT_RUN, is_apart, verdict
+from calprompt.report.table import HARMONIC, Number
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import Cells, Method, plain_of, tell_apart
 from calprompt.results.sources import ReportSource
@@ -57,7 +57,7 @@ class Values:
 
     def seeds(self, place: Place, metric: str) -> dict[int, float]:
         """The values of a metric by seed; harmonic is that of base and novel."""
-        if place.split == "harmonic":
+        if place.split == HARMONIC:
             base, novel = (self.seeds(Place(place.group, place.method, place.dataset, s), metric) for s in PARTS)
             return {seed: combined(metric, base[seed], novel[seed]) for seed in base if seed in novel}
         found = {seed: row.get(metric) for seed, row in self.rows.get(place, {}).items()}
@@ -171,7 +171,7 @@ def mean_number(values: BySeed) -> Number:
     seeds = tuple(values.values())
     if not seeds:
         return Number()
-    return Number(mean(seeds), seeds, stdev(seeds) if len(seeds) > 1 else None)
+    return Number(mean(seeds), seeds=seeds, spread=stdev(seeds) if len(seeds) > 1 else None)
 
 
 def variance_number(values: BySeed) -> Number:
@@ -181,7 +181,7 @@ def variance_number(values: BySeed) -> Number:
     4.0
     """
     seeds = tuple(values.values())
-    return Number(variance(seeds), seeds) if len(seeds) > 1 else Number(None, seeds)
+    return Number(variance(seeds) if len(seeds) > 1 else None, seeds=seeds)
 
 
 def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
@@ -192,7 +192,7 @@ def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
     shared = set.intersection(*(set(each) for each in by_seed))
     complete = all(set(each) == shared for each in by_seed)
     seeds = tuple(mean(each[seed] for each in by_seed) for seed in sorted(shared)) if complete else ()
-    return Number(mean(values), seeds, stdev(seeds) if len(seeds) > 1 else None)
+    return Number(mean(values), seeds=seeds, spread=stdev(seeds) if len(seeds) > 1 else None)
 
 
 def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number:
@@ -205,8 +205,7 @@ def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number
         found.append(mean(one[seed] - other[seed] for seed in shared))
     if not found:
         return Number()
-    interval = Interval.of(found)
-    return Number(interval.mean, interval=interval)
+    return Number(*Interval.of(found).ends)
 
 
 def with_published(
@@ -217,7 +216,7 @@ def with_published(
         return number
     fair = published if row_mean is None else row_mean
     shown = fair if is_apart(published, fair) else None
-    return replace(number, published=published, row_mean=shown, verdict=judge(fair, number.seeds))
+    return number._replace(published=published, row_mean=shown, verdict=judge(fair, number.seeds))
 
 
 def only_context(word: str) -> Judge:

@@ -1,0 +1,317 @@
+"""Tables with metrics across: methods on backbones and datasets, settings on base and novel classes.
+
+Two are of training itself: what it takes in time and memory, and the ratios of gradient norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from calprompt.errors import NotFoundError
+from calprompt.paper.names import (
+    VANILLA,
+    backbone_label,
+    dataset_label,
+    method_label,
+    method_of,
+    metric_measure,
+)
+from calprompt.paper.published import (
+    AVERAGE,
+    OTHER_BACKBONE,
+    OTHER_DATASETS,
+    OTHER_MACHINE,
+    published_table,
+    row_means,
+    same_backbone,
+    verdict,
+)
+from calprompt.paper.tables import TableDefinition
+from calprompt.paper.values import (
+    PARTS,
+    SHARED,
+    BySeed,
+    Group,
+    Place,
+    Values,
+    average,
+    combined,
+    mean_number,
+    only_context,
+    with_published,
+)
+from calprompt.report.table import PLAIN, Column, Number, Row, Table, TableOptions
+from calprompt.results.methods import Cells, tell_apart, tuner_name
+from calprompt.results.sources import ReportSource
+
+COSTS = (
+    Column("seconds_step", "wall ms per step", PLAIN, digits=1, scale=1e3),
+    Column("seconds_epoch", "wall s per epoch", PLAIN, digits=2),
+    Column("cpu_seconds_train", "CPU s of training", PLAIN, digits=2),
+    Column("peak_memory_train", "peak memory, MB", PLAIN, digits=0, scale=1e-6),
+    Column("peak_device_memory", "peak GPU memory, GB", PLAIN, digits=2, scale=1e-9),
+)
+PUBLISHED = {"seconds_epoch": "seconds_per_epoch", "peak_device_memory": "peak_gpu_gb"}
+RATIOS = {
+    "rho_margin": "margin: mean / variance",
+    "rho_mom": "moments: mean / covariance",
+    "rho_mom/margin": "moments / margin",
+    "rho_margin/CE": "margin / cross-entropy",
+    "rho_mom/CE": "moments / cross-entropy",
+}
+QUANTILES = ("median", "q10", "q90")
+PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, which does not say it
+
+
+def backbone_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:
+    """Methods down; backbones, datasets and metrics across, and the average of all."""
+    measures = [metric_measure(name) for name in options.metrics or definition.metrics]
+    name = definition.published.get(split, "")
+    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
+    tuners = list(dict.fromkeys(group[0] for group in values.groups))
+    backbones = list(dict.fromkeys(group[1] for group in values.groups))
+    places = [(each, dataset) for each in backbones for dataset in _datasets(values, split, each)]
+    known = {(label, dataset) for each, dataset in places for label in [backbone_label(each)]}
+    theirs = dict.fromkeys((key[1], key[5]) for key in published if key[1] != AVERAGE)
+    others = [pair for pair in theirs if pair not in known]
+    heads = [(backbone_label(each), dataset_label(name)) for each, name in places]
+    heads += [("Average", "all"), *((each, dataset_label(name)) for each, name in others)]
+    heads += [("Average", "paper")] if others else []
+    columns = [Column("method", "method"), *(replace(measure, above=head) for head in heads for measure in measures)]
+
+    def row(tuner: str, method: str) -> Row:
+        def by_seed(backbone: str, dataset: str, measure: Column) -> BySeed:
+            found = values.seeds(Place((tuner, backbone), method, dataset, split), measure.key)
+            return {seed: measure.scale * value for seed, value in found.items()}
+
+        def beside(number: Number, backbone: str, dataset: str, measure: Column) -> Number:
+            key = (split, backbone, PROMPT_LEARNING, values.names.get(method, method), measure.key, dataset)
+            return with_published(number, published.get(key), row_mean=means.get(key))
+
+        numbers = [
+            beside(mean_number(by_seed(each, name, measure)), backbone_label(each), name, measure)
+            for each, name in places
+            for measure in measures
+        ]
+        for measure in measures:
+            every = [by_seed(each, name, measure) for each, name in places]
+            total = average([mean_number(each) for each in every], every)
+            numbers.append(total if others else beside(total, AVERAGE, AVERAGE, measure))
+        numbers += [beside(Number(), each, name, measure) for each, name in others for measure in measures]
+        numbers += [beside(Number(), AVERAGE, AVERAGE, measure) for measure in measures if others]
+        name = values.names.get(method, method)
+        label = "cross-entropy" if name == definition.methods[0] else method_label(name)
+        label += method.removeprefix(name)
+        return Row((label, *numbers), group=tuner_name(tuner) if len(tuners) > 1 else "")
+
+    rows = [
+        row(tuner, method)
+        for tuner in tuners
+        for method in _methods(definition, options, values, [(tuner, each) for each in backbones])
+    ]
+    notes = (
+        f"{' and '.join(map(tuner_name, tuners))}; per cent; mean of {_seeds(rows)}; - has no result",
+        *(["± standard deviation over seeds"] if options.spread else []),
+    )
+    return _table(definition, columns, rows, notes, options.spread, split)
+
+
+def setting_table(definition: TableDefinition, values: Values, options: TableOptions) -> Table:
+    """Settings of TCPT down; metrics on base and novel classes across, and the mean of both."""
+    measures = [metric_measure(name) for name in options.metrics or definition.metrics]
+    splits = (*PARTS, AVERAGE)
+    name = definition.published[""]
+    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
+    rows = []
+    for group in values.groups:
+        datasets = [name for name in values.datasets if any(p.dataset == name for p in values.rows if p.group == group)]
+        measured = (row for place, seeds in values.rows.items() if place.group == group for row in seeds.values())
+        backbone = str(next(measured, {}).get("backbone", ""))
+
+        def number(
+            method: str, measure: Column, split: str, group: Group = group, datasets: Sequence[str] = tuple(datasets)
+        ) -> Number:
+            every = [_of_split(values, group, method, name, split, measure) for name in datasets]
+            return average([mean_number(each) for each in every], every)
+
+        def beside(
+            found: Number,
+            method: str,
+            measure: Column,
+            split: str,
+            backbone: str = backbone,
+            datasets: Sequence[str] = tuple(datasets),
+        ) -> Number:
+            for key, value in published.items():
+                if (key[0], key[3], key[4]) == (split, values.names.get(method, method), measure.key):
+                    judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
+                    judge = judge if same_backbone(backbone, key[1]) else only_context(OTHER_BACKBONE)
+                    return with_published(found, value, judge, row_mean=means.get(key))
+            return found
+
+        for method in _methods(definition, options, values, [group], planned=options.published):
+            numbers = [beside(number(method, each, s), method, each, s) for each in measures for s in splits]
+            name = values.names.get(method, method)
+            label = f"{_setting(name)}{method.removeprefix(name)}"
+            rows.append(Row((label, *numbers), group=tuner_name(group[0]) if len(values.groups) > 1 else ""))
+    tuners = " and ".join(tuner_name(group[0]) for group in values.groups)
+    notes = (
+        f"{tuners}; per cent; means over {', '.join(map(dataset_label, values.datasets))} and {_seeds(rows)}; "
+        "- has no result on one of them",
+        *(["± standard deviation over seeds"] if options.spread else []),
+    )
+    names = ", ".join(part.partition("=")[0].removesuffix("_mom") for part in definition.methods[0].split(";"))
+    columns = [Column("setting", names)]
+    columns += [replace(m, above=(m.label,), label=s if s in PARTS else "mean") for m in measures for s in splits]
+    return _table(definition, columns, rows, notes, options.spread)
+
+
+def _of_split(values: Values, group: Group, method: str, dataset: str, split: str, measure: Column) -> BySeed:
+    """Values by seed, in the unit of the table; the mean of base and novel, if the split is both."""
+    if split in PARTS:
+        found = values.seeds(Place(group, method, dataset, split), measure.key)
+        return {seed: measure.scale * value for seed, value in found.items()}
+    base, novel = (_of_split(values, group, method, dataset, part, measure) for part in PARTS)
+    return {seed: combined("", base[seed], novel[seed]) for seed in base if seed in novel}
+
+
+def _setting(method: str) -> str:
+    """A setting as the paper writes it.
+
+    >>> _setting("alpha=0.1;beta=0.01"), _setting("lambda_mom=5")
+    ('(0.1, 0.01)', '5')
+    """
+    values = [part.partition("=")[2] for part in method.split(";")]
+    return f"({', '.join(values)})" if len(values) > 1 else values[0]
+
+
+def _datasets(values: Values, split: str, backbone: str) -> list[str]:
+    found = (place.dataset for place in values.rows if place.split == split and place.group[1] == backbone)
+    return list(dict.fromkeys(found))
+
+
+def _methods(
+    definition: TableDefinition,
+    options: TableOptions,
+    values: Values,
+    groups: Sequence[Group],
+    *,
+    planned: bool = False,
+) -> list[str]:
+    """Those of the paper that the results have, then others."""
+    groups = [group for group in groups if group != SHARED]
+    if options.methods:
+        return values.chosen(groups, options.methods)
+    wanted = []
+    for name in definition.methods:
+        wanted += values.chosen(groups, [name]) or ([name] if planned else [])
+    there = dict.fromkeys(method for group in groups for method in values.methods(group))
+    names = {method: values.names[method] for method in there if method not in wanted}
+    hidden = ("zero_shot", "temperature", "dac")
+    return [*wanted, *(method for method, name in names.items() if "," not in name and name not in hidden)]
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    most = max((len(number.seeds) for row in rows for number in row.numbers), default=0)
+    return f"{most} seeds" if most != 1 else "one seed"
+
+
+def cost_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> Table:
+    """Seconds and memory of training, a line per tuner and method."""
+    cells: Cells[tuple[str, str, str, str]] = Cells()
+    named = [(row, method_of(row)) for row in source.measured.rows if row.get("model") == "tuned"]
+    named = [(row, name) for row, name in named if name in definition.methods]
+    details = tell_apart(((row["tuner"], name), source.method(row), row) for row, name in named)
+    with_times = [pair for pair in named if pair[0].get("seconds_step") is not None]
+    for row, name in sorted(with_times or named, key=lambda pair: pair[0].get("diagnose_every") or 0):  # fastest first
+        detail = details[(row["tuner"], name), source.method(row)]
+        cells.add((str(row["tuner"]), name, detail, str(row["dataset"])), row, source.method(row))
+    runs: dict[tuple[str, str, str], dict[tuple[str, int], Mapping[str, Any]]] = {}
+    for (tuner, name, detail, dataset), seeds in cells.rows.items():
+        runs.setdefault((tuner, name, detail), {}).update({(dataset, seed): row for seed, row in seeds.items()})
+    every = [row for seeds in runs.values() for row in seeds.values()]
+    measures = [each for each in COSTS if any(row.get(each.key) is not None for row in every)]
+    if not measures:
+        raise NotFoundError(
+            f"{source.title} has no times; run folders have them, and tables that were written without --no-times"
+        )
+    published = published_table(definition.published[""]) if options.published else {}
+    if published:
+        measures += [each for each in COSTS if each.key in PUBLISHED and each not in measures]
+    rows = []
+    for tuner in dict.fromkeys(key[0] for key in runs):
+        variants = {name: [each[2] for each in runs if each[:2] == (tuner, name)] for name in definition.methods}
+        for method, detail in ((name, detail) for name, found in variants.items() for detail in found or [""]):
+            there = runs.get((tuner, method, detail), {})
+            numbers = []
+            for measure in measures:
+                found = {place: row.get(measure.key) for place, row in sorted(there.items())}
+                known = {place: measure.scale * value for place, value in found.items() if value is not None}
+                number = mean_number(dict(enumerate(known.values())))
+                metric = PUBLISHED.get(measure.key, "")
+                value = published.get(("base", "ViT-B/16", tuner, method, metric, "oxford_flowers"))
+                numbers.append(with_published(number, value, only_context(OTHER_MACHINE)))
+            label = (
+                method_label(method, tuner) if method == VANILLA else f"{tuner_name(tuner)} + {method_label(method)}"
+            )
+            rows.append(Row((f"{label}{detail}", *numbers), group=tuner_name(tuner)))
+    datasets = ", ".join(dict.fromkeys(dataset_label(str(row["dataset"])) for row in every))
+    processors = ", ".join(dict.fromkeys(str(row["processor"]) for row in every if row.get("processor")))
+    most = max(len({seed for _, seed in places}) for places in runs.values())
+    note = f"mean of {most} seeds on {datasets}; steps and epochs are medians of a run by the clock on the wall"
+    notes = (f"{note}; {processors}" if processors else note, "- was not measured")
+    return _table(definition, [Column("method", "method"), *measures], rows, notes, options.spread)
+
+
+def gradient_table(definition: TableDefinition, source: ReportSource, options: TableOptions) -> Table:
+    """Median and quantiles of the ratios of gradient norms over all diagnosed steps of all runs."""
+    import numpy as np
+
+    diagnosed = {run.folder.name: steps for run in source.runs if (steps := run.steps())}
+    if not diagnosed:
+        raise NotFoundError(
+            f"{source.title} has no folder of a run with diagnosed steps; train with steps diagnosed, such as "
+            f"'calprompt sweep {definition.sweeps[-1]} --out runs/pocket', and give that folder"
+        )
+    published = published_table(definition.published[""]) if options.published else {}
+    backbone = str(source.run_of[next(iter(diagnosed))].record["config"]["backbone"])
+    rows = []
+    for name, label in RATIOS.items():
+        values = [step[name] for steps in diagnosed.values() for step in steps if name in step]
+        if not values:
+            continue
+        shown = (median(values), *(float(np.quantile(values, share)) for share in (0.1, 0.9)))
+        numbers, metric = [], name.replace("/", "_over_").lower()
+        for value, which in zip(shown, QUANTILES, strict=True):
+            theirs = published.get(("base", "ViT-B/16", "maple", "tcpt", f"{metric}_{which}", ""))
+            number = Number(value, seeds=(value,))
+            word = OTHER_BACKBONE if not same_backbone(backbone, "ViT-B/16") else "dataset not said"
+            numbers.append(with_published(number, theirs, only_context(word)))
+        rows.append(Row((label, *numbers)))
+    columns = [Column("name", "ratio")]
+    columns += [Column("ratio", which, PLAIN, digits=2) for which in ("median", "10 %", "90 %")]
+    return _table(definition, columns, rows, [_steps_note(source, diagnosed)])
+
+
+def _steps_note(source: ReportSource, diagnosed: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """How many steps of what."""
+    steps = sum(map(len, diagnosed.values()))
+    configs = [source.run_of[name].record for name in diagnosed]
+    tuners = ", ".join(dict.fromkeys(tuner_name(str(each["config"]["tuner"])) for each in configs))
+    datasets = ", ".join(dict.fromkeys(dataset_label(str(each["data"]["name"])) for each in configs))
+    return f"{tuners} with TCPT, {steps} steps of {len(diagnosed)} runs on {datasets}"
+
+
+def _table(
+    definition: TableDefinition,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    notes: Sequence[str],
+    spread: bool = False,
+    split: str = "",
+) -> Table:
+    name, title = definition.name, definition.title
+    return Table(name, title, "", tuple(columns), tuple(rows), notes=tuple(notes), split=split, spread=spread)
