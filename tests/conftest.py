@@ -20,6 +20,7 @@ from calprompt import pocket
 
 torch.set_num_threads(int(os.environ.get("CALPROMPT_TEST_THREADS", "1")))  # tiny models: threads only cost
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))  # it would wait for others, which a copy has not
+torch.ones(1, requires_grad=True).sum().backward()  # after an export, the first one starts threads: no copy could train
 os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
 atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
 settings.register_profile("calprompt", deadline=None, derandomize=True, max_examples=40)
@@ -27,6 +28,9 @@ settings.register_profile("thorough", deadline=None, derandomize=True, max_examp
 settings.load_profile(os.environ.get("CALPROMPT_TEST_PROFILE", "calprompt"))
 
 MEMORY = 950_000_000  # bytes; importing everything takes 900 MB, of which torch 300
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+if LIBC is not None:
+    LIBC.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: what is large goes back to the system as soon as it is freed
 
 # Files whose tests share what takes long to start are done by one process; what takes longest is begun first.
 TOGETHER = {
@@ -89,8 +93,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if (nextitem is None or nextitem.path != item.path) and own_memory() > MEMORY:
         pocket.sheet.cache_clear()
         gc.collect()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)
+        if LIBC is not None:
+            LIBC.malloc_trim(0)
 
 
 def own_memory() -> int:

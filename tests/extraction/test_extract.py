@@ -152,7 +152,7 @@ def test_interrupted_command_goes_on_where_it_stopped(
     """Two processes are at work when it is interrupted; the second time, what they have stored is found."""
     photos = samples.picture_folder(tmp_path / "photos", each=80)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CALPROMPT_CACHE": str(tmp_path / "cache")}
-    words = ["extract", str(photos), "--backbone", str(samples.backbone()), "--views", "4", "--workers", "2"]
+    words = ["extract", str(photos), "--backbone", str(samples.backbone()), "--workers", "2"]
     command = [sys.executable, "-m", "calprompt", *words]
     first = subprocess.Popen(
         command,
