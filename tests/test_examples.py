@@ -42,7 +42,7 @@ def test_a_folder_of_photographs(capsys: pytest.CaptureFixture[str]) -> None:
     labels, classifier, answer, *_ = run_cells(EXAMPLES / "photographs.ipynb")
     assert "airplane" in labels
     bundle = classifier._repr_mimebundle_()
-    assert "kgcoop on pocket-photo: 10 classes" in bundle["text/html"]
+    assert "on pocket-photo: 10 classes" in bundle["text/html"]
     assert "accuracy" in bundle["text/html"]
     assert answer.class_name in answer._repr_html_()
     assert "may be" in answer._repr_html_()
