@@ -110,7 +110,7 @@ def test_the_seed_decides_and_holding_fewer_at_a_time_changes_nothing(monkeypatc
     first = bootstrap_intervals(given, resamples=200, seed=(4, 1))
     assert first == bootstrap_intervals(given, resamples=200, seed=(4, 1))
     assert first != bootstrap_intervals(given, resamples=200, seed=(4, 2))
-    monkeypatch.setattr("calprompt.evaluation.bootstrap.AT_ONCE", 700)
+    monkeypatch.setattr("calprompt.evaluation.bootstrap.COUNTS_PER_CHUNK", 700)
     pieces = bootstrap_intervals(given, resamples=200, seed=(4, 1))
     for name, interval in first.items():
         assert pieces[name] == pytest.approx(interval, abs=1e-12), name

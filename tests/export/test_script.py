@@ -151,7 +151,7 @@ def test_the_librarys_handle_needs_no_torch(files: list[Path], tmp_path: Path) -
 import json, sys
 import calprompt.export
 after_import = sorted(set(sys.modules) & {{"torch", "onnxruntime", "onnx", "open_clip"}})
-from calprompt.export import OnnxPredictor
+from calprompt.export.onnx_predictor import OnnxPredictor
 model = OnnxPredictor({str(folder())!r})
 model.predict_proba({str(files[0])!r})
 answer = model.answers({str(files[0])!r}, coverage=0.9)[0]

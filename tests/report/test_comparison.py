@@ -111,7 +111,7 @@ def test_seeds_widen_the_interval_as_much_as_the_mean_of_new_ones_varies() -> No
 
 def test_holding_fewer_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     first = compare("toys", methods(), differences=PAIR, resamples=30)
-    monkeypatch.setattr("calprompt.evaluation.bootstrap.AT_ONCE", 900)
+    monkeypatch.setattr("calprompt.evaluation.bootstrap.COUNTS_PER_CHUNK", 900)
     for one, other in zip(first, compare("toys", methods(), differences=PAIR, resamples=30), strict=True):
         assert one.key == other.key
         assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=1e-12)

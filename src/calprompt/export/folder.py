@@ -13,6 +13,7 @@ This file and `runtime.py`, which reads the folder, are the only code that knows
 
 from __future__ import annotations
 
+import ast
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -77,10 +78,12 @@ def script() -> str:
     from calprompt import kernel
     from calprompt.export import runtime
 
-    lines = Path(runtime.__file__).read_text(encoding="utf-8").splitlines(keepends=True)
-    shared = Path(kernel.__file__).read_text(encoding="utf-8")
-    place = next(number for number, line in enumerate(lines) if line.startswith("from calprompt.kernel import"))
-    lines[place] = "\n" + shared[shared.index("\ndef ") + 1 :] + "\n"
+    text, shared = (Path(str(module.__file__)).read_text(encoding="utf-8") for module in (runtime, kernel))
+    imported = next(
+        node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module == kernel.__name__
+    )
+    lines = text.splitlines(keepends=True)
+    lines[imported.lineno - 1 : imported.end_lineno] = ["\n" + shared[shared.index("\ndef ") + 1 :] + "\n"]
     return "".join(lines)
 
 
