@@ -70,11 +70,11 @@ def running(cluster: Any, feedback: Path) -> Iterator[Running]:
 
 
 def start(cluster: Any, feedback: Path) -> subprocess.Popen[str]:
-    words = ["serve", exported.folder(), "--ray", cluster.address, "--replicas", 2, "--port", 0, "--token", TOKEN]
+    words = ["serve", exported.folder(), "--ray", cluster.address, "--replicas", 2, "--port", 0, "--show-token"]
     words += ["--feedback", feedback]
     return subprocess.Popen(
         [sys.executable, "-m", "calprompt", *map(str, words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CALPROMPT_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
