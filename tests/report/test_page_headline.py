@@ -64,7 +64,7 @@ def test_the_answer_names_ece_and_accuracy_and_stands_first() -> None:
     assert "It raises its accuracy (70.00 to 90.00: +20.00 [+1" in sentences[0]
     assert "over 10 bins: less is better" in fine[0]
     assert "CoOp is right 70 times out of 100 when it says that it is 90 % sure or more; with TCPT 90 times." in fine[1]
-    assert "1,200 of 1,200 predictions (it said 95 % on average" in fine[1]
+    assert "CoOp was at least 90 % sure on 1,200 of 1,200 images (it said 95 % on average" in fine[1]
     table = sure_table(sure_shares(results, QUICK))
     assert table is not None
     assert [row.cells[7].value for row in table.rows] == pytest.approx([0.7, 0.9])  # type: ignore[union-attr]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calprompt.errors import DataError, SettingError
-from calprompt.evaluation.models import TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.results.collecting import setting_columns
@@ -23,6 +22,7 @@ from calprompt.results.comparison import MINUS, Results, Row, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import methods_of
 from calprompt.results.selection import StoredRun
+from calprompt.results.table import TUNED, ZERO_SHOT
 from calprompt.runs.folder import Run
 from calprompt.text import shorten
 

@@ -398,7 +398,7 @@ def _differing(methods: Iterable[Method]) -> list[str]:
     total = 0
     for method in methods:
         total += 1
-        for name, value in method._identity:
+        for name, value in dict(method._identity).items():
             values.setdefault(name, set()).add(value)
             counts[name] = counts.get(name, 0) + 1
     return [name for name, found in values.items() if len(found | ({""} if counts[name] < total else set())) > 1]

@@ -24,7 +24,6 @@ from calprompt.results.methods import NONE
 from calprompt.results.sources import ReportSource
 from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.folder import Run
-from calprompt.runs.resources import Resources
 from calprompt.text import plural, shorten, visible
 
 UNNAMED = str(None)
@@ -57,7 +56,12 @@ def build_report(
     datasets = dataset_table(measured, settings, progress)
     sentences, remarks = headline(measured, shares, datasets, settings)
     looked_at = subjects(measured)
-    mistakes, notes = find_mistakes(looked_at, settings, None if settings.no_images else Resources())
+    resources = None
+    if looked_at and not settings.no_images:
+        from calprompt.runs.resources import Resources
+
+        resources = Resources()
+    mistakes, notes = find_mistakes(looked_at, settings, resources)
     tables = (
         sure_table(shares),
         average_table(measured),

@@ -9,27 +9,28 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
-from calprompt.evaluation.models import PARTS, TUNED, ZERO_SHOT
-from calprompt.evaluation.run_evaluation import VAL_ADVICE, Accepted, Selection, select
-from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page.document import Mistake, ReportSettings
 from calprompt.report.page.measured import Measurements, Result
 from calprompt.report.table import COUNT, PERCENT, Cell, Column, Number, Row, Table
 from calprompt.results.methods import Method, headline_pairs
 from calprompt.results.selection import StoredRun
-from calprompt.runs.resources import Resources
+from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
 from calprompt.text import os_problem, shorten, visible
+
+if TYPE_CHECKING:
+    from calprompt.evaluation.run_evaluation import Accepted, Selection
+    from calprompt.runs.resources import Resources
 
 MOST = 4  # datasets that are looked at closely
 MOST_CONFUSED = 15  # pairs of classes of a split
-NO_IMAGES = f"the run has no validation images to choose it on; {VAL_ADVICE}"
 SPLITS = ("base", "novel", "all")
 SIDE = 160  # pixels of a thumbnail's longer side
 
@@ -181,19 +182,22 @@ def _gap(confidence: float, hits: int, said: int) -> Number:
 
 def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Table | None:
     """A row per subject and error rate."""
+    if not chosen:
+        return None
+    from calprompt.evaluation.run_evaluation import VAL_ADVICE, Selection, select
+    from calprompt.evaluation.settings import create_calibrator
+
     splits = [split for split in SPLITS if any(split in subject.results for subject in chosen)]
     rows = []
     for subject in chosen:
         model = subject.stored.models[subject.model]
         tests = {split: model.tests[split] for split in subject.results}
         for error in settings.errors:
-            found = Selection(reason=NO_IMAGES)
+            found = Selection(reason=f"the run has no validation images to choose it on; {VAL_ADVICE}")
             if model.val is not None:
                 calibrator = create_calibrator(subject.method.calibrator)
                 found = select(calibrator, model.val, tests, target_error=error, seed=settings.seed)
             rows.append(Row(_cells(subject, error, found, splits), (subject.place,)))
-    if not rows:
-        return None
     columns = [
         *(Column("dataset", "dataset"), Column("method", "method"), Column("error", "wrong at most")),
         Column("threshold", "trust it from", PERCENT, "predictions with this confidence or more are accepted, percent"),

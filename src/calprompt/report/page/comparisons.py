@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
-from calprompt.evaluation.models import PARTS
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import ReportSettings
@@ -15,6 +14,7 @@ from calprompt.report.table import COUNT, POINTS, Cell, Column, Number, Row, Tab
 from calprompt.results.comparison import HARMONIC, MINUS, compare
 from calprompt.results.intervals import Interval
 from calprompt.results.methods import Method, ordered, plain_of
+from calprompt.results.table import PARTS
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
 DIFFERENCES = ("accuracy", "ece")

@@ -9,7 +9,6 @@ from pathlib import Path
 from matplotlib.figure import Figure as Drawing
 
 from calprompt.errors import CalpromptError
-from calprompt.evaluation.models import PARTS
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.figures import OWN, draw
@@ -20,6 +19,7 @@ from calprompt.report.page.svg import figure_svg
 from calprompt.report.reliability import reliability_figure, runs_panel
 from calprompt.results.methods import NONE, headline_pairs
 from calprompt.results.sources import ReportSource
+from calprompt.results.table import PARTS
 from calprompt.text import slug
 
 MOST_COLUMNS = 4  # methods in a row of diagrams
