@@ -176,7 +176,7 @@ def test_replicas_answer_as_the_model_does(service: Running) -> None:
     assert (found.json["fingerprint"], found.json["name"]) == (model.fingerprint, model.name)
     refused = Running(service.process, service.port).predict(pictures()[0])
     assert refused.status == 401
-    assert "needs a token" in refused.detail
+    assert "needs a key" in refused.detail
     assert service.predict(b"no image").status == 422
     assert service.request("GET", "/v1/model", headers={"Host": "elsewhere.example"}).status == 403
 
@@ -329,7 +329,7 @@ def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
         (["--replicas", "2"], "replicas are those on a Ray cluster; give its address with --ray ADDRESS"),
         (["--ray", "auto", "--replicas", "none"], "--replicas must be a number of 1 or more"),
         (["--ray", "auto", "--device", "cuda:1"], "--device must be cuda or cpu on a Ray cluster"),
-        (["--ray", "auto", "--host", "0.0.0.0"], "a token is needed: --token SECRET"),
+        (["--ray", "auto", "--host", "0.0.0.0"], "so keys are needed: --token-file FILE"),
         (["--ray", "nobody"], "Ray's address must be auto, local or HOST:PORT"),
     ):
         assert main(["serve", folder, *words]) == 2
