@@ -226,7 +226,7 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
 
     >>> from calprompt.results.sources import read_source
     >>> source = read_source("experiments/paper.csv.xz", "paper/pocket-lambda")
-    >>> [(table.name, len(table.rows)) for table in make_tables("lambda", source)]
+    >>> [(table.key, len(table.rows)) for table in make_tables("lambda", source)]
     [('lambda', 5)]
     """
     from calprompt.paper.by_dataset import dataset_table
