@@ -26,8 +26,9 @@ from losses.test_objective import outputs
 from tiny import BACKBONES, BASE, SMALL, everything, images
 
 WORDS = {"words": "an old picture with", "template": "one {}.", "seed": 5}
+UNDRAWN: dict[str, Any] = {"template": "one {}.", "seed": None}  # None: nothing in it is drawn
 TUNERS: dict[str, dict[str, Any]] = {
-    "zero-shot": {"template": "one {}.", "seed": None},  # None: nothing in it is drawn
+    "zero-shot": UNDRAWN,
     "coop": {**WORDS, "context": 3, "class_specific": True, "position": "middle"},
     "cocoop": {**WORDS, "context": 2, "text_of": "last"},
     "maple": {**WORDS, "context": 3, "depth": 2},
@@ -73,6 +74,12 @@ TUNERS: dict[str, dict[str, Any]] = {
         "teacher": 80,
         "average": None,
     },
+    "linear-probe": {**UNDRAWN, "strength": 3.0},
+    "clap": {**UNDRAWN, "weight": 30.0},
+    "taskres": {**UNDRAWN, "alpha": 2.0},
+    "clip-adapter": {**UNDRAWN, "seed": 5, "ratio": 0.5, "reduction": 2},
+    "tip-adapter": {**UNDRAWN, "alpha": 3.0, "beta": 2.0},
+    "tip-adapter-f": {**UNDRAWN, "alpha": 3.0, "beta": 2.0},
 }
 LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"gamma": 1.0},

@@ -309,6 +309,3 @@ class TestCommand:
             assert main(["predict", str(trained()), *words, "--quiet"]) == 2
             assert message in capsys.readouterr().err
         assert self.lines(capsys, good, str(tmp_path / "bad.png"), "--skip-bad", "--json")
-
-    def test_tuners_are_all_tried(self) -> None:
-        assert set(LEARNED) == {"coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc"}

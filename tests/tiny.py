@@ -61,7 +61,7 @@ SMALL: dict[str, dict[str, Any]] = {
 def build(name: str, backbone: Backbone = BACKBONES["vit"], seed: int = 0, classes: list[str] = BASE) -> Tuner:
     """A tuner of a few small prompts; one that keeps training images has as many as there are classes."""
     tuner = create(name, backbone, classes, seed=seed, **SMALL.get(name, {}))
-    if not tuner.needs_pixels:
+    if not tuner.needs_pixels and backbone.device.type != "meta":
         features = torch.randn(1, len(classes), backbone.embed_dim, generator=torch.Generator().manual_seed(seed))
         tuner.begin(features, torch.arange(len(classes)), {"another": 1.0})
     return tuner

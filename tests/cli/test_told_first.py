@@ -301,7 +301,7 @@ def test_a_parser_is_built_for_the_command_that_is_chosen() -> None:
     script += "print(*sorted(name for name in sys.modules if name.startswith('calprompt.cli.')), file=sys.stderr)"
     for words, modules in (
         (["--help"], {"app", "flags"}),
-        (["show", "--help"], {"app", "flags", "show"}),
+        (["show", "--help"], {"app", "console", "flags", "show"}),
         (["cache", "prune", "--help"], {"app", "flags", "cache", "console"}),
     ):
         done = subprocess.run([sys.executable, "-c", script.format(words)], capture_output=True, text=True, check=True)

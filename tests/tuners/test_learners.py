@@ -14,7 +14,7 @@ from calprompt.errors import SettingError
 from calprompt.losses import Objective
 from calprompt.training import TrainingConfig, train
 from calprompt.tuners import Tuner, create
-from calprompt.tuners.probes import NEAR_ONE, solve_probe
+from calprompt.tuners.probes import LEAST_SHARE, NEAR_ONE, solve_probe
 from tiny import BASE, build, everything, images, tiny_backbone
 
 DOUBLE = tiny_backbone(dtype=torch.float64)
@@ -111,7 +111,7 @@ def test_probe_with_words_is_where_no_direction_goes_down() -> None:
     best = value(share, residual)
     for _ in range(200):
         step, by = rng.normal(size=residual.shape), rng.normal()
-        assert value(max(0.0, share + 1e-3 * by), residual + 1e-3 * step) >= best - 1e-10
+        assert value(max(LEAST_SHARE, share + 1e-3 * by), residual + 1e-3 * step) >= best - 1e-10
     assert np.abs(residual.sum(axis=0)).max() < 1e-4, "a class without a residual is an average class"
 
 

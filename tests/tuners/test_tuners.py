@@ -37,7 +37,7 @@ def test_learnable_parameters_at_vit_b_16(name: str, count: int) -> None:
 def test_available() -> None:
     known = {"zero-shot", "coop", "cocoop", "maple", "kgcoop", "proda", "prograd", "promptsrc"}
     assert known <= set(tuners.available())
-    with pytest.raises(CalpromptError, match=r"unknown tuner 'CoOpp'\. Did you mean 'coop'\? Known: cocoop, coop"):
+    with pytest.raises(CalpromptError, match=r"unknown tuner 'CoOpp'\. Did you mean 'coop'\? Known: clap, "):
         tuners.get("CoOpp")
 
 

@@ -24,6 +24,7 @@ from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, tuners
 
 NEAR_ONE = 1e-3  # how strongly the linear probe's share of zero-shot weights is held to 1
+LEAST_SHARE = 0.01  # of zero-shot weights: classes that are added by name have nothing else to be told apart by
 CONVERGED, MOST_STEPS = 1e-6, 1000
 
 
@@ -95,7 +96,7 @@ class LinearProbe(Probe):
 
 
 def solve_probe(images: Tensor, labels: Tensor, text: Tensor, strength: float) -> tuple[float, Tensor]:
-    """The share a ≥ 0 and the residuals U [C, D] that minimise, in float64,
+    """The share a ≥ 0.01 and the residuals U [C, D] that minimise, in float64,
 
         1/n Σ_i CE(a T v_i + U v_i, y_i) + strength/2n ‖U‖² + NEAR_ONE/2 (a - 1)².
 
@@ -124,7 +125,7 @@ def solve_probe(images: Tensor, labels: Tensor, text: Tensor, strength: float) -
 
     start = np.zeros(1 + C * D)
     start[0] = 1.0
-    bounds = [(0.0, None), *[(None, None)] * (C * D)]
+    bounds = [(LEAST_SHARE, None), *[(None, None)] * (C * D)]
     found = minimize(
         objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": CONVERGED, "maxiter": MOST_STEPS}
     ).x
