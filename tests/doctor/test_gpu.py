@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -42,7 +44,12 @@ def test_a_device_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
     assert "no kernel image" in found[2].value
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
-def test_without_a_gpu_there_is_nothing_to_verify(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--gpu"]) == 0
-    assert "there is nothing to verify" in capsys.readouterr().out
+def test_without_a_gpu_there_is_nothing_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    (found,) = gpu.check_gpu()
+    assert (found.status, found.value) == ("note", "torch finds none: there is nothing to verify")
+
+
+def test_the_command_verifies_the_gpu_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--gpu", "--json"]) == 0
+    assert {each["section"] for each in json.loads(capsys.readouterr().out)["findings"]} == {"accelerators", "GPU"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 
 from calprompt.errors import SettingError
 
 EXPORTING = ("onnx", "onnxruntime", "onnxscript")
+NOISY = ("", "onnxscript", "onnx_ir", "torch.onnx")  # "" is where onnxruntime's quantisation logs to
 
 
 def require_packages(names: Sequence[str] = EXPORTING) -> None:
@@ -26,3 +30,19 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
     import calprompt
 
     return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, what they log below an error, and warn of, is not shown."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -26,8 +26,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.export.exporter import check_rule, check_steps
 from calprompt.export.folder import CARD, check_free, new_folder, write_folder
 from calprompt.export.onnx_predictor import library_errors
-from calprompt.export.packages import require_packages
-from calprompt.export.remarks import quiet
+from calprompt.export.packages import quiet, require_packages
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
 from calprompt.progress import Progress, silent

@@ -319,8 +319,8 @@ def plan_sentences(division: Division) -> list[str]:
         counts[label] = own + held
     each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
     lines = [
-        f"{plural(tuned + promised, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} tune the prompts "
-        f"and, by {division.n_folds}-fold cross-fitting, calibrate; {promised or 'none'} "
+        f"{plural(tuned + promised, 'image')} of {plural(len(counts), 'class')} ({each}): {tuned} "
+        f"to learn from and, by {division.n_folds}-fold cross-fitting, to calibrate with; {promised or 'none'} "
         f"{'is' if promised == 1 else 'are'} held out to check it and to make promises.{guard}"
     ]
     if unused:
