@@ -1,10 +1,12 @@
 """Feedback under `kill -9` and on full disks: what a server confirmed is there afterwards, and the server starts.
 
-    python benchmarks/feedback_crashes.py MODEL --kills 50 --disks 20
+    mount -t tmpfs -o size=24m tmpfs SMALL
+    python benchmarks/feedback_crashes.py MODEL --kills 50 --disks 20 --small SMALL
 
 Clients give feedback to `calprompt serve MODEL --feedback FILE` as fast as they can. A "kill" ends the server with
-SIGKILL at a random moment; a "disk" limits the size of its files (RLIMIT_FSIZE) to a little more than they have, so
-that writing fails in the middle. All rounds use the same file. At the end every confirmed receipt has to be in it.
+SIGKILL at a random moment; a "disk" fills the small file system that the feedback is in with another file, waits until
+feedback is refused with 507, removes the other file, waits until feedback is taken again, and kills the server. All
+rounds use the same file. At the end every confirmed receipt has to be in it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import io
 import json
 import os
 import random
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -24,10 +25,22 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room of a file system."""
+    path = folder / "filler"
+    with open(path, "wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    return path
 
 
 def picture(number: int) -> bytes:
@@ -113,13 +126,15 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--disks", type=int, default=20)
+    parser.add_argument("--small", type=Path, required=True, help="a small file system of its own, such as a tmpfs")
     args = parser.parse_args()
     chance = random.Random(0)
     confirmed: list[str] = []
     statuses: Counter[int] = Counter()
     rounds = ["kill"] * args.kills + ["disk"] * args.disks
     chance.shuffle(rounds)
-    with tempfile.TemporaryDirectory() as folder:
+    hits = 0
+    with tempfile.TemporaryDirectory(dir=args.small) as folder:
         path = Path(folder) / "feedback.db"
         for number, kind in enumerate(rounds):
             process, port = start(args.model, path)
@@ -131,13 +146,12 @@ def main() -> None:
             while sum(len(each.confirmed) for each in clients) < wanted and time.monotonic() < end:
                 time.sleep(0.005)
             if kind == "disk":
-                sizes = [each.stat().st_size for each in path.parent.glob("feedback.db*")]
-                limit = max(sizes) + chance.choice([0, 1, 100, 4096, 5000])
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-                end = time.monotonic() + 20
-                while not any(each.statuses[507] for each in clients) and time.monotonic() < end:
+                filler = fill(args.small)
+                refused, end = sum(each.statuses[507] for each in clients), time.monotonic() + 90
+                while sum(each.statuses[507] for each in clients) < refused + 2 and time.monotonic() < end:
                     time.sleep(0.01)
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                hits += any(each.statuses[507] for each in clients)
+                filler.unlink()
                 before = sum(len(each.confirmed) for each in clients)
                 while sum(len(each.confirmed) for each in clients) < before + 3 and time.monotonic() < end + 20:
                     time.sleep(0.01)
@@ -157,7 +171,8 @@ def main() -> None:
         (sound,) = database.execute("PRAGMA integrity_check").fetchone()
     lost = {nonce(each) for each in confirmed} - kept
     print(
-        f"{args.kills} kills, {args.disks} full disks: {len(confirmed)} confirmed, {len(lost)} lost, {len(kept)} kept"
+        f"{args.kills} kills, {args.disks} full disks, {hits} of which refused feedback: {len(confirmed)} confirmed, "
+        f"{len(lost)} lost, {len(kept)} kept"
     )
     print(f"statuses {dict(statuses)}; file: {sound}; the server starts")
     sys.exit(bool(lost))

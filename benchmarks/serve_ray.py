@@ -1,11 +1,11 @@
-"""A model served on a Ray cluster that loses a replica, the keeper of marks and a node, under load.
+"""A model served on a Ray cluster that loses a replica, the keeper of feedback and a node, under load.
 
     python benchmarks/serve_ray.py MODEL IMAGES
     python benchmarks/serve_ray.py model photos --seconds 20 --clients 4
 
 Starts a cluster of two nodes here, with room for one replica each, and `calprompt serve --ray` with two replicas on it.
 Clients send images without a pause, and repeat a request that got no answer. Meanwhile the process of a replica is
-killed, then that of the actor which holds the marks, then a whole node. For each it is counted how many images were
+killed, then that of the actor which holds the feedback, then a whole node. For each it is counted how many images were
 answered and repeated, what the longest time without any answer was, and when there were two replicas again.
 """
 
@@ -159,23 +159,26 @@ def measure(cluster: Any, port: int, images: list[bytes], args: argparse.Namespa
             load.stop()
         report(name, load, begin, f"{replicas} replicas after {seconds:.0f} s")
 
-    def mark(image: bytes) -> None:
+    def give_feedback(image: bytes) -> None:
         answer = call(port, "POST", "/v1/predict", image)
-        call(port, "POST", "/v1/marks", {"id": answer["id"], "right": True})
+        call(port, "POST", "/v1/feedback", {"id": answer["id"], "right": True})
 
     period("calm", lambda: None, 2)
     victim = min(replica_pids())
     period("a replica killed", lambda: os.kill(victim, signal.SIGKILL), 2, victim)
     for image in images[:10]:
-        mark(image)
+        give_feedback(image)
     before = call(port, "GET", "/v1/watch")
-    keeper = ray.get_actor("marks", namespace="calprompt")
+    keeper = ray.get_actor("feedback", namespace="calprompt")
     lost = ray.get(keeper.pid.remote())
     os.kill(lost, signal.SIGKILL)
     after = call(port, "GET", "/v1/watch")
     now = ray.get(keeper.pid.remote())
     same = "the same" if after == before else "DIFFERENT"
-    print(f"the keeper of marks killed (process {lost}, now {now}): {before['marks']} marks before, {same} after it")
+    print(
+        f"the keeper of feedback killed (process {lost}, now {now}): {before['feedback']} answers "
+        f"with feedback before, {same} after it"
+    )
     (node,) = cluster.worker_nodes
     period("a node killed", lambda: cluster.remove_node(node, allow_graceful=False), 1)
     period("a node added", lambda: add_node(cluster), 2)
@@ -229,7 +232,7 @@ def main() -> None:
 
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
         command = [sys.executable, "-m", "calprompt", "serve", args.model, "--port", "0", "--replicas", "2"]
-        command += ["--ray", cluster.address, "--marks", str(Path(place) / "marks.jsonl")]
+        command += ["--ray", cluster.address, "--feedback", str(Path(place) / "feedback.db")]
         begin = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:

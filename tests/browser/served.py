@@ -68,9 +68,20 @@ def png(image: Image.Image) -> bytes:
 
 
 @contextmanager
-def serving(*options: str, token: str = "") -> Iterator[str]:
+def serving(*options: str, token: str = "", place: Path | None = None) -> Iterator[str]:
     """The address of a server of its own process, as the command line starts it."""
-    command = [sys.executable, "-m", "calprompt", "serve", str(model()), "--port", "0", "--decoders", "1", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "calprompt",
+        "serve",
+        str(place or model()),
+        "--port",
+        "0",
+        "--decoders",
+        "1",
+        *options,
+    ]
     environment = {**os.environ, "CALPROMPT_TOKEN": token}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment) as process:
         try:

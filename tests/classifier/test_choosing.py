@@ -116,6 +116,26 @@ def test_what_the_budget_leaves_out_is_recorded_and_stays_left_out(
     assert "Not tried within the budget of 0.001s: tip-adapter-f." in model.summary()
 
 
+@pytest.mark.usefixtures("few")
+def test_what_was_compared_in_time_is_compared_when_the_fit_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, is_over = fitting._Fit.finish, fitting._Clock.is_over
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting._Fit, "finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit_auto(tmp_path, budget="10m")
+    monkeypatch.setattr(fitting._Fit, "finish", finish)
+    monkeypatch.setattr(fitting._Clock, "is_over", lambda self: is_over(self) or True)  # there is no time left now
+    choice = fit_auto(tmp_path, budget="10m")[0].model_.choice
+    assert choice is not None
+    assert choice.untried == ()
+    assert {each.tuner for each in choice.contenders} == set(FEW)
+
+
 def test_options_of_a_learner_are_chosen_unless_they_are_given(tmp_path: Path) -> None:
     model = classifier(**LEARNERS).fit(picture_paths()[::2], [Path(p).parent.name for p in picture_paths()[::2]])
     choice = model.model_.choice

@@ -45,7 +45,7 @@ def test_no_image_is_predicted_by_prompts_that_saw_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(fitting, "run", spy)
     model = classifier(folds=3, seed=5).fit(samples.pictures(), resources=SHARED)
-    assert len(seen) == 4
+    assert len(seen) == 7, "three folds, three again with the images that no promise on errors needs, and all"
     for trained, tested in seen:
         assert not trained & tested
     held = {
@@ -53,6 +53,20 @@ def test_no_image_is_predicted_by_prompts_that_saw_it(monkeypatch: pytest.Monkey
     }
     assert all(not trained & held for trained, _ in seen)
     assert set.union(*(tested for _, tested in seen)) == set(model.model_.predicted.names)
+
+
+def test_images_that_no_promise_on_errors_needs_are_learned_from() -> None:
+    said: list[str] = []
+    model = classifier(epochs=2).fit(samples.pictures(), resources=SHARED, announce=said.extend)
+    sizes = [tuple(map(sum, zip(*model.model_.counts, strict=True)))]
+    fixed = classifier(held_out=0.5).fit(samples.pictures(), resources=SHARED).model_
+    assert sizes == [(48, 12)]
+    assert [sum(held for _, held in fixed.counts)] == [30], "a share that is asked for stays held out"
+    refused, sets = model.promises_
+    assert refused.status == "refused"
+    assert "judged by cross-fitting, 30 held-out images have a chance of 0 % to be enough for it" in refused.detail
+    assert [line for line in said if "18 more images are learned from: 48 tune now, and 12 are held out" in line]
+    assert (sets.status, sets.images) == ("made", 12)
 
 
 @pytest.mark.parametrize("kind", ["paths", "pillow", "arrays", "bytes", "table"])
@@ -94,8 +108,9 @@ def test_numbers_as_labels_need_names() -> None:
     assert all(isinstance(label, int) for one in model.predict_set(paths[:3]) for label in one)
 
 
-def test_a_stopped_fit_goes_on_where_it_was(tmp_path: Path) -> None:
-    settings = {"epochs": 3, "folds": 3, "tuner": "coop", "options": {"context": 2}, "seed": 3}
+def test_a_stopped_fit_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every epoch
+    settings = {"epochs": 3, "folds": 3, "tuner": "coop", "options": {"context": 2}, "seed": 3, "held_out": 0.3}
     whole = classifier(**settings, work_dir=str(tmp_path / "whole")).fit(samples.pictures(), resources=SHARED)
     assert not list((tmp_path / "whole").iterdir()), "a finished fit leaves nothing behind"
     trained: list[str] = []

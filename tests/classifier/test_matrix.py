@@ -1,4 +1,4 @@
-"""Every tuner on both kinds of image towers: fitted, saved and loaded, it predicts the same."""
+"""Every tuner on both kinds of image towers: fitted, saved, loaded and served, it predicts the same."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from open_clip.model import CLIP
+from PIL import Image
 from safetensors.torch import save_file
 
 import samples
 from calprompt import Classifier, tuners
 from calprompt.classifier.fitted_model import PROMISED
+from calprompt.kernel import resize_and_crop
+from calprompt.serve.loading import load_served
 from classifier.fits import QUICK, SHARED, picture_paths
 
 SMALL = {
@@ -61,7 +64,7 @@ def test_the_matrix_has_every_tuner() -> None:
     ("tuner", "tower"),
     [(tuner, tower) for tuner in SMALL for tower in ("vit", "resnet") if tower == "vit" or tuner not in PIXELS],
 )
-def test_saved_and_loaded_it_predicts_the_same(tuner: str, tower: str, tmp_path: Path) -> None:
+def test_saved_loaded_and_served_it_predicts_the_same(tuner: str, tower: str, tmp_path: Path) -> None:
     backbone = samples.backbone() if tower == "vit" else resnet()
     paths = picture_paths()[::2]
     labels = [Path(path).parent.name for path in paths]
@@ -71,6 +74,11 @@ def test_saved_and_loaded_it_predicts_the_same(tuner: str, tower: str, tmp_path:
     assert loaded.get_params()["tuner"] == tuner
     expected = model.predict_proba(paths[:9])
     assert np.abs(loaded.predict_proba(paths[:9]) - expected).max() <= 1e-5
+    served = load_served(tmp_path / "model")
+    pictures = [Image.open(path).convert("RGB") for path in paths[:9]]
+    view = served.view
+    levels = np.stack([resize_and_crop(each, view.size, view.interpolation, view.mode) for each in pictures])
+    assert np.abs(served.predict(levels)[1] - expected).max() <= 1e-5, "the server answers the same"
     assert loaded.answer(paths[:9], coverage=0.9) == model.answer(paths[:9], coverage=0.9)
     assert loaded.rule_ == model.rule_
     assert loaded.promises_ == model.promises_

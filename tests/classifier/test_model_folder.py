@@ -15,6 +15,7 @@ import samples
 from calprompt import CalpromptError, Classifier, DamagedFileError, NewerFormatError, NotFoundError, SettingError
 from calprompt.classifier import model_folder
 from calprompt.classifier.model_folder import CARD, CONFIG, DIAGRAM, FILES, FINDINGS, IMAGES
+from calprompt.sealed_files import sealed
 from classifier.fits import SHARED, classifier, fitted, picture_paths, saved
 
 
@@ -79,6 +80,15 @@ def test_damage_is_noticed_and_named(model: Path, name: str, damage: str) -> Non
             {"cut": data[: len(data) // 2], "empty": b"", "edited": bytes(changed), "swapped": other}[damage]
         )
     with pytest.raises((DamagedFileError, NotFoundError), match=name):
+        Classifier.load(model)
+
+
+def test_a_model_of_another_version_is_refused_in_words(model: Path) -> None:
+    record = json.loads((model / CONFIG).read_text())
+    number = record.pop("format")
+    record["unseen"] = {}
+    (model / CONFIG).write_text(json.dumps(sealed(record, number)))
+    with pytest.raises(DamagedFileError, match="was written by another version of calprompt"):
         Classifier.load(model)
 
 

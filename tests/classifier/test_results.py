@@ -34,6 +34,13 @@ def test_the_page_has_the_tables(file: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert table in PAGE, f"python experiments/{file}.py tables prints them"
 
 
+def test_the_page_of_data_has_the_table_of_spoiled_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "classifier", experiment())
+    monkeypatch.setitem(sys.modules, "learners", experiment("learners"))
+    table = experiment("wrong_folders").tables()
+    assert table in (ROOT / "docs" / "data.md").read_text("utf-8")
+
+
 def test_the_promises_were_kept() -> None:
     rows = experiment().read("promises.csv")
     assert len({row["dataset"] for row in rows}) == 12
@@ -63,6 +70,8 @@ def test_promises_were_kept_on_folders_of_all_kinds() -> None:
     assert {row["folder"] for row in rows} == {folder.name for folder in module.FOLDERS}
     for row in rows:
         kept(row, 2000)
+    for row in module.read("promised_folders_fewer.csv"):
+        kept(row, 200)
     fits = module.read("promised_fits.csv")
     assert {row["folder"] for row in fits} == set(module.DATASETS)
     for row in fits:

@@ -27,6 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from calprompt.errors import CalpromptError
+
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 SIZE = 32
 PATIENCE = 60.0  # seconds for whatever takes none on a machine that has nothing else to do
@@ -43,14 +45,14 @@ SMALL = {  # settings under which a test can reach every limit
 }
 
 
-def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
+def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES, seed: int = 0) -> Any:
     """A model that looks at the mean colour of an image; needs no torch."""
     from dataclasses import replace
 
     from calprompt.promises import DecisionRule, ImageWatch
     from calprompt.serve.served_model import ServedModel, View
 
-    directions = np.random.default_rng(0).normal(size=(3, len(labels)))
+    directions = np.random.default_rng(seed).normal(size=(3, len(labels)))
 
     def predict(levels: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         time.sleep(delay)
@@ -62,14 +64,14 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
     held_out, others = np.split(colours / 64 @ directions, 2)
 
     def with_labels(names: tuple[str, ...]) -> ServedModel:
-        other = numpy_model(delay, names)
+        other = numpy_model(delay, names, seed)
         rule = other.rule.without_promises("classes were edited")
         return replace(other, fingerprint="edited", rule=rule, image_watch=None, not_watched="classes were edited")
 
     return ServedModel(
         name="colours",
         kind="model",
-        fingerprint="0123456789abcdef",
+        fingerprint=f"{seed:x}123456789abcdef",
         labels=labels,
         view=View(SIZE, "bicubic", "shortest", True),
         predict=predict,
@@ -78,6 +80,20 @@ def numpy_model(delay: float = 0.0, labels: tuple[str, ...] = NAMES) -> Any:
         with_labels=with_labels,
         fitted_labels=NAMES,
     )
+
+
+def add_version(folder: Path, seed: int = 0, **more: Any) -> None:
+    """A folder that `load_numpy_model` reads."""
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text(json.dumps({"seed": seed, **more}))
+
+
+def load_numpy_model(folder: Path, **_: Any) -> Any:
+    """Stands in for `load_served`."""
+    found = json.loads((folder / "model.json").read_text())
+    if "error" in found:
+        raise CalpromptError(found["error"])
+    return numpy_model(found.get("delay", 0.0), tuple(found.get("labels", NAMES)), found["seed"])
 
 
 @dataclass(frozen=True)
@@ -205,10 +221,16 @@ def _answer(client: socket.socket) -> Answer:
 
 @contextmanager
 def server(
-    *, delay: float = 0.0, environment: Mapping[str, str] | None = None, log: IO[str] | None = None, **settings: Any
+    *,
+    delay: float = 0.0,
+    models: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    log: IO[str] | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
     """A server with the settings `SMALL` and these, stopped at the end; what it logs goes to `log`."""
-    given = json.dumps({"settings": {**SMALL, **settings}, "delay": delay})
+    place = None if models is None else str(models)
+    given = json.dumps({"settings": {**SMALL, **settings}, "delay": delay, "models": place})
     process = subprocess.Popen(
         [sys.executable, __file__, given],
         stdout=subprocess.PIPE,
@@ -308,17 +330,20 @@ def wait_until(condition: Any, seconds: float = PATIENCE) -> bool:
 
 
 def main() -> None:
+    from calprompt.serve import models
     from calprompt.serve.server import run_server
     from calprompt.serve.settings import ServeSettings
 
     given = json.loads(sys.argv[1])
+    models.load_served = load_numpy_model
     settings = ServeSettings(**{name: _setting(value) for name, value in given["settings"].items()})
 
     def announce(address: str) -> None:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
 
-    run_server(numpy_model(given["delay"]), settings, announce=announce)
+    served = models.Models(given["models"]) if given["models"] else numpy_model(given["delay"])
+    run_server(served, settings, announce=announce)
 
 
 def _setting(value: Any) -> Any:

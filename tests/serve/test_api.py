@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,15 @@ assert not {{"torch", "open_clip", "transformers"}} & set(sys.modules)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
+def test_code_in_an_exported_folder_is_not_run(tmp_path: Path) -> None:
+    folder, trace = shutil.copytree(exported(), tmp_path / "model"), tmp_path / "trace"
+    for name in ("predict.py", "__init__.py", "sitecustomize.py"):
+        (folder / name).write_text(f"open({str(trace)!r}, 'w')")
+    with serving(folder) as client:
+        assert predicted(client, PICTURES[0])["name"] == "image"
+    assert not trace.exists()
+
+
 @pytest.mark.parametrize("part", [None, "novel", "all"])
 def test_a_run_answers_as_its_predictor_does(part: str | None) -> None:
     predictor = Predictor.from_run(run_folder(), part=part)
@@ -224,7 +234,7 @@ def test_options_that_make_no_sense(client: TestClient, options: dict[str, str],
         assert says in found.json()["detail"]
 
 
-def test_feedback_moves_the_watch_and_count_once(tmp_path: Path) -> None:
+def test_feedback_moves_the_watch_and_counts_once(tmp_path: Path) -> None:
     served = load_served(fits.saved())
     settings = {
         name: str(tmp_path / file) for name, file in (("feedback", "m.jsonl"), ("keep", "kept"), ("watch", "w"))
@@ -269,7 +279,7 @@ def test_images_are_watched_without_feedback(tmp_path: Path) -> None:
             found = client.get("/v1/watch").json()["images"]
             metrics = client.get("/metrics").text
         assert found["held_out"] == held_out
-        assert ("calprompt_images_alike 1.0" in metrics) == (held_out is not None)
+        assert ('calprompt_images_alike{model="' in metrics) == (held_out is not None)
         if held_out is None:
             assert found["status"] == "unwatched"
             assert "a run holds out none" in found["sentence"]
@@ -354,7 +364,8 @@ def test_every_address_is_described(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {
         *("/v1/model", "/v1/predict", "/v1/predict/batch", "/v1/feedback", "/v1/feedback/undo"),
-        *("/v1/watch", "/health", "/ready"),
+        *("/v1/watch", "/v1/models", "/v1/versions", "/v1/shadow", "/v1/improve", "/v1/samples", "/v1/suggest"),
+        *("/health", "/ready"),
     }
     for path, methods in paths.items():
         for description in methods.values():

@@ -236,4 +236,4 @@ def test_the_watch_of_images_survives_a_killed_server(tmp_path: Path) -> None:
     with serving.server(watch=str(path)) as served:
         assert images(served) == state
         text = served.request("GET", "/metrics").body.decode()
-        assert "calprompt_images_alike 0.0" in text
+        assert 'calprompt_images_alike{model="colours"} 0.0' in text

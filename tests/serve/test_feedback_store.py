@@ -15,6 +15,7 @@ from calprompt.errors import DamagedFileError, SettingError
 from calprompt.promises import DecisionRule
 from calprompt.serve.feedback import DuplicateFeedbackError, FeedbackBook, Receipt
 from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore
+from calprompt.serve.kept_images import KeptImages
 
 WRITER = """
 import resource, sys
@@ -136,7 +137,19 @@ def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_kept_image_has_one_place(tmp_path: Path) -> None:
-    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=tmp_path)
+    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=KeptImages(tmp_path))
     for name in ("bee", "cat"):
         assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x").kept
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["cat"]
+
+
+def test_an_undone_image_stays_while_another_version_has_it_and_leaves_no_empty_class(tmp_path: Path) -> None:
+    keep = KeptImages(tmp_path)
+    books = [FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), each, keep=keep) for each in "ab"]
+    receipts = [Receipt.of(each, b"pixels", "answer", "ant", True) for each in "ab"]
+    for book, receipt in zip(books, receipts, strict=True):
+        assert book.add(receipt, False, class_name="bee", image=b"x").kept
+    books[0].undo(receipts[0])
+    assert len(list(tmp_path.glob("bee/*"))) == 1
+    books[1].undo(receipts[1])
+    assert list(tmp_path.iterdir()) == []

@@ -125,7 +125,7 @@ def test_kept_images_have_a_quota_and_go_with_their_feedback(client: TestClient,
     assert first.json()["kept"]
     assert len(list((place / "kept/yak").iterdir())) == 1
     assert ask(client, "anna", "POST", "/v1/feedback/undo", json={"id": receipt}).status_code == 200
-    assert list((place / "kept/yak").iterdir()) == []
+    assert not (place / "kept/yak").exists(), "a class without images would stop every fit"
     statuses = [send(seed)[1].status_code for seed in range(201, 206)]
     assert statuses == [200, 200, 200, 507, 507], "three files of 6 KB are within 20 KB"
 

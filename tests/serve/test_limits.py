@@ -114,7 +114,10 @@ def test_the_memory_of_large_forms_is_given_back() -> None:
         body = part("image", bytes(19_000_000), "a.bin") + END
         with ThreadPoolExecutor(6) as pool:
             assert {answer.status for answer in pool.map(lambda _: served.form("/v1/predict", body), range(6))} == {422}
-        assert serving.wait_until(lambda: serving.memory(served.pid) < 1.2 * before)
+        assert serving.wait_until(lambda: serving.memory(served.pid) < 1.2 * before), (
+            before,
+            serving.memory(served.pid),
+        )
 
 
 def test_a_request_with_two_lengths_is_refused_and_closed() -> None:

@@ -248,6 +248,9 @@ def test_second_command_on_a_cluster_is_refused(service: Running, cluster: Any) 
 
 def test_stopped_command_leaves_nothing(service: Running) -> None:
     """Comes last of those that use the service."""
+    service.process.terminate()
+    assert service.process.stdout is not None
+    assert service.process.stdout.read() == "", "Ray's own words about lost nodes are not for users"
     assert stop(service.process) == 0
     assert_nothing_is_left(service.port)
 

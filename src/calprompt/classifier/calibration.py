@@ -14,9 +14,10 @@ from calprompt.calibrators import Calibrator, Chain, DistanceAware
 from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted, calibrated, joined, stored_logits
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.kernel import open_set_scores
 from calprompt.metrics.binomial import share_interval
 from calprompt.promises import ImageWatch, OpenSetRule, SetRule
-from calprompt.promises.open_set import class_rate_interval, open_set_scores, rejection_threshold
+from calprompt.promises.conformal import class_rate_interval, rejection_threshold
 
 OPEN_SET_SCORE = "max_logit"
 ADDED = "classes were added after it was fitted"
@@ -36,19 +37,19 @@ def fit_calibrator(
         return None, f"{spec} could not be fitted, so the confidences are the model's own: {error}"
 
 
-def in_proportion(crossed: Predicted, totals: Sequence[int]) -> Predicted:
-    """As many images of each class as keeps the proportions of the folder, where a limit on tuning has changed them."""
+def in_proportion(crossed: Predicted, totals: Sequence[int]) -> NDArray[np.bool_]:
+    """Which images keep the proportions of the folder's classes, where a limit on tuning has changed them."""
     counts = np.bincount(crossed.labels, minlength=len(totals))
     shares = counts / np.maximum(totals, 1)
     least = float(shares[counts > 0].min())
     if float(shares.max()) <= UNEVEN * least:
-        return crossed
+        return np.ones(len(crossed), dtype=bool)
     keep = np.zeros(len(crossed), dtype=bool)
     for label, total in enumerate(totals):
         own = np.flatnonzero(crossed.labels == label)
         own = own[np.argsort([crossed.digests[row] for row in own], kind="stable")]
         keep[own[: max(1, int(least * total + 0.5))]] = True
-    return crossed.take(keep)
+    return keep
 
 
 def fold_by_fold(spec: str, crossed: Predicted, text: dict[str, Tensor], scale: float) -> NDArray[np.float64]:

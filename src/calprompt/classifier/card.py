@@ -11,9 +11,9 @@ from calprompt import tuners
 from calprompt.classifier.checks import Check, band_sentence
 from calprompt.classifier.fitted_model import FittedModel
 from calprompt.evaluation.settings import NONE
-from calprompt.inspection.inspect import counted
-from calprompt.promises.open_set import OpenSetRule
+from calprompt.inspection.inspect import listed
 from calprompt.promises.requests import percent
+from calprompt.promises.rule import OpenSetRule
 from calprompt.promises.track_record import DESCRIPTIONS
 from calprompt.text import plural, shorten
 
@@ -49,10 +49,9 @@ def summary(model: FittedModel) -> list[str]:
     if model.skipped:
         lines.append(f"Left out: {plural(len(model.skipped), 'image')} that cannot be read.")
     if model.findings:
-        found = ", ".join(f"{count} {problem}" for problem, count in counted(model.findings).items())
         lines.append(
-            f"Something may be wrong with the images: {found}; findings.csv lists them, and 'calprompt data inspect' "
-            "shows them and looks at copies and pictures too."
+            f"Worth a look: {listed(model.findings)}. They are in findings.csv; 'calprompt data inspect' shows them, "
+            "and looks for copies and bad pictures too."
         )
     return lines
 
@@ -62,10 +61,9 @@ def division_sentence(model: FittedModel) -> str:
     tuned, held = (sum(pair[place] for pair in model.counts) for place in (0, 1))
     how = "" if model.calibrator_spec == NONE else f", calibrated it with {model.calibrator_spec} by {model.folds}-fold"
     crossed = " cross-fitting on the same images" if how else ""
-    kept = f", and kept {held} for promises" if held else ", and kept none for promises"
     return (
-        f"Tuned {model.config.tuner} ({model.config.loss}) on {plural(tuned, 'image')} of "
-        f"{plural(len(model.labels), 'class')}{how}{crossed}{kept}."
+        f"Fitted {model.config.tuner} to {plural(tuned, 'image')} of {plural(len(model.labels), 'class')}"
+        f"{how}{crossed}, and kept {held or 'none'} for promises."
     )
 
 
@@ -116,7 +114,7 @@ def model_card(model: FittedModel) -> str:
     sections = [
         FRONT_MATTER,
         f"# {model.data}: a classifier of {len(model.labels)} classes\n\n"
-        "A CLIP model with tuned prompts and calibrated confidences, made with calprompt.",
+        "A CLIP model fitted to labelled images, with calibrated confidences, made with calprompt.",
         _section("What it does, and how sure it is", [f"- {line}" for line in summary(model)]),
         _section("Calibration", _calibration(model)),
         _section("Promises and their limits", _promises(model)),
@@ -214,7 +212,7 @@ def _added_classes(model: FittedModel) -> list[str]:
 
 
 def _classes(model: FittedModel, check: Check) -> list[str]:
-    lines = ["| class | read as | tuned on | held out | right |", "|---|---|---|---|---|"]
+    lines = ["| class | read as | learned from | held out | right |", "|---|---|---|---|---|"]
     for label, name, (tuned, held) in list(zip(model.labels, model.class_names, model.counts, strict=True))[:LISTED]:
         n, right = check.per_class[str(label)]
         lines.append(
@@ -246,7 +244,7 @@ def _making(model: FittedModel) -> list[str]:
         f"- Tuner {config.tuner}{options}; loss {config.loss}; {training.epochs} epochs, batches of "
         f"{training.batch_size}, learning rate {training.lr}, seed {training.seed}; template {model.template!r}.",
         f"- Data: {model.data}, {sum(model.totals)} images; images.csv of the fitted model says how each was "
-        "used, and what was predicted by prompts that had not seen it.",
+        "used, and what was predicted for it by a fit that had not seen it.",
         f"- Time: {model.seconds:.0f} s.",
     ]
 

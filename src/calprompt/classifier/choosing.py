@@ -8,7 +8,7 @@ All candidates share the features and the folds of the images that tune. Those h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,7 @@ from calprompt.errors import SettingError
 from calprompt.text import plural
 
 AUTO = "auto"
+FINALISTS = 4  # candidates that are compared again when more images tune, at most
 CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgcoop")  # what takes long comes last
 
 
@@ -61,6 +62,23 @@ def candidates_of(tuner: str, options: Mapping[str, Any] | None = None) -> list[
     return [Candidate(tuner, {**options, **each}, tuple(choices)) for each in every]
 
 
+def between(candidate: Candidate) -> list[Candidate]:
+    """The same learner with its option halfway to the next larger and smaller choice, if cross-fitting chose one.
+
+    >>> [each.name for each in between(Candidate("linear-probe", {"strength": 0.1}, ("strength",)))]
+    ['linear-probe, strength 0.3', 'linear-probe, strength 0.03']
+    """
+    if len(candidate.chosen) != 1:
+        return []
+    (name,) = candidate.chosen
+    own = candidate.options[name]
+    values = sorted(tuners.get(candidate.tuner).choices[name], reverse=True)
+    near = [*[each for each in values if each > own][-1:], *[each for each in values if each < own][:1]]
+    return [
+        replace(candidate, options={**candidate.options, name: float(f"{(own * each) ** 0.5:.0e}")}) for each in near
+    ]
+
+
 @dataclass(frozen=True)
 class Contender:
     """What a candidate reached on images that it did not learn from.
@@ -81,6 +99,11 @@ class Contender:
     difference: float
     error: float
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the difference is more than chance would make it."""
+        return self.difference > 2 * self.error
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -93,6 +116,7 @@ class Choice:
         images: How many they were compared on.
         untried: Candidates that the budget left no time for.
         budget: As it was given.
+        behind: Candidates that were worse on fewer of the images, and were not tried on all that tune.
     """
 
     tuner: str
@@ -101,6 +125,7 @@ class Choice:
     images: int
     untried: tuple[str, ...] = ()
     budget: str | None = None
+    behind: tuple[Contender, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -109,20 +134,17 @@ class Choice:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Choice:
         """What `to_dict` wrote."""
-        contenders = tuple(Contender(**each) for each in record["contenders"])
-        return cls(**{**record, "contenders": contenders, "untried": tuple(record["untried"])})
+        rows = {name: tuple(Contender(**each) for each in record[name]) for name in ("contenders", "behind")}
+        return cls(**{**record, **rows, "untried": tuple(record["untried"])})
 
-    @property
-    def rows(self) -> list[Contender]:
-        """The best of each tuner."""
-        found: dict[str, Contender] = {}
-        for each in self.contenders:
-            found.setdefault(each.tuner, each)
-        return list(found.values())
+    def narrowed(self) -> tuple[tuple[str, ...], tuple[Contender, ...]]:
+        """The names of the best, of those that were not clearly worse than the chosen one; and the others."""
+        names = [each.name for each in self.contenders if not each.is_clear][:FINALISTS]
+        return tuple(names), tuple(each for each in self.contenders if each.name not in names)
 
     def sentences(self) -> list[str]:
         """What was chosen, how sure that is, and what the others reached."""
-        best, *others = self.rows
+        best, *others = _best_of_each(self.contenders)
         if not others:
             best, *others = self.contenders
         lines = [
@@ -131,16 +153,28 @@ class Choice:
         ]
         if others:
             second = others[0]
-            sure = "clearly" if second.difference > 2 * second.error else "not clearly"
+            sure = "clearly" if second.is_clear else "not clearly"
             lines.append(
                 f"It is {sure} better than the next, {second.name}, by {second.difference:.3f} ± {second.error:.3f} "
                 "nats (standard error)."
             )
             reached = [f"{each.name} {each.nll:.3f} ({100 * each.accuracy:.1f} %)" for each in others]
             lines.append(f"The others reached {'; '.join(reached)}.")
+        shown = {each.tuner for each in self.contenders}
+        behind = [each.name for each in _best_of_each(self.behind) if each.tuner not in shown]
+        if behind:
+            lines.append(f"Worse on fewer of the images, and not tried on all: {'; '.join(behind)}.")
         if self.untried:
             lines.append(f"Not tried within the budget of {self.budget}: {'; '.join(self.untried)}.")
         return lines
+
+
+def _best_of_each(contenders: Sequence[Contender]) -> list[Contender]:
+    """The best of each tuner."""
+    found: dict[str, Contender] = {}
+    for each in contenders:
+        found.setdefault(each.tuner, each)
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)

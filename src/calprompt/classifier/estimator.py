@@ -73,6 +73,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         y: Any = None,
         *,
         groups: Sequence[Any] | None = None,
+        added: Any = None,
         resources: Resources | None = None,
         progress: Progress | None = None,
         announce: Callable[[Sequence[str]], None] | None = None,
@@ -86,6 +87,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
                 or arrays.
             y: A label for each image.
             groups: Images of one group are not divided, such as pictures of one object, patient or video.
+            added: More images, such as those labelled while a model was in use, as X without y; they are learned from,
+                and nothing is promised on them. With `groups`, each of them is a group by itself.
             resources: Backbones that are loaded already.
             progress: Shows how far it is; bars on standard error unless given, if `verbose`.
             announce: Is told in sentences how the images are divided; standard error unless given, if `verbose`.
@@ -108,7 +111,10 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             warn_left_out(data, locate(X, self.root))
         with _shown(progress, self.verbose) as report, _with_store(resources) as shared:
             announce = announce or (_say if self.verbose else None)
-            model = fit_model(settings, data, resources=shared, groups=groups, progress=report, announce=announce)
+            more = None if added is None else labelled_images(added, upright=not self.ignore_exif)
+            model = fit_model(
+                settings, data, resources=shared, groups=groups, added=more, progress=report, announce=announce
+            )
             model = replace(model, seconds=round(time.perf_counter() - start, 1))
             self._take(model, shared)
         if self.verbose:

@@ -20,6 +20,7 @@ from calprompt.data.unreadable import find_unreadable
 from calprompt.errors import DataError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.promises import Evidence
+from calprompt.promises.track_record import DESCRIPTIONS
 from calprompt.results.compare import Answers, Contender
 from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten
@@ -49,7 +50,8 @@ def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: P
     totals = {str(label): total for label, total in zip(model.labels, model.totals, strict=True)}
     known = [totals.get(name, 0) for name in names]
     majority = int(np.argmax(known if any(known) else np.bincount(labels, minlength=len(names))))
-    found = check(data.name, evidence, names, majority=majority, zero_shot_logits=zero_shot)
+    source = f"the data called {data.name}" if data.name in DESCRIPTIONS else data.name
+    found = check(source, evidence, names, majority=majority, zero_shot_logits=zero_shot)
     return replace(found, outcomes=outcomes(classifier.rule_, classifier.promises_, evidence, names))
 
 

@@ -23,6 +23,7 @@ from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
 
 PROMISED, UNUSED, GUARD = -1, -2, -3  # in place of a fold, of images that are held out
+EXTRA = -4  # in place of a fold, of images that were added and are learned from only
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Predicted:
         logits: [n, C].
         zero_shot_logits: [n, C] of the untuned model.
         fold: Which fold each was in; -1: held out for promises; -2: held out and not used; -3: held out for classes
-            that must not be missed.
+            that must not be missed; -4: added, and learned from only.
     """
 
     names: list[str]
@@ -178,7 +179,7 @@ class FittedModel:
 
     @property
     def checked(self) -> Predicted:
-        """The images of the first check: those held out for promises, or, if there are none, the cross-fitted ones."""
+        """The images of the first check: those held out for promises, or, if they are few, the cross-fitted ones."""
         held = self.checks[0].source == HELD_OUT
         return self.predicted.take(self.predicted.fold == PROMISED if held else self.predicted.fold >= 0)
 
@@ -200,7 +201,7 @@ class FittedModel:
             "backbone": config.backbone,
             "tuner": config.tuner if self.choice is None else self.choice.tuner,
             "loss": config.loss,
-            "calibrator": self.calibrator_spec,
+            "calibrator": self.requests.get("calibrator", self.calibrator_spec),
             "options": dict(config.options if self.choice is None else self.choice.options) or None,
             "epochs": training.epochs if self.choice is None else None,
             "batch_size": training.batch_size,

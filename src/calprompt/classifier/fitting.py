@@ -18,14 +18,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt import tuners
-from calprompt.cache import cache_folder
+from calprompt.cache import FITS, cache_folder
+from calprompt.classifier.adding import extended, names_in_data, with_added
 from calprompt.classifier.calibration import (
     calibrated,
     fit_calibrator,
@@ -35,8 +36,8 @@ from calprompt.classifier.calibration import (
     temperature_of,
 )
 from calprompt.classifier.checks import check
-from calprompt.classifier.choosing import Candidate, Choice, Crossed, candidates_of, rank
-from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
+from calprompt.classifier.choosing import Candidate, Choice, Contender, Crossed, between, candidates_of, rank
+from calprompt.classifier.fitted_model import EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import DEFAULT_BACKBONE, FitSettings, cost_matrix, seconds_of
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
@@ -49,7 +50,16 @@ from calprompt.files import canonical_json, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent
-from calprompt.promises import Division, Evidence, Requests, divide, make_promises
+from calprompt.promises import (
+    DecisionRule,
+    Division,
+    Evidence,
+    Refusal,
+    Requests,
+    divide,
+    doubtful_promise,
+    make_promises,
+)
 from calprompt.promises.division import join_groups, plan_sentences
 from calprompt.registry import load_extension
 from calprompt.runs.config import RunConfig
@@ -60,11 +70,13 @@ from calprompt.runs.preparation import run_backbone
 from calprompt.runs.resources import Resources
 from calprompt.text import bullets, plural, shorten, slug
 
-FITS, CLOCK = "fits", "clock.json"
+CLOCK = "clock.json"
+CHECKPOINT_SECONDS = 5.0  # of training that an interruption may cost: most runs of a fit take less in all
+LEAST_HELD_OUT = 30  # held-out images from which on these come first when it is said how good a model is
 QUICK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
-    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss", "budget"),
+    *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss", "budget", "fixes", "calibrator"),
 )
 
 
@@ -74,14 +86,19 @@ def fit_model(
     *,
     resources: Resources,
     groups: Sequence[Any] | None = None,
+    added: LabelledImages | None = None,
     progress: Progress = silent,
     announce: Callable[[Sequence[str]], None] | None = None,
 ) -> FittedModel:
-    """Fit a classifier."""
+    """Fit a classifier; images that are added tune, and nothing is promised on them."""
     requests = settings.checked_requests()
     cost_matrix(settings.costs, [str(label) for label in data.labels])  # raises for what makes no sense
     if settings.fixes is not None:
         data = apply_fixes(data, settings.fixes)
+    own, own_labels = len(data.train), len(data.labels)
+    if added is not None:
+        data = with_added(data, added)
+    called = {} if added is None or settings.group_by is None else names_in_data(data, added)
     settings, chosen = _with_backbone(settings, resources)
     if settings.calibrator != NONE:
         create_calibrator(normalized_spec(settings.calibrator))  # raises for one that does not exist
@@ -91,27 +108,31 @@ def fit_model(
     configs = [settings.run_config(data.name, len(data.labels), each.tuner, each.options) for each in candidates]
     budget = seconds_of(settings.budget)
     _warn_of_names(data.class_names)
-    if groups is not None and len(groups) != len(data.train):
-        raise SettingError(
-            f"must have one entry per image, got {len(groups)} for {len(data.train)} images", parameter="groups"
-        )
+    if groups is not None and len(groups) != own:
+        raise SettingError(f"must have one entry per image, got {len(groups)} for {own} images", parameter="groups")
+    if groups is not None:
+        groups = [(True, group) for group in groups] + [(False, row) for row in range(len(data.train) - own)]
+    before = [data.train.images.name(index) for index in range(own)]
     data, groups, skipped = _readable(data, groups, settings.skip_bad, resources, progress)
     rows = image_digests({"images": data.train}, progress)
     _warn_of_labels(two_labels(rows, data.class_names))
+    own -= sum(name in skipped for name in before)
     digests = [str(row[2]) for row in rows["images"]]
     names = [data.train.images.name(index) for index in range(len(data.train))]
-    joint = join_groups(digests, settings.groups_of(names), groups)
+    joint = join_groups(digests, settings.groups_of([called.get(name, name) for name in names]), groups)
     division = divide(
-        data.train.labels,
-        [str(label) for label in data.labels],
+        data.train.labels[:own],
+        [str(label) for label in data.labels[:own_labels]],
         requests,
         folds=settings.folds,
         most_tuned=settings.shots,
         held_out=settings.held_out,
-        groups=joint,
-        contents=digests,
+        groups=joint[:own],
+        contents=digests[:own],
         seed=settings.seed,
     )
+    if added is not None:
+        division = extended(division, data.train.labels, [str(label) for label in data.labels], joint, own)
     if announce is not None:
         announce([*chosen, *plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
     place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
@@ -124,11 +145,21 @@ def fit_model(
             Parameter("work_dir", "FOLDER"),
         ) from error
     with locked(work):
-        fit = _Fit(settings, data, division, digests, resources, work, progress)
-        crossed, config, choice = fit.choose(candidates, configs, budget, joint, announce)
-        predicted, final = fit.finish(config, crossed)
-        model = _finish(settings, requests, data, config, division, predicted, final, skipped, choice)
-        model = replace(model, findings=_findings(data, digests, config, resources))
+        fit = _Fit(settings, data, own, division, digests, resources, work, progress)
+        best = fit.choose(candidates, budget, joint, announce)
+        refusal = _doubt(division, requests, settings, best, data, own)
+        if refusal is not None and division.smaller is not None:
+            more = len(division.smaller.tune) - len(division.tune)
+            division = replace(division.smaller, refusals=(refusal, *division.smaller.refusals))
+            if announce is not None:
+                why = f"It cannot be promised that {refusal.promise}: {refusal.detail}."
+                tune, held = len(division.tune), len(division.promise)
+                announce([why, f"So {more} more images are learned from: {tune} tune now, and {held} are held out."])
+            fit = replace(fit, division=division)
+            best = fit.choose([*candidates, *fit.added], budget, joint, announce, best.choice)
+        predicted, final = fit.finish(best.config, best.predicted)
+        model = _finish(settings, requests, data, own, best.config, division, predicted, final, skipped, best.choice)
+        model = replace(model, findings=_findings(data, digests, best.config, resources))
     shutil.rmtree(work, ignore_errors=True)
     return model
 
@@ -144,6 +175,24 @@ def _findings(
     rows = features.double().numpy()
     found, _ = feature_findings(rows, data.train.labels, names, labels, join_groups(digests), most=QUICK)
     return in_order(found)
+
+
+def _doubt(
+    division: Division, requests: Requests, settings: FitSettings, best: _Best, data: LabelledImages, own: int
+) -> Refusal | None:
+    """Why the images held out for the promise on errors had better be learned from; None if they had not."""
+    if division.smaller is None:
+        return None
+    crossed = best.predicted.take(best.predicted.fold >= 0)
+    kept = in_proportion(crossed, _totals(data, own))
+    pilot = Evidence.of(crossed.logits[kept], best.probabilities[kept], crossed.labels[kept])
+    rule = DecisionRule(costs=cost_matrix(settings.costs, [str(label) for label in data.labels]))
+    return doubtful_promise(requests, pilot, len(division.promise), division.unseen, own, rule)
+
+
+def _totals(data: LabelledImages, rows: int) -> tuple[int, ...]:
+    """How many of the first images each class has."""
+    return tuple(np.bincount(data.train.labels[:rows], minlength=len(data.labels)).tolist())
 
 
 def _with_backbone(settings: FitSettings, resources: Resources) -> tuple[FitSettings, list[str]]:
@@ -172,8 +221,7 @@ def fit_digest(
             {name: value for name, value in config.record().items() if name not in ("data", "root", "classes")}
             for config in configs
         ],
-        "requests": {name: getattr(settings, name) for name in REQUESTS if name not in ("root", "classes")},
-        "calibrator": settings.calibrator,
+        "requests": {name: getattr(settings, name) for name in REQUESTS if name not in ("root", "classes", "fixes")},
         "classes": data.class_names,
         "images": list(zip(data.train.labels, digests, strict=True)),
         "division": [division.tune, division.folds, division.promise],
@@ -187,43 +235,63 @@ class _Fit:
 
     settings: FitSettings
     data: LabelledImages
+    own: int  # the images from there on were added
     division: Division
     digests: list[str]
     resources: Resources
     work: Path
     progress: Progress
+    added: Sequence[Candidate] = ()
+
+    def config_of(self, candidate: Candidate) -> RunConfig:
+        """The settings of the runs of a candidate."""
+        return self.settings.run_config(self.data.name, len(self.data.labels), candidate.tuner, candidate.options)
 
     def choose(
         self,
         candidates: Sequence[Candidate],
-        configs: Sequence[RunConfig],
         budget: float,
         groups: Sequence[Any],
         announce: Callable[[Sequence[str]], None] | None,
-    ) -> tuple[Predicted, RunConfig, Choice | None]:
-        """Cross-fitted predictions of the best candidate, its settings, and what it was compared with."""
-        if len(candidates) == 1:
-            return self.cross_fit(configs[0]), configs[0], None
+        before: Choice | None = None,
+    ) -> _Best:
+        """The best candidate, with its settings; of those that were best before, on fewer images."""
+        behind: tuple[Contender, ...] = ()
+        if before is not None:
+            names, behind = before.narrowed()
+            by_name = {candidate.name: candidate for candidate in candidates}
+            candidates = [by_name[name] for name in names]
         clock = _Clock(self.work / CLOCK, budget)
         crossed: list[Crossed] = []
-        found: dict[str, tuple[Predicted, RunConfig]] = {}
-        untried: list[str] = []
-        for candidate, config in zip(candidates, configs, strict=True):
-            limit = clock if crossed else None  # the first one is compared in any case
-            predicted = None
-            if candidate.name not in clock.untried:
-                predicted = self.cross_fit(config, candidate.name, limit)
+        found: dict[str, _Best] = {}
+        untried = [] if before is None else list(before.untried)
+        waiting = list(candidates)
+        while waiting:
+            candidate = waiting.pop(0)
+            config = self.config_of(candidate)
+            predicted, key = None, f"{candidate.name}, {len(self.division.tune)} images"
+            limit = clock if crossed and key not in clock.done else None  # the first one is compared in any case
+            if key not in clock.untried:
+                which = candidate.name if len(candidates) > 1 else None
+                predicted = self.cross_fit(config, which, limit)
             if predicted is None:
                 untried.append(candidate.name)
-                clock.leave_out(candidate.name)
+                clock.leave_out(key)
                 continue
-            probabilities = fold_by_fold(self.settings.calibrator, predicted, *self.text_of(config))
-            crossed.append(Crossed.of(candidate, probabilities, predicted.labels))
-            found[candidate.name] = (predicted, config)
+            clock.finish(key)
+            own = predicted.take(predicted.fold >= 0)
+            probabilities = fold_by_fold(self.settings.calibrator, own, *self.text_of(config))
+            found[candidate.name] = _Best(predicted, config, probabilities)
+            if len(candidates) == 1 and before is None:
+                return found[candidate.name]
+            crossed.append(Crossed.of(candidate, probabilities, own.labels))
             if announce is not None:
                 right = 100 * float(crossed[-1].right.mean())
                 announce([f"{candidate.name}: {crossed[-1].nll:.3f} nats per image, {right:.1f} % right"])
-        ranked = rank(crossed, [groups[row] for row in self.in_folds()])
+            if before is None and not waiting and not self.added:
+                self.added = between(min(crossed, key=lambda each: each.nll).candidate)
+                waiting = list(self.added)
+        ranked = rank(crossed, [groups[row] for row in self.in_folds() if row < self.own])
         choice = Choice(
             self.settings.tuner,
             dict(self.settings.options or {}),
@@ -231,18 +299,15 @@ class _Fit:
             len(ranked[0][0].losses),
             tuple(untried),
             self.settings.budget if untried else None,
+            behind,
         )
-        return (*found[ranked[0][0].candidate.name], choice)
+        return replace(found[ranked[0][0].candidate.name], choice=choice)
 
     def in_folds(self) -> list[int]:
         """The images that tune, fold by fold."""
         tune, folds = np.array(self.division.tune), np.array(self.division.folds)
         return [int(row) for fold in range(self.division.n_folds) for row in tune[folds == fold]]
 
-    @overload
-    def cross_fit(self, config: RunConfig) -> Predicted: ...
-    @overload
-    def cross_fit(self, config: RunConfig, name: str, clock: _Clock | None) -> Predicted | None: ...
     def cross_fit(self, config: RunConfig, name: str | None = None, clock: _Clock | None = None) -> Predicted | None:
         """Images that tune, each predicted by a run that did not learn from it; None if time ran out."""
         tune, folds = np.array(self.division.tune), np.array(self.division.folds)
@@ -254,7 +319,7 @@ class _Fit:
             which = f"{name + ', ' if name else ''}fold {fold + 1} of {self.division.n_folds}"
             made = self.run(config, tune[folds != fold], inside, which)
             self.last = made
-            parts.append(self.predicted(made, inside, np.full(len(inside), fold)))
+            parts.append(self.predicted(made, inside, np.where(inside < self.own, fold, EXTRA)))
         return joined(parts)
 
     def text_of(self, config: RunConfig) -> tuple[dict[str, Tensor], float]:
@@ -294,7 +359,9 @@ class _Fit:
             data_digest=data_digest(part, None, {}),
         )
         try:
-            return run(plan, self.work, resources=self.resources, progress=report)
+            return run(
+                plan, self.work, resources=self.resources, progress=report, checkpoint_seconds=CHECKPOINT_SECONDS
+            )
         except CalpromptError as error:
             error.rename(out="work_dir")  # where a fit puts its runs
             raise
@@ -312,25 +379,42 @@ class _Fit:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The chosen candidate: cross-fitted predictions, its settings, probabilities of those in folds, and the choice."""
+
+    predicted: Predicted
+    config: RunConfig
+    probabilities: NDArray[np.float64]
+    choice: Choice | None = None
+
+
 class _Clock:
-    """How much of the budget is used, also by earlier attempts at the same fit, and what it left no time for."""
+    """How much of the budget is used, also by earlier attempts at the same fit, and what it was enough for."""
 
     def __init__(self, path: Path, budget: float) -> None:
         self.path, self.budget, self.start = path, budget, time.monotonic()
         record = read_json(path) if path.is_file() else {}
         self.before, self.untried = float(record.get("seconds", 0)), list(record.get("untried", []))
+        self.done = list(record.get("done", []))
 
     def is_over(self) -> bool:
         """Whether the budget is used up."""
         used = self.before + time.monotonic() - self.start
         if np.isfinite(self.budget):
-            write_json(self.path, {"seconds": used, "untried": self.untried})
+            write_json(self.path, {"seconds": used, "untried": self.untried, "done": self.done})
         return used > self.budget
 
     def leave_out(self, name: str) -> None:
         """Note a candidate that there is no time for, so that the fit leaves it out when it is continued."""
         if name not in self.untried:
             self.untried.append(name)
+            self.is_over()
+
+    def finish(self, name: str) -> None:
+        """Note a candidate that is compared, so that the fit compares it again when it is continued."""
+        if name not in self.done:
+            self.done.append(name)
             self.is_over()
 
 
@@ -400,6 +484,7 @@ def _finish(
     settings: FitSettings,
     requests: Requests,
     data: LabelledImages,
+    own: int,
     config: RunConfig,
     division: Division,
     predicted: Predicted,
@@ -413,8 +498,8 @@ def _finish(
     text = {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}
     scale = float(metadata["logit_scale"])
     crossed, held = predicted.take(predicted.fold >= 0), predicted.take(predicted.fold == PROMISED)
-    totals = tuple(data.train.labels.count(label) for label in range(len(data.labels)))
-    crossed = in_proportion(crossed, totals)
+    totals = _totals(data, own)
+    crossed = crossed.take(in_proportion(crossed, totals))
     calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
     notes = [*division.notes, *([note] if note else [])]
     pilot, promised, guard = (
@@ -431,7 +516,7 @@ def _finish(
         temperature=temperature_of(calibrator),
         refusals=division.refusals,
         unseen=division.unseen,
-        total=len(data.train),
+        total=own,
         costs=cost_matrix(settings.costs, names),
         class_names=names,
         guard=guard,
@@ -442,7 +527,8 @@ def _finish(
     if len(held):
         checks.append(check("held out", promised, names, majority=largest, zero_shot_logits=held.zero_shot_logits))
     alone = Evidence.of(crossed.logits, fold_by_fold(settings.calibrator, crossed, text, scale), crossed.labels)
-    checks.append(check("cross-fitted", alone, names, majority=largest, zero_shot_logits=crossed.zero_shot_logits))
+    cross = check("cross-fitted", alone, names, majority=largest, zero_shot_logits=crossed.zero_shot_logits)
+    checks.insert(len(checks) if len(held) >= LEAST_HELD_OUT else 0, cross)
     return FittedModel(
         config=config,
         labels=data.labels,
@@ -457,7 +543,7 @@ def _finish(
         promises=promises,
         checks=tuple(checks),
         counts=division.counts,
-        totals=totals,
+        totals=_totals(data, len(data.train)),
         folds=division.n_folds,
         predicted=predicted,
         notes=tuple(notes),
@@ -465,6 +551,11 @@ def _finish(
         data=data.name,
         skipped=skipped,
         logit_scale=scale,
-        requests={name: getattr(settings, name) for name in REQUESTS},
+        requests={name: getattr(settings, name) for name in REQUESTS} | _place_of_fixes(settings),
         choice=choice,
     )
+
+
+def _place_of_fixes(settings: FitSettings) -> dict[str, str | None]:
+    """Where the fixes are, wherever the next fit is started."""
+    return {"fixes": settings.fixes and str(Path(settings.fixes).expanduser().absolute())}

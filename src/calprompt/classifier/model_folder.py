@@ -35,7 +35,7 @@ import calprompt
 from calprompt.calibrators import Calibrator
 from calprompt.classifier.checks import Band, Check
 from calprompt.classifier.choosing import Choice
-from calprompt.classifier.fitted_model import GUARD, PROMISED, UNUSED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
@@ -59,9 +59,9 @@ DIAGRAM = "reliability.png"
 FILES = (WEIGHTS, PREDICTIONS)  # verified when a model is read; the others are for people, who may edit them
 KEYS = {
     *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "imports", "logit_scale"),
-    *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals"),
+    *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals", "unseen"),
 }
-USES = {PROMISED: "promises", UNUSED: "nothing", GUARD: "never-miss"}
+USES = {PROMISED: "promises", UNUSED: "nothing", GUARD: "never-miss", EXTRA: "tuning (added)"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
 
 
@@ -172,33 +172,39 @@ def read_model(
     config = config_of_record(settings, folder / CONFIG)
     if spec != NONE:
         calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])
-    return FittedModel(
-        config=config,
-        labels=tuple(record["classes"]["labels"]),
-        class_names=tuple(record["classes"]["names"]),
-        template=record["template"],
-        prompts=prompts,
-        text=text,
-        backbone=record["backbone"],
-        calibrator=calibrator,
-        calibrator_spec=spec,
-        rule=DecisionRule.from_dict(record["rule"]),
-        promises=tuple(Promise.from_dict(each) for each in record["promises"]),
-        checks=tuple(_check(each) for each in record["checks"]),
-        counts=tuple((int(tuned), int(promised)) for tuned, promised in record["counts"]),
-        totals=tuple(record["totals"]),
-        folds=record["folds"],
-        predicted=_read_predictions(folder / PREDICTIONS),
-        notes=tuple(record["notes"]),
-        unseen=_unseen(record),
-        data=record["data"],
-        skipped=record["skipped"],
-        seconds=record["seconds"],
-        logit_scale=record["logit_scale"],
-        requests=record["requests"],
-        findings=tuple(Finding(**each) for each in record.get("findings", ())),
-        choice=Choice.from_dict(record["choice"]) if record.get("choice") else None,
-    )
+    try:
+        return FittedModel(
+            config=config,
+            labels=tuple(record["classes"]["labels"]),
+            class_names=tuple(record["classes"]["names"]),
+            template=record["template"],
+            prompts=prompts,
+            text=text,
+            backbone=record["backbone"],
+            calibrator=calibrator,
+            calibrator_spec=spec,
+            rule=DecisionRule.from_dict(record["rule"]),
+            promises=tuple(Promise.from_dict(each) for each in record["promises"]),
+            checks=tuple(_check(each) for each in record["checks"]),
+            counts=tuple((int(tuned), int(promised)) for tuned, promised in record["counts"]),
+            totals=tuple(record["totals"]),
+            folds=record["folds"],
+            predicted=_read_predictions(folder / PREDICTIONS),
+            notes=tuple(record["notes"]),
+            unseen=Unseen.from_dict(record["unseen"]),
+            data=record["data"],
+            skipped=record["skipped"],
+            seconds=record["seconds"],
+            logit_scale=record["logit_scale"],
+            requests=record["requests"],
+            findings=tuple(Finding(**each) for each in record.get("findings", ())),
+            choice=Choice.from_dict(record["choice"]) if record.get("choice") else None,
+        )
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{folder / CONFIG} was written by another version of calprompt, whose models this one does not read "
+            f"({type(error).__name__}: {error}); {ADVICE}"
+        ) from error
 
 
 def describe(model: FittedModel) -> dict[str, Any]:
@@ -283,15 +289,6 @@ def _read_predictions(path: Path) -> Predicted:
         tensors["zero_shot_logits"].numpy(),
         tensors["fold"].numpy(),
     )
-
-
-def _unseen(record: dict[str, Any]) -> Unseen:
-    """What was not held out; from the counts of images, in models that were saved before it was written down."""
-    if "unseen" in record:
-        return Unseen.from_dict(record["unseen"])
-    rows = list(zip(record["classes"]["labels"], record["counts"], record["totals"], strict=True))
-    missing = [(str(label), total) for label, (_, held), total in rows if not held]
-    return Unseen(tuple(label for label, _ in missing), sum(total for _, total in missing) / sum(record["totals"]))
 
 
 def _check(values: dict[str, Any]) -> Check:

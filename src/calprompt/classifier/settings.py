@@ -32,7 +32,7 @@ class FitSettings:
         backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
             OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
         tuner: What is learned and how; see 'calprompt list'. With auto, the likeliest by cross-fitting.
-        budget: Time for comparing learners, such as 2m; what is not reached is left out. No limit if None.
+        budget: Time for comparing learners, such as 2m, after which the rest is left out; no limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
         calibrator: Makes confidences match how often they are right; none: the model's own.
         target_error: Largest error rate among answered images that is promised, such as 0.05; 0: no such promise.
@@ -45,7 +45,7 @@ class FitSettings:
             answer and cost. Answers are those with the smallest expected cost.
         never_miss: From a class to the share of its images that may be called something else, which is promised.
         fixes: CSV of 'calprompt data inspect' with the images to leave out and to relabel.
-        shots: Images of a class to tune on at most; the others are held out. All that are not held out if None.
+        shots: Images of a class to tune on at most, the others being held out; all that are not held out if None.
         held_out: Share of each class to hold out for promises; what they need if None.
         folds: Of cross-fitting, on which the calibrator is fitted.
         group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.

@@ -7,19 +7,22 @@ what is announced, and where it becomes scarce, the slowest sender loses its pla
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import math
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 from calprompt.errors import CalpromptError
-from calprompt.serve.decoder import release_memory
 
 T = TypeVar("T")
 LARGEST_SHARE = 0.75  # of images or bytes under way that one client may have
 MUCH_MEMORY = 32 * 2**20  # bytes of requests, after which freed memory is given back to the system
+RELEASED_AFTER = (0.5, 5.0)  # seconds, when what held a request, such as an error on its way, is gone
 SENDER_GRACE = 1.0  # seconds before a sender is compared with others
 
 
@@ -64,7 +67,9 @@ class Admission:
                 del self._tickets[client]
             if not self._tickets and self._peak > MUCH_MEMORY:
                 self._peak = 0
-                release_memory()
+                with suppress(RuntimeError):  # there is no loop
+                    for seconds in RELEASED_AFTER:
+                        asyncio.get_running_loop().call_later(seconds, release_memory)
 
     def share(self, most: int) -> int:
         """How much of something a single client may have."""
@@ -183,3 +188,10 @@ class FairQueue(Generic[T]):
         else:
             del self._items[client]
         return client, item
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, where the C library would keep it for later (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

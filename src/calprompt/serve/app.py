@@ -11,9 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 import calprompt
-from calprompt.serve.feedback import FeedbackBook
 from calprompt.serve.guard import Caller, Guard, KeyRing, known_hosts
-from calprompt.serve.measurements import AccessLog, Measurements
+from calprompt.serve.improving import Refit, add_improving, samples_in
+from calprompt.serve.inference_protocol import add_inference_protocol
+from calprompt.serve.keeper import Keeper, ModelFacts
+from calprompt.serve.measurements import AccessLog
+from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError, add_failures
 from calprompt.serve.routes import add_routes
 from calprompt.serve.schemas import describe
@@ -57,23 +60,28 @@ def add_page(app: FastAPI) -> None:
 
 
 def create_app(
-    model: ServedModel, settings: ServeSettings | None = None, *, feedback: FeedbackBook | Any | None = None
+    model: ServedModel | Models, settings: ServeSettings | None = None, *, keeper: Any | None = None
 ) -> FastAPI:
-    """The application that serves a model.
+    """The application that serves one or several models.
 
     Args:
-        model: What is served; `load_served` reads one from a folder.
+        model: What is served; `load_served` reads a model from a folder, and `Models` finds several with versions.
         settings: How.
-        feedback: Where feedback is counted; a `FeedbackBook` of its own, unless given.
+        keeper: Owns the feedback, if another process does.
     """
     settings = settings or ServeSettings()
-    book = feedback if feedback is not None else feedback_book(model, settings)
-    measurements = Measurements(watched=model.rule.promised, images_watched=model.image_watch is not None)
-    state = Service(model, settings, book, measurements)
+    models = Models(model) if isinstance(model, ServedModel) else model
+    if keeper is None:
+        keeper = Keeper(models, settings)
+        for each in models.load_active():  # what is wrong with a file of feedback is said before a port is opened
+            keeper.open(ModelFacts.of(each))
+    state = Service(models, settings, keeper)
+    measurements = state.measurements
     log = None if settings.access_log is None else AccessLog(settings.access_log)
 
     def observe(caller: Caller, method: str, route: str, status: int, seconds: float) -> None:
         measurements.on_request(route, status, seconds)
+        measurements.on_engine(state.engine)
         if log is not None:
             log.on_request(caller, method, route, status, seconds)
 
@@ -83,6 +91,7 @@ def create_app(
         try:
             yield
         finally:
+            await refit.stop()
             await state.close()
 
     app = FastAPI(
@@ -105,22 +114,10 @@ def create_app(
     )
     add_failures(app)
     add_routes(app, state)
+    samples = None if settings.samples is None else samples_in(settings.samples)
+    refit = Refit(models, settings)
+    add_improving(app, state, samples, refit)
+    add_inference_protocol(app, state)
     add_page(app)
     describe(app)
     return app
-
-
-def feedback_book(model: ServedModel, settings: ServeSettings) -> FeedbackBook:
-    """The feedback on a model that is served by one process."""
-    return FeedbackBook(
-        model.rule,
-        model.fingerprint,
-        class_names=model.labels,
-        false_alarms=settings.false_alarms,
-        path=settings.feedback,
-        keep=settings.keep,
-        keep_bytes=settings.keep_bytes,
-        image_watch=model.image_watch,
-        not_watched=model.not_watched,
-        image_path=settings.watch,
-    )

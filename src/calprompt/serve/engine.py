@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from calprompt.errors import SettingError
 from calprompt.promises import ANSWER, Answer, Meaning
 from calprompt.serve.admission import Admission, FairQueue
-from calprompt.serve.decoder import DecoderSettings
-from calprompt.serve.decoders import DecodedImage, DecoderPool
+from calprompt.serve.decoder import DecodedImage, DecoderPool, Limits
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
@@ -149,6 +148,7 @@ class Options:
         min_confidence: Instead of the model's own threshold.
         classes: Instead of the model's own classes.
         top: How many probabilities to give.
+        preview: Whether the image only is looked at, as a camera's frames are: no watch counts it.
     """
 
     coverage: float | None = None
@@ -156,6 +156,7 @@ class Options:
     min_confidence: float | None = None
     classes: tuple[str, ...] = ()
     top: int = TOP
+    preview: bool = False
 
     def __post_init__(self) -> None:
         for name in ("coverage", "min_confidence"):
@@ -177,6 +178,7 @@ class Answered:
         meaning: How often answers this sure were right; None if that is not known.
         image: What was decoded.
         logits: [C], before calibration.
+        row: [C], calibrated, in the order of the model's classes.
     """
 
     answer: Answer
@@ -185,6 +187,7 @@ class Answered:
     meaning: Meaning | None
     image: DecodedImage
     logits: NDArray[Any]
+    row: list[float]
 
     @property
     def meaning_text(self) -> str | None:
@@ -195,10 +198,9 @@ class Answered:
 
 
 class Engine:
-    """Answers images with a model.
+    """Answers images with models.
 
     Args:
-        model: That is served.
         settings: How.
         on_batch: Told the size of each batch and the seconds it took.
 
@@ -209,28 +211,13 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: ServedModel,
-        settings: ServeSettings,
-        *,
-        on_batch: Callable[[int, float], None] = lambda size, seconds: None,
+        self, settings: ServeSettings, *, on_batch: Callable[[int, float], None] = lambda size, seconds: None
     ) -> None:
-        self.model, self.settings = model, settings
-        view = model.view
-        decoder = DecoderSettings(
-            view.size,
-            view.interpolation,
-            view.mode,
-            view.upright,
-            settings.formats,
-            settings.pixels,
-            settings.decoder_memory,
-            settings.decode_timeout + GRACE,
-        )
-        self.decoders = DecoderPool(decoder, settings.decoder_count, timeout=settings.decode_timeout)
+        limits = Limits(settings.formats, settings.pixels, settings.decoder_memory, settings.decode_timeout + GRACE)
+        self.decoders = DecoderPool(limits, settings.decoder_count, timeout=settings.decode_timeout)
         self.batcher: Batcher[Any] = Batcher(_predict, settings.batch, on_batch=on_batch)
         self.admission = Admission(settings.queue, settings.memory_bytes, lambda: self.batcher.rate)
-        self._edited: OrderedDict[tuple[str, ...], ServedModel] = OrderedDict()
+        self._edited: OrderedDict[tuple[ServedModel, tuple[str, ...]], ServedModel] = OrderedDict()
         self._editing = asyncio.Lock()
         self._editor = ThreadPoolExecutor(1, thread_name_prefix="classes")  # images are answered meanwhile
         self.started = False
@@ -241,15 +228,17 @@ class Engine:
         return self.started and self.decoders.alive > 0
 
     async def start(self) -> None:
-        """Start the processes, and take an image through the model, which is slow the first time."""
+        """Start the processes."""
         await self.batcher.start()
         await self.decoders.start()
-        size = self.model.view.size
-        await self.batcher.submit(self.model, np.zeros((size, size, 3), dtype=np.uint8))
-        record = self.model.track_record
+
+    async def warm(self, model: ServedModel) -> None:
+        """Take an image through a model, which is slow the first time."""
+        size = model.view.size
+        await self.batcher.submit(model, np.zeros((size, size, 3), dtype=np.uint8))
+        record = model.track_record
         if record is not None:
             await self.batcher.in_thread(lambda: record.summary)  # computed once
-        self.started = True
 
     async def close(self) -> None:
         """Stop everything, after what is under way."""
@@ -258,32 +247,40 @@ class Engine:
         await self.batcher.close()
         self._editor.shutdown(wait=False, cancel_futures=True)
 
-    async def variant(self, classes: Sequence[str]) -> ServedModel:
-        """The model with other classes."""
-        key = tuple(classes)
-        if not key:
-            return self.model
+    async def variant(self, model: ServedModel, classes: Sequence[str]) -> ServedModel:
+        """A model with other classes."""
+        key = (model, tuple(classes))
+        if not classes:
+            return model
         async with self._editing:
             found = self._edited.get(key)
             if found is None:
-                found = await asyncio.get_running_loop().run_in_executor(self._editor, self.model.edited, key)
+                found = await asyncio.get_running_loop().run_in_executor(self._editor, model.edited, key[1])
+                if found is not model:
+                    found = replace(found, name=model.name, version=model.version)
                 self._edited[key] = found
             self._edited.move_to_end(key)
             while len(self._edited) > KEPT_VARIANTS:
                 self._edited.popitem(last=False)
         return found
 
-    async def answer(self, name: str, data: bytes, options: Options, client: str = "") -> Answered:
-        """The answer for an image file."""
-        model = await self.variant(options.classes)
+    def forget(self, model: ServedModel) -> None:
+        """Give up the variants of a model that is served no longer."""
+        for key in [key for key in self._edited if key[0] is model]:
+            del self._edited[key]
+
+    async def answer(
+        self, model: ServedModel, name: str, image: DecodedImage, options: Options, client: str = ""
+    ) -> Answered:
+        """The answer of a model, with the classes of the options, for an image that was decoded for it."""
+        model = await self.variant(model, options.classes)
         set_rule = model.set_rule(options.coverage, options.per_class)
-        image = await self.decoders.decode(data, client)
         logits, probabilities = await self.batcher.submit(model, image.pixels, client)
         answer = model.answer(name, logits, probabilities, set_rule=set_rule, min_confidence=options.min_confidence)
         order = np.argsort(-probabilities, kind="stable")[: options.top].tolist()
         ranked = [(model.labels[each], float(probabilities[each])) for each in order]
         meaning = None if model.track_record is None else model.track_record.meaning(answer.probability)
-        return Answered(answer, model, ranked, meaning, image, logits)
+        return Answered(answer, model, ranked, meaning, image, logits, probabilities.tolist())
 
 
 def _predict(model: Hashable, pixels: Sequence[Any]) -> list[tuple[NDArray[Any], NDArray[np.float64]]]:

@@ -1,7 +1,7 @@
 """Feedback: which answers were right or wrong. It counts once an image, is watched, and can be undone.
 
     <feedback>         an SQLite file, see `FeedbackStore`
-    <keep>/<class>/    images whose true class is known, named by the sha256 of their pixels: calprompt fit <keep>
+    <keep>/<class>/    images whose true class is known, see `KeptImages`: calprompt fit <keep>
     <watch>            what all images that were answered say, with or without feedback: the state of an `ImageWatch`
 
 An image counts once: the same pixels again, in whatever file, say nothing new. What the server answered is in a receipt
@@ -16,35 +16,32 @@ give feedback on an answer that was never given.
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import hmac
 import json
 import logging
+import math
 import secrets
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.files import write_bytes
 from calprompt.promises import ANSWER, NONE_OF_THESE, UNSURE, DecisionRule, ImageWatch, Watch
 from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
 from calprompt.promises.requests import Requests
-from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, NoRoomError, WatchEvent
-from calprompt.text import format_size, os_problem, slug
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, ShadowAnswer, WatchEvent
+from calprompt.serve.kept_images import KeptImages
 
 LONGEST_RECEIPT = 4096  # characters
 SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
 PROMISE, IMAGES = "promise", "images"  # what is watched
 ACKNOWLEDGE, RESET = "acknowledge", "reset"  # what an admin can do about an alarm
 UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
-SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
 
 
 @dataclass(frozen=True)
@@ -88,14 +85,12 @@ class Signer:
         body = _encode(json.dumps(asdict(receipt), ensure_ascii=False, separators=(",", ":")).encode())
         return f"{body}.{_encode(self._mac(body))}"
 
-    def read(self, text: str) -> Receipt:
-        """The receipt that a client gave back."""
+    def read(self, text: str) -> Receipt | None:
+        """The receipt that a client gave back; None if it was signed with another secret."""
         body, _, signature = text.partition(".")
         own = _encode(self._mac(body))
         if len(text) > LONGEST_RECEIPT or not hmac.compare_digest(signature.encode("utf-8", "replace"), own.encode()):
-            raise SettingError(
-                "id is not of an answer that this server gave, or it was started anew since; send the image again"
-            )
+            return None
         return Receipt(**json.loads(_decode(body)))
 
     def _mac(self, body: str) -> bytes:
@@ -148,8 +143,7 @@ class FeedbackBook:
         class_names: Of the model.
         false_alarms: How often at most the watch may alarm although the promise holds.
         path: File that keeps the feedback; None: it is forgotten at the end.
-        keep: Folder that keeps images whose true class is known; None: none are kept.
-        keep_bytes: How much the folder may hold; None: as much as there is room for.
+        keep: Keeps images whose true class is known; None: none are kept.
         image_watch: What images are compared with, as `ServedModel.image_watch`; None: they are not watched.
         not_watched: Why they are not.
         image_path: File that keeps the watch of images; None: it is forgotten at the end.
@@ -174,8 +168,7 @@ class FeedbackBook:
         class_names: Sequence[str] = (),
         false_alarms: float = 0.01,
         path: str | Path | None = None,
-        keep: str | Path | None = None,
-        keep_bytes: int | None = None,
+        keep: KeptImages | None = None,
         image_watch: dict[str, Any] | None = None,
         not_watched: str = NO_HELD_OUT,
         image_path: str | Path | None = None,
@@ -183,27 +176,22 @@ class FeedbackBook:
         self.fingerprint = fingerprint
         self._fresh = Watch.of(rule, false_alarms) if rule.promised else None
         self._fresh_missed = Watch.of_classes(rule, class_names, false_alarms) if class_names else {}
-        self.keep = None if keep is None else Path(keep).expanduser()
+        self.keep = keep
         target = None if self._fresh is None else self._fresh.target_error
         self._store = FeedbackStore(None if path is None else Path(path).expanduser(), fingerprint, target)
         self.secret = self._store.secret
         self._lock = threading.Lock()
         self.watch: Watch | None = None
-        self._keep_bytes, self._kept_bytes = keep_bytes, 0
-        if self.keep is not None:
-            try:
-                self.keep.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=self.keep):  # a read-only disk is found now, not at the first image
-                    pass
-                self._kept_bytes = sum(each.stat().st_size for each in self.keep.glob("*/*") if each.is_file())
-            except OSError as error:
-                raise CalpromptError(f"images cannot be kept in {self.keep}: {error.strerror or error}") from error
+        self._labelled: set[str] = set()
         self._replay()
+        if keep is not None:
+            keep.claims.append(self._is_labelled)
         self._image_record, self._false_alarms = image_watch, false_alarms
         self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
         self._not_watched = not_watched
         self._image_path = None if image_path is None else Path(image_path).expanduser()
         self._timer: threading.Timer | None = None
+        self._shadow_answers: list[ShadowAnswer] = []
         if self._image_path is not None:
             if self.images is None:
                 raise SettingError(f"{self._image_path} has nothing to keep. {not_watched}", parameter="watch")
@@ -245,9 +233,12 @@ class FeedbackBook:
                 author,
                 receipt.model == self.fingerprint,
             )
-            with self._keeping(record, image, format) as kept:
+            kept = self.keep is not None and image is not None and record.true is not None
+            with ExitStack() as stack:
+                if self.keep is not None and image is not None and record.true is not None:
+                    stack.enter_context(self.keep.keeping(record.image, record.true, image, format))
                 self._store.add(record)
-            self._remember(record)
+                self._remember(record)
             if record.counted and self.watch is not None:
                 self.watch = self.watch.mark(not right)
             return FeedbackResult(reason is None, reason, kept, self._state())
@@ -261,9 +252,8 @@ class FeedbackBook:
                 raise NotYoursError("this feedback was given with another key; only that key or an admin can undo it")
             self._store.undo(receipt.nonce, author=author, time=time.time())
             self._replay()
-            if self.keep is not None and receipt.image not in self._labelled:
-                for path in self.keep.glob(f"*/{receipt.image}.*"):
-                    self._remove(path)
+            if self.keep is not None:
+                self.keep.release(receipt.image)
             return self._state()
 
     def handle_alarm(self, watch: str, action: str, note: str, *, author: str = "") -> dict[str, Any]:
@@ -277,7 +267,7 @@ class FeedbackBook:
                 self._replay()
             elif action == RESET and self._image_record is not None:
                 self.images = ImageWatch.from_record(self._image_record, false_alarms=self._false_alarms)
-                self._save_images()
+                self._save()
             return self._state()
 
     def see(self, scores: Sequence[float], digest: str) -> None:
@@ -288,22 +278,35 @@ class FeedbackBook:
             before = self.images.changed
             self.images.see_scores([scores], [digest])
             if self.images.changed != before:
-                self._save_images()
-            elif self._image_path is not None and self._timer is None:
-                self._timer = threading.Timer(SAVED_WITHIN, self._on_timer)
-                self._timer.daemon = True
-                self._timer.start()
+                self._save()
+            elif self._image_path is not None:
+                self._save_soon()
+
+    def add_shadow_answer(self, answer: ShadowAnswer) -> None:
+        """Note how the model and another version answered an image; it is written within seconds."""
+        with self._lock:
+            self._shadow_answers.append(answer)
+            self._save_soon()
+
+    def compare(self, version: str) -> dict[str, Any]:
+        """Where another version answered differently, and which of the two was right by the feedback."""
+        with self._lock:
+            self._save()
+            return compared(version, self._store.shadow_answers(version))
 
     def save(self) -> None:
         """Write what is not written yet."""
         with self._lock:
-            self._save_images()
+            self._save()
 
     def close(self) -> None:
         """Write what is not written yet, and let go of the file."""
         with self._lock:
+            if self.keep is not None:
+                with suppress(ValueError):
+                    self.keep.claims.remove(self._is_labelled)
             try:
-                self._save_images()
+                self._save()
             finally:
                 self._store.close()
 
@@ -313,10 +316,19 @@ class FeedbackBook:
         except CalpromptError as error:
             logging.getLogger(__name__).warning("%s", error)
 
-    def _save_images(self) -> None:
+    def _save_soon(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(SAVED_WITHIN, self._on_timer)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _save(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._shadow_answers:
+            self._store.add_shadow_answers(self._shadow_answers)
+            self._shadow_answers = []
         if self._image_path is not None and self.images is not None:
             self.images.save(self._image_path)
 
@@ -391,7 +403,6 @@ class FeedbackBook:
         """Everything that follows from the records, since the last reset of the watch."""
         self._authors: dict[str, str] = {}
         self._counted: set[str] = set()
-        self._labelled: set[str] = set()
         self._of_class: set[str] = set()
         self.missed = dict(self._fresh_missed)
         self._events = self._store.events()
@@ -399,11 +410,16 @@ class FeedbackBook:
             (event.after for event in self._events if (event.watch, event.action) == (PROMISE, RESET)), default=0
         )
         wrong = []
-        for number, record in self._store.records():
+        records = list(self._store.records())
+        for number, record in records:
             self._remember(record, is_watched=number > start)
             if record.counted and number > start:
                 wrong.append(not record.right)
+        self._labelled = {record.image for _, record in records if record.true is not None}  # others may read it now
         self.watch = None if self._fresh is None else self._fresh.mark_all(wrong)
+
+    def _is_labelled(self, digest: str) -> bool:
+        return digest in self._labelled
 
     def _remember(self, record: FeedbackRecord, is_watched: bool = True) -> None:
         if is_watched and record.own and record.true in self.missed and record.image not in self._of_class:
@@ -416,39 +432,40 @@ class FeedbackBook:
         if record.counted:
             self._counted.add(record.image)
 
-    @contextmanager
-    def _keeping(self, record: FeedbackRecord, image: bytes | None, format: str | None) -> Iterator[bool]:
-        """Keep the image in its class, and nowhere else, if the record is written; yields whether it is kept."""
-        if self.keep is None or image is None or record.true is None:
-            yield False
-            return
-        folder = self.keep / (slug(record.true) or "class")
-        path = folder / f"{record.image}.{SUFFIXES.get(format or '', 'img')}"
-        others = set(self.keep.glob(f"*/{record.image}.*"))
-        if self._keep_bytes is not None and self._kept_bytes + len(image) > self._keep_bytes:
-            raise NoRoomError(
-                f"the folder for images is full ({format_size(self._keep_bytes)}); send the feedback without the "
-                "image, or have the quota raised"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            before = path.stat().st_size if path in others else 0
-            write_bytes(path, image)
-            self._kept_bytes += len(image) - before
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            raise (NoRoomError if full else CalpromptError)(f"the image cannot be kept: {os_problem(error)}") from error
-        try:
-            yield True
-        except CalpromptError:
-            if path not in others:
-                self._remove(path)
-            raise
-        for other in others - {path}:
-            self._remove(other)
 
-    def _remove(self, path: Path) -> None:
-        with suppress(OSError):
-            size = path.stat().st_size
-            path.unlink()
-            self._kept_bytes -= size
+SHOWN_DIFFERENCES = 100  # of a comparison, the newest first
+CLEAR = 20.0  # evidence with which one version is said to be better: a chance of 5 % at most if none is
+
+
+def compared(version: str, rows: Iterable[tuple[ShadowAnswer, bool | None, str | None]]) -> dict[str, Any]:
+    """What answers of two versions on the same images say, with whether the first was right and the true class."""
+    counts = dict.fromkeys(
+        ("images", "different", "told", "right", "shadow_right", "only_right", "only_shadow_right"), 0
+    )
+    differences: list[dict[str, Any]] = []
+    for answer, was_right, true in rows:
+        same = answer.class_name == answer.shadow_class_name
+        right = was_right if true is None else answer.class_name == true
+        shadow_right = (was_right if same else None) if true is None else answer.shadow_class_name == true
+        counts["images"] += 1
+        counts["different"] += not same
+        if right is not None and shadow_right is not None:
+            counts["told"] += 1
+            counts["right"] += right
+            counts["shadow_right"] += shadow_right
+            counts["only_right"] += right and not shadow_right
+            counts["only_shadow_right"] += shadow_right and not right
+        if not same and len(differences) < SHOWN_DIFFERENCES:
+            differences.append({**asdict(answer), "true": true, "right": right, "shadow_right": shadow_right})
+    a, b = counts["only_right"], counts["only_shadow_right"]
+    n = a + b
+    evidence = math.exp(min(700.0, n * math.log(2) + math.lgamma(a + 1) + math.lgamma(b + 1) - math.lgamma(n + 2)))
+    verdict = "too few to tell" if evidence < CLEAR else "better" if b > a else "worse"
+    sentence = (
+        f"Version {version} named another class on {counts['different']} of {counts['images']} images. Of "
+        f"{counts['told']} with feedback, the active version was right on {counts['right']} and version {version} on "
+        f"{counts['shadow_right']}: {verdict}."
+    )
+    return {"version": version, **counts, "evidence": evidence, "verdict": verdict, "sentence": sentence} | {
+        "differences": differences
+    }

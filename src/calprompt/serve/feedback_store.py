@@ -1,8 +1,8 @@
 """Where feedback is kept: an SQLite file that one server owns, in which a record is there as a whole or not at all.
 
 A full disk, a limit on file sizes or a killed process leaves all feedback that was confirmed, and no part of any other.
-Nothing is removed: feedback that was undone and alarms that were reset stay on record. Files of earlier versions
-(SQLite files of format 2, and JSON lines) are converted when they are opened.
+Nothing is removed: feedback that was undone and alarms that were reset stay on record. Files of JSON lines,
+as the first version wrote them, are converted when they are opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -23,22 +23,23 @@ from calprompt.text import os_problem, parse_problem
 FORMAT = 3
 OTHER_FILE = Parameter("feedback", "FILE")
 TABLES = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE feedback (
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS feedback (
     id INTEGER PRIMARY KEY, nonce TEXT NOT NULL, image TEXT NOT NULL, decision TEXT NOT NULL, answered TEXT NOT NULL,
     right INTEGER NOT NULL, true TEXT, counted INTEGER NOT NULL, time REAL NOT NULL, author TEXT NOT NULL DEFAULT '',
     own INTEGER NOT NULL DEFAULT 1, undone REAL, undone_by TEXT
 );
-CREATE UNIQUE INDEX one_per_answer ON feedback (nonce) WHERE undone IS NULL;
-CREATE TABLE events (
+CREATE UNIQUE INDEX IF NOT EXISTS one_per_answer ON feedback (nonce) WHERE undone IS NULL;
+CREATE INDEX IF NOT EXISTS by_image ON feedback (image);
+CREATE TABLE IF NOT EXISTS shadow_answers (
+    version TEXT NOT NULL, image TEXT NOT NULL, time REAL NOT NULL, decision TEXT NOT NULL, class_name TEXT NOT NULL,
+    probability REAL NOT NULL, shadow_decision TEXT NOT NULL, shadow_class_name TEXT NOT NULL,
+    shadow_probability REAL NOT NULL, PRIMARY KEY (version, image)
+);
+CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY, after INTEGER NOT NULL, watch TEXT NOT NULL, action TEXT NOT NULL, note TEXT NOT NULL,
     time REAL NOT NULL, author TEXT NOT NULL
 )
-"""
-FROM_FORMAT_2 = """
-INSERT INTO feedback (nonce, image, decision, answered, right, true, counted, time) SELECT * FROM marks ORDER BY rowid;
-DROP TABLE marks;
-UPDATE facts SET value = '3' WHERE name = 'format'
 """
 
 
@@ -96,6 +97,34 @@ class WatchEvent:
     after: int = 0
 
 
+@dataclass(frozen=True)
+class ShadowAnswer:
+    """How a model and another version of it answered the same image.
+
+    Attributes:
+        version: The other one.
+        image: Digest of the image's pixels.
+        time: When, in seconds since 1970.
+        decision: Of the model.
+        class_name: Its most probable class.
+        probability: Of that class.
+        shadow_decision: Of the other version.
+        shadow_class_name: Its most probable class.
+        shadow_probability: Of that class.
+    """
+
+    version: str
+    image: str
+    time: float
+    decision: str
+    class_name: str
+    probability: float
+    shadow_decision: str
+    shadow_class_name: str
+    shadow_probability: float
+
+
+MOST_SHADOW_ANSWERS = 100_000  # that are kept, the newest
 NAMES = tuple(field.name for field in fields(FeedbackRecord))
 
 
@@ -178,6 +207,29 @@ class FeedbackStore:
             )
         return WatchEvent(event.watch, event.action, event.note, event.time, event.author, after)
 
+    def add_shadow_answers(self, answers: Sequence[ShadowAnswer]) -> None:
+        """Keep answers of two versions; of an image that was answered before, the new ones."""
+        with self._changing():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO shadow_answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(astuple, answers)
+            )
+            self._db.execute(
+                "DELETE FROM shadow_answers WHERE rowid NOT IN "
+                "(SELECT rowid FROM shadow_answers ORDER BY rowid DESC LIMIT ?)",
+                (MOST_SHADOW_ANSWERS,),
+            )
+
+    def shadow_answers(self, version: str) -> Iterator[tuple[ShadowAnswer, bool | None, str | None]]:
+        """Answers of the model and a version of it, the newest first, with what feedback says last of the image.
+
+        That is whether the model's own answer was right, and the true class; None where it is not known.
+        """
+        told = "(SELECT {0} FROM feedback f WHERE f.image = s.image AND undone IS NULL{1} ORDER BY id DESC LIMIT 1)"
+        columns = f"s.*, {told.format('right', ' AND f.answered = s.class_name')}, {told.format('true', '')}"
+        query = f"SELECT {columns} FROM shadow_answers s WHERE version = ? ORDER BY rowid DESC"
+        for *values, right, true in self._db.execute(query, (version,)):
+            yield ShadowAnswer(*values), None if right is None else bool(right), true
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
@@ -196,11 +248,11 @@ class FeedbackStore:
             self._db.execute("BEGIN EXCLUSIVE")
             self._db.execute("COMMIT")
             (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables:
-                secret, records = old or (secrets.token_bytes(32), [])
-                with self._changing():
-                    for statement in TABLES.split(";"):
-                        self._db.execute(statement)
+            with self._changing():
+                for statement in TABLES.split(";"):
+                    self._db.execute(statement)
+                if not tables:
+                    secret, records = old or (secrets.token_bytes(32), [])
                     facts = {"format": str(FORMAT), "model": self._model, "secret": secret.hex()}
                     self._db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
                     for record in records:
@@ -210,10 +262,6 @@ class FeedbackStore:
                 raise NewerFormatError(f"{self.path} has format {facts['format']}, and {FORMAT} is known here")
             if facts["model"] != self._model:
                 raise SettingError(f"{self.path} has feedback on another model; give another file with ", OTHER_FILE)
-            if int(facts["format"]) < FORMAT:
-                with self._changing():
-                    for statement in [*TABLES.split(";")[1:], *FROM_FORMAT_2.split(";")]:
-                        self._db.execute(statement)
             return bytes.fromhex(facts["secret"])
 
     @contextmanager

@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calprompt.errors import CalpromptError
@@ -45,7 +47,8 @@ HEADERS = {
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-PUBLIC = ("/", "/health", "/ready", "/favicon.ico")  # and /static/: need no key, they hold nothing of the model
+PUBLIC = ("/", "/health", "/ready", "/v2/health/live", "/v2/health/ready", "/favicon.ico")  # need no key, nor /static/
+ADMINISTERED = ("/v1/watch", "/v1/versions", "/v1/improve")  # reading them needs no role of its own
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site; "none" is an address that a person typed
 MOST_HEADERS = 100
@@ -58,6 +61,7 @@ GUESSES, GUESS_SECONDS = 10, 60.0  # wrong keys from one address in a time, befo
 MOST_ADDRESSES = 10_000  # that are remembered
 REREAD_SECONDS = 1.0
 LOG = logging.getLogger("calprompt.serve")
+NAMED_MODEL = re.compile(r"/models/([^/]{1,100})(/.*)?", re.DOTALL)  # the same addresses for each model
 CLIENT_CLOSED = 499  # status in the access log of a request whose client did not wait
 
 
@@ -167,6 +171,12 @@ class Caller:
         return f"key {self.key.name}" if self.has_key else self.address
 
 
+def caller_of(request: Request) -> Caller:
+    """Who asks."""
+    found: Caller = request.scope["caller"]
+    return found
+
+
 Observe = Callable[[Caller, str, str, int, float], None]
 
 
@@ -193,6 +203,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         start, status = time.perf_counter(), CLIENT_CLOSED
+        if named := NAMED_MODEL.fullmatch(scope["path"]):
+            scope = {**scope, "path": named[2] or "/", "deployment": named[1]}
         headers = Headers(scope=scope)
         caller = scope["caller"] = self._caller(scope, headers)
 
@@ -208,6 +220,12 @@ class Guard:
 
         try:
             problem = self._problem(scope, headers, caller)
+            if problem is None and named and not named[2]:  # the addresses in the page are relative to its own
+                problem = ProblemError(
+                    308,
+                    "the page of a model is at this address with a / behind it",
+                    Location=f"{quote(named[1], safe='')}/",
+                )
             if problem is None:
                 await run_while_connected(self.app, scope, receive, watched)
             else:
@@ -265,7 +283,7 @@ class Guard:
 
 def required_role(method: str, path: str) -> str:
     """The role that a request needs."""
-    if path.startswith("/v1/watch") and method not in SAFE_METHODS:
+    if path in ADMINISTERED and method not in SAFE_METHODS:
         return ADMIN
     return FEEDBACK if path.startswith("/v1/feedback") else PREDICT
 

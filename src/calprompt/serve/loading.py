@@ -14,7 +14,8 @@ from calprompt.folder_kinds import EXPORT, MODEL, RUN, WORDS, require_kind
 from calprompt.promises import DecisionRule, TrackRecord
 from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.promises.track_record import TEST
-from calprompt.serve.served_model import Predict, ServedModel, View
+from calprompt.serve.decoder import View
+from calprompt.serve.served_model import Predict, ServedModel
 from calprompt.text import shorten
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
         with_labels=with_labels if editable else None,
         fixed=None if editable else f"the calibrator {fitted.calibrator_spec} is for the classes it was fitted on",
         fitted_labels=labels,
+        weak=tuple(fitted.checks[0].weak_classes),
     )
     return own
 
@@ -221,6 +223,7 @@ def _edited(own: ServedModel, names: tuple[str, ...], predict: Predict, rule: De
         image_watch=None,
         not_watched=f"{NOT_WATCHED}: {why}.",
         fingerprint=_fingerprint(own.fingerprint, list(names)),
+        weak=(),
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from calprompt.errors import SettingError
@@ -25,18 +27,14 @@ from calprompt.text import os_problem
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # environment variable with the folder in which workers add up what they count
 SHARES = tuple(step / 20 for step in range(1, 21))
 
 
 class Measurements:
-    """Counters and histograms of one server, in a registry of their own.
+    """Counters and histograms of one server, in a registry of their own."""
 
-    Args:
-        watched: Whether a promise is watched.
-        images_watched: Whether it is watched what images are like.
-    """
-
-    def __init__(self, watched: bool, images_watched: bool = False) -> None:
+    def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter("calprompt_requests", "Requests", ["route", "status"], registry=registry)
@@ -55,29 +53,25 @@ class Measurements:
             "calprompt_abstentions", "Images that were not answered: unsure, or none of these", registry=registry
         )
         self.feedback = Counter("calprompt_feedback", "Feedback on answers", ["said", "counted"], registry=registry)
-        self.under_way = Gauge("calprompt_images_under_way", "Images accepted and not answered yet", registry=registry)
-        self.queue = Gauge("calprompt_queue_images", "Images that wait for the model", registry=registry)
-        self.decoders = Gauge("calprompt_decoders", "Decoding processes that run", registry=registry)
-        self.restarts = Gauge("calprompt_decoder_restarts", "Decoding processes that were replaced", registry=registry)
-        self.evidence = self.holds = None
-        if watched:
-            self.evidence = Gauge(
-                "calprompt_watch_evidence", "Evidence against the promise on errors", registry=registry
+        self.gauges = {
+            name: Gauge(f"calprompt_{name}", what, registry=registry, multiprocess_mode="livesum")
+            for name, what in (
+                ("images_under_way", "Images accepted and not answered yet"),
+                ("queue_images", "Images that wait for the model"),
+                ("decoders", "Decoding processes that run"),
+                ("decoder_restarts", "Decoding processes that were replaced"),
             )
-            self.holds = Gauge(
-                "calprompt_promise_holds", "1: the promise on errors holds so far, 0: it does not", registry=registry
+        }
+        self.watches = {
+            name: Gauge(f"calprompt_{name}", what, ["model"], registry=registry, multiprocess_mode="livemostrecent")
+            for name, what in (
+                ("watch_evidence", "Evidence against the promise on errors"),
+                ("promise_holds", "1: the promise on errors holds so far, 0: it does not"),
+                ("images_alike", "1: images are like those of the fit so far, 0: they are not"),
+                ("images_evidence", "Evidence against images being like those of the fit"),
+                ("images_seen", "Images that were compared with those of the fit"),
             )
-
-        self.image_gauges: dict[str, Gauge] = {}
-        if images_watched:
-            self.image_gauges = {
-                name: Gauge(f"calprompt_images_{name}", what, registry=registry)
-                for name, what in (
-                    ("alike", "1: images are like those of the fit so far, 0: they are not"),
-                    ("evidence", "Evidence against images being like those of the fit"),
-                    ("seen", "Images that were compared with those of the fit"),
-                )
-            }
+        }
 
     def on_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -104,18 +98,30 @@ class Measurements:
         """Count feedback."""
         self.feedback.labels("right" if right else "wrong", "yes" if result.counted else "no").inc()
 
-    def text(self, engine: Engine, watch: dict[str, Any]) -> bytes:
-        """Everything, as Prometheus reads it."""
-        self.under_way.set(engine.admission.images)
-        self.queue.set(len(engine.batcher))
-        self.decoders.set(engine.decoders.alive)
-        self.restarts.set(engine.decoders.restarts)
-        if self.evidence is not None and self.holds is not None:
-            self.evidence.set(watch["evidence"])
-            self.holds.set(watch["status"] == "holds")
-        for name, gauge in self.image_gauges.items():
-            gauge.set(watch["images"]["status"] == name if name == ALIKE else watch["images"][name])
-        return generate_latest(self.registry)
+    def on_engine(self, engine: Engine) -> None:
+        """Note what an engine is doing."""
+        found = (engine.admission.images, len(engine.batcher), engine.decoders.alive, engine.decoders.restarts)
+        for gauge, value in zip(self.gauges.values(), found, strict=True):
+            gauge.set(value)
+
+    def text(self, engine: Engine, watches: dict[str, dict[str, Any]]) -> bytes:
+        """Everything, as Prometheus reads it, with the state of the watches of each model."""
+        self.on_engine(engine)
+        for model, watch in watches.items():
+            images = watch["images"]
+            found = {"watch_evidence": watch["evidence"], "promise_holds": watch["status"] == "holds"}
+            if watch["evidence"] is None:
+                found = {}
+            if images["evidence"] is not None:
+                found |= {"images_alike": images["status"] == ALIKE, "images_evidence": images["evidence"]}
+                found["images_seen"] = images["seen"]
+            for name, value in found.items():
+                self.watches[name].labels(model).set(value)
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together)
+        return generate_latest(together)
 
 
 class AccessLog:

@@ -28,10 +28,12 @@ from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import describe_driver
 from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
 from calprompt.folder_kinds import EXPORT, folder_kind
-from calprompt.serve.feedback import FeedbackBook
+from calprompt.serve.keeper import Keeper, ModelFacts
 from calprompt.serve.keys import read_keys
+from calprompt.serve.models import Models
 from calprompt.serve.ray_replica import Replica, ReplicaPlan, check_machine, find_keeper, folder_digest, start_keeper
 from calprompt.serve.settings import ServeSettings
+from calprompt.text import shorten
 
 ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
 
@@ -160,13 +162,14 @@ def run_on_ray(
     announce: Callable[[str, str], None] = lambda address, what: None,
 ) -> None:
     """Serve a model on a Ray cluster until SIGTERM or Ctrl-C."""
-    from calprompt.serve.loading import load_served
-
     if settings.token_file is not None:  # read here: other machines need not have the file
         settings = replace(settings, keys=(*settings.keys, *read_keys(settings.token_file)), token_file=None)
     replicas, options = replicas or Replicas(), _replica_options(folder, options or {})
     needs = WorkerResources(cpus=options["threads"], gpus=float(options.get("device") == "cuda"))
-    model = load_served(folder, **{**options, "device": "cpu"} if "device" in options else options)
+    models = Models(folder, {**options, "device": "cpu"} if "device" in options else options)
+    if not models.is_single:
+        raise SettingError(f"a Ray cluster serves one model; give one of {shorten(models.names)} in {folder}")
+    model = models.load_active()[0]
     driver = describe_driver(options["threads"])
     place = Path(folder).expanduser().absolute()
     plan: dict[str, Any] = {"driver": driver, "folder": str(place), "digest": folder_digest(place)}
@@ -176,17 +179,14 @@ def run_on_ray(
         settings = replace(settings, port=free_port(ray, settings), decoders=settings.decoders or options["threads"])
         check_machines(ray, needs, plan)
         with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
-            book: dict[str, Any] = {"rule": model.rule, "fingerprint": model.fingerprint, "path": feedback}
-            book |= {"class_names": model.labels, "false_alarms": settings.false_alarms}
-            book |= {"keep": settings.keep, "keep_bytes": settings.keep_bytes}
-            book |= {"image_watch": model.image_watch, "not_watched": model.not_watched, "image_path": watch}
-            first = FeedbackBook(**book)  # what is wrong with the file is said before anything is started
-            secret = first.secret
+            settings = replace(settings, feedback=feedback, watch=watch)
+            first = Keeper(models, settings)
+            first.open(ModelFacts.of(model))  # what is wrong with the file is said before anything is started
             first.close()  # the actor owns the file from now on
-            keeper = start_keeper(ray, driver, book)
+            keeper = start_keeper(ray, driver, folder, settings, ModelFacts.of(model))
             try:
                 _start_serve(settings)
-                _deploy(ReplicaPlan(**plan, options=options, settings=settings, secret=secret), needs, replicas)
+                _deploy(ReplicaPlan(**plan, options=options, settings=settings), needs, replicas)
                 announce(_address(ray, settings), f"{model.name}, {len(model.labels)} classes")
                 del model
                 _wait()
@@ -226,7 +226,9 @@ def _connected(address: str, cpus: float) -> Iterator[Any]:
 def _remove_abandoned(ray: Any) -> None:
     """Take away what a command left behind that was killed; raise if Ray Serve is in use."""
     from ray import serve
+    from ray.serve.context import _set_global_client
 
+    _set_global_client(None)  # of a Ray Serve that this process used before, and that may have ended
     keeper, runs = find_keeper(ray), _serve_runs(ray)
     if keeper is None and not runs:
         return

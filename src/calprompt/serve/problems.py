@@ -13,13 +13,15 @@ from starlette.responses import JSONResponse
 
 from calprompt.errors import CalpromptError, ImageError
 from calprompt.serve.admission import OverloadedError
-from calprompt.serve.decoders import DecoderLostError
+from calprompt.serve.decoder import DecoderLostError
 from calprompt.serve.feedback import DuplicateFeedbackError, NoFeedbackError, NotYoursError
 from calprompt.serve.feedback_store import NoRoomError
+from calprompt.serve.keeper import SwitchError
 from calprompt.text import visible
 
 MEDIA_TYPE = "application/problem+json"
-STATUSES = {DuplicateFeedbackError: 409, NoFeedbackError: 404, NotYoursError: 403, NoRoomError: 507}
+INFERENCE = "/v2"  # addresses of the Open Inference Protocol, which has errors of its own
+STATUSES = {DuplicateFeedbackError: 409, NoFeedbackError: 404, NotYoursError: 403, NoRoomError: 507, SwitchError: 409}
 HTTP_DETAILS = {
     404: "there is nothing at this address; /openapi.json lists what there is",
     405: "this address does not take this method; /openapi.json lists what there is",
@@ -76,6 +78,8 @@ def add_failures(app: FastAPI) -> None:
 
     def respond(request: Request, problem: ProblemError) -> JSONResponse:
         body = problem.to_dict(request.scope["caller"].id)
+        if request.url.path.startswith(INFERENCE):
+            return JSONResponse({"error": body["detail"]}, problem.status, headers=problem.headers)
         return JSONResponse(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
     async def of_library(request: Request, error: Exception) -> JSONResponse:

@@ -1,9 +1,9 @@
 """A replica on a Ray cluster: the same application as without Ray, in a process of Ray's.
 
-Feedback is in one place: an actor holds the book, and every replica asks it.
+Feedback is in one place: an actor has the keeper, and every replica asks it.
 
     replica ──┐
-    replica ──┼── FeedbackKeeper, on the machine of the command ── feedback file, kept images
+    replica ──┼── KeeperActor, on the machine of the command ── feedback file, kept images
     replica ──┘
 
 Ray starts the actor again if it is lost, and it reads its file again. Feedback that it had written but not yet
@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import os
 import platform
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from typing import Any
 from calprompt.errors import CalpromptError
 from calprompt.executors.ray import check_versions, settle
 from calprompt.executors.ray_cluster import import_ray
-from calprompt.serve.feedback import FeedbackBook, FeedbackResult, Receipt
+from calprompt.serve.keeper import Keeper, ModelFacts
+from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.settings import ServeSettings
 from calprompt.text import os_problem
@@ -43,7 +44,6 @@ class ReplicaPlan:
         digest: What `folder_digest` returned where the command runs.
         options: Further arguments of `load_served`.
         settings: How it is served.
-        secret: Of receipts.
     """
 
     driver: Mapping[str, Any]
@@ -51,16 +51,14 @@ class ReplicaPlan:
     digest: str
     options: Mapping[str, Any]
     settings: ServeSettings
-    secret: bytes
 
     def create_app(self) -> Any:
         """Load the model; returns the application."""
         check_machine(self.driver, self.folder, self.digest)
         from calprompt.serve.app import create_app
-        from calprompt.serve.loading import load_served
-        from calprompt.serve.ray_replica import SharedFeedback
+        from calprompt.serve.ray_replica import SharedKeeper
 
-        return create_app(load_served(self.folder, **self.options), self.settings, feedback=SharedFeedback(self.secret))
+        return create_app(Models(self.folder, self.options), self.settings, keeper=SharedKeeper())
 
 
 class Replica:
@@ -102,43 +100,28 @@ NAME, NAMESPACE = "feedback", "calprompt"
 PATIENCE = 20.0  # seconds in which the actor has to answer, also while Ray starts it again
 
 
-class FeedbackKeeper:
-    """The actor.
+class KeeperActor:
+    """The actor: a `Keeper` on the machine of the command.
 
     Args:
         driver: What `describe_driver` returned.
         pid: Of the process that serves the model.
-        book: Arguments of the `FeedbackBook`.
+        folder: Of the model.
+        settings: How it is served.
+        facts: Of the model, for its feedback.
     """
 
-    def __init__(self, driver: Mapping[str, Any], pid: int, book: Mapping[str, Any]) -> None:
+    def __init__(
+        self, driver: Mapping[str, Any], pid: int, folder: str, settings: ServeSettings, facts: ModelFacts
+    ) -> None:
         settle(driver)
         self._pid = pid
-        self._book = FeedbackBook(**book)
+        self._keeper = Keeper(Models(folder), settings)
+        self._keeper.open(facts)  # again, if Ray starts the actor again
 
-    def add(self, receipt: Receipt, right: bool, **details: Any) -> FeedbackResult:
-        """See `FeedbackBook.add`."""
-        return self._book.add(receipt, right, **details)
-
-    def undo(self, receipt: Receipt, **details: Any) -> dict[str, Any]:
-        """See `FeedbackBook.undo`."""
-        return self._book.undo(receipt, **details)
-
-    def handle_alarm(self, *what: str, author: str) -> dict[str, Any]:
-        """See `FeedbackBook.handle_alarm`."""
-        return self._book.handle_alarm(*what, author=author)
-
-    def see(self, scores: Sequence[float], digest: str) -> None:
-        """See `FeedbackBook.see`."""
-        self._book.see(scores, digest)
-
-    def state(self) -> dict[str, Any]:
-        """See `FeedbackBook.state`."""
-        return self._book.state()
-
-    def save(self) -> None:
-        """See `FeedbackBook.save`."""
-        self._book.save()
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """See `Keeper.call`."""
+        return self._keeper.call(method, *args, **options)
 
     def is_wanted(self) -> bool:
         """Whether the process that serves the model still runs."""
@@ -155,48 +138,20 @@ class FeedbackKeeper:
         return os.getpid()
 
 
-class SharedFeedback:
-    """What a replica uses in the place of a `FeedbackBook`.
+class SharedKeeper:
+    """What a replica uses in the place of a `Keeper`."""
 
-    Args:
-        secret: Of receipts, the same for all replicas.
-    """
+    def __init__(self) -> None:
+        self._actor: Any = None
 
-    def __init__(self, secret: bytes) -> None:
-        self.secret = secret
-        self._keeper: Any = None
-
-    def add(self, receipt: Receipt, right: bool, **details: Any) -> Coroutine[Any, Any, FeedbackResult]:
-        """See `FeedbackBook.add`."""
-        return self._ask("add", receipt, right, **details)
-
-    def undo(self, receipt: Receipt, **details: Any) -> Coroutine[Any, Any, dict[str, Any]]:
-        """See `FeedbackBook.undo`."""
-        return self._ask("undo", receipt, **details)
-
-    def handle_alarm(self, *what: str, author: str) -> Coroutine[Any, Any, dict[str, Any]]:
-        """See `FeedbackBook.handle_alarm`."""
-        return self._ask("handle_alarm", *what, author=author)
-
-    def see(self, scores: Sequence[float], digest: str) -> Coroutine[Any, Any, None]:
-        """See `FeedbackBook.see`."""
-        return self._ask("see", list(scores), digest)
-
-    def state(self) -> Coroutine[Any, Any, dict[str, Any]]:
-        """See `FeedbackBook.state`."""
-        return self._ask("state")
-
-    def close(self) -> Coroutine[Any, Any, None]:
-        """See `FeedbackBook.save`; the book stays open for the other replicas."""
-        return self._ask("save")
-
-    async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+    async def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """See `Keeper.call`."""
         ray = import_ray()
         try:
-            if self._keeper is None:
-                self._keeper = ray.get_actor(NAME, NAMESPACE)
+            if self._actor is None:
+                self._actor = ray.get_actor(NAME, NAMESPACE)
             async with asyncio.timeout(PATIENCE):
-                return await getattr(self._keeper, method).remote(*args, **options)
+                return await self._actor.call.remote(method, *args, **options)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, CalpromptError):
                 raise error.cause from None
@@ -207,12 +162,14 @@ class SharedFeedback:
             ) from None
 
 
-def start_keeper(ray: Any, driver: Mapping[str, Any], book: Mapping[str, Any]) -> Any:
+def start_keeper(
+    ray: Any, driver: Mapping[str, Any], folder: str | Path, settings: ServeSettings, facts: ModelFacts
+) -> Any:
     """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(FeedbackKeeper).options(
+    actor = ray.remote(KeeperActor).options(
         name=NAME,
         namespace=NAMESPACE,
         lifetime="detached",
@@ -221,7 +178,7 @@ def start_keeper(ray: Any, driver: Mapping[str, Any], book: Mapping[str, Any]) -
         max_task_retries=-1,
         scheduling_strategy=here,
     )
-    return actor.remote(dict(driver), os.getpid(), dict(book))
+    return actor.remote(dict(driver), os.getpid(), str(Path(folder).expanduser().absolute()), settings, facts)
 
 
 def find_keeper(ray: Any) -> Any | None:

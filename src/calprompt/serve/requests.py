@@ -257,6 +257,7 @@ PerClass = Annotated[bool, Query(description="Of sets whose coverage holds for e
 Threshold = Annotated[float | None, Query(ge=0, le=1, description="Call answers below this unsure.")]
 Classes = Annotated[list[str], Query(description="Instead of the model's own classes; promises are withdrawn.")]
 Top = Annotated[int, Query(ge=1, le=100_000, description="How many probabilities to give.")]
+Preview = Annotated[bool, Query(description="Only look, as at what a camera sees now: no watch counts the image.")]
 
 
 def options_in_address(
@@ -265,9 +266,10 @@ def options_in_address(
     min_confidence: Threshold = None,
     classes: Classes = [],  # noqa: B006
     top: Top = TOP,
+    preview: Preview = False,
 ) -> Options:
     """Options from the address of a request; FastAPI describes and checks them by this signature."""
-    return Options(coverage, per_class, min_confidence, tuple(classes), top)
+    return Options(coverage, per_class, min_confidence, tuple(classes), top, preview)
 
 
 def options_of(fields: dict[str, list[str]], given: Options) -> Options:
@@ -278,7 +280,7 @@ def options_of(fields: dict[str, list[str]], given: Options) -> Options:
             if any(len(text) > MOST_CHARACTERS for text in texts):
                 raise ProblemError(422, f"classes must be names of {MOST_CHARACTERS} characters at most")
             found[name] = tuple(texts)
-        elif name == "per_class":
+        elif name in ("per_class", "preview"):
             found[name] = flag(name, texts[-1])
         elif name in ("coverage", "min_confidence", "top"):
             try:
@@ -287,7 +289,9 @@ def options_of(fields: dict[str, list[str]], given: Options) -> Options:
                 raise ProblemError(422, f"{name} must be a number, got {texts[-1][:50]!r}") from None
         else:
             raise ProblemError(
-                422, f"there is no option {name[:50]!r}; there are coverage, per_class, min_confidence, classes and top"
+                422,
+                f"there is no option {name[:50]!r}; there are coverage, per_class, min_confidence, classes, top "
+                "and preview",
             )
     try:
         return Options(**{**vars(given), **found})

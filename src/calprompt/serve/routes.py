@@ -7,6 +7,10 @@ POST /v1/feedback         an answer was right or wrong
 POST /v1/feedback/undo    it was not
 GET  /v1/watch            whether the promise still holds, and images are like those of the fit
 POST /v1/watch            an admin has seen an alarm, or starts a watch anew
+GET  /v1/models           names of all models; each has all addresses below /models/NAME/ too
+GET  /v1/versions         versions of the model, and which of them are in use
+POST /v1/versions         an admin switches to a version, goes back, or has one answer in the shadow
+GET  /v1/shadow           where the shadow version answers differently, and which one was right
 GET  /health /ready /metrics /openapi.json
 """
 
@@ -23,21 +27,42 @@ from starlette.responses import JSONResponse
 from calprompt.errors import ImageError
 from calprompt.serve import schemas
 from calprompt.serve.admission import Ticket
+from calprompt.serve.deployment import Deployment
 from calprompt.serve.feedback import FeedbackResult, Receipt
-from calprompt.serve.guard import Caller
+from calprompt.serve.guard import caller_of
 from calprompt.serve.keys import ADMIN
 from calprompt.serve.problems import ProblemError, problem_of, sentence_of
 from calprompt.serve.requests import Classes, InAddress, Upload, flag, options_of, read_body, read_form, read_json
-from calprompt.serve.schemas import FEEDBACK_BODY, IMAGE_BODY, IMAGES_BODY, json_body, model_info, problems
-from calprompt.serve.service import Service, waited
+from calprompt.serve.schemas import (
+    FEEDBACK_BODY,
+    IMAGE_BODY,
+    IMAGES_BODY,
+    json_body,
+    model_info,
+    problems,
+    versions_info,
+)
+from calprompt.serve.service import Service
+from calprompt.text import shorten
 
 FEEDBACK_BYTES = 64 * 1024  # without an image
 Model = TypeVar("Model", bound=BaseModel)
 NAMES_PER_PLACE = 8  # class names that cost about as much as an image
 
 
+def deployment_of(request: Request, state: Service) -> Deployment:
+    """The model that the address names, or the first one."""
+    name = request.scope.get("deployment") or state.models.names[0]
+    if name not in state.models.names:
+        raise ProblemError(404, f"there is no model {name!r}; there are: {shorten(state.models.names)}")
+    if name not in state.deployments:
+        raise ProblemError(503, "the server is starting; try again", Retry_After="1")
+    return state.deployments[name]
+
+
 async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tuple[FeedbackResult, bool]:
     """Read feedback and keep it."""
+    deployment = deployment_of(request, state)
     is_form = request.headers.get("content-type", "").lower().startswith("multipart/form-data")
     most = state.settings.body_bytes if is_form else FEEDBACK_BYTES
     data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
@@ -56,14 +81,14 @@ async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tup
         asked = schemas.FeedbackRequest.model_validate(values)
     except ValidationError as error:
         raise ProblemError(422, sentence_of(error.errors())) from None
-    receipt = state.signer.read(asked.id)
+    receipt, version, view = deployment.read(asked.id)
     if asked.class_name is not None and (not asked.class_name.isprintable() or not asked.class_name.strip()):
         raise ProblemError(422, "class_name must be a name without line breaks and control characters")
     kind = None
     if image is not None:
         try:
             ticket.take(images=1)
-            decoded = await state.running.decoders.decode(image, ticket.client)
+            decoded = await state.engine.decoders.decode(image, view, ticket.client)
         except ImageError as error:
             raise problem_of(error) from error
         if Receipt.of("", decoded.pixels.tobytes(), "", "", False).image != receipt.image:
@@ -71,7 +96,8 @@ async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tup
         kind = decoded.format
     author = caller_of(request).key.name
     details: dict[str, Any] = {"class_name": asked.class_name, "image": image, "format": kind, "author": author}
-    return await waited(lambda: state.book.add(receipt, asked.right, **details)), asked.right
+    found = await state.feedback((deployment.name, version), "add", receipt, asked.right, **details)
+    return found, asked.right
 
 
 async def read_model(request: Request, kind: type[Model], ticket: Ticket, state: Service) -> Model:
@@ -81,12 +107,6 @@ async def read_model(request: Request, kind: type[Model], ticket: Ticket, state:
         return kind.model_validate(read_json(request, data))
     except ValidationError as error:
         raise ProblemError(422, sentence_of(error.errors())) from None
-
-
-def caller_of(request: Request) -> Caller:
-    """Who asks."""
-    found: Caller = request.scope["caller"]
-    return found
 
 
 def take_places(ticket: Ticket, classes: Sequence[str]) -> None:
@@ -103,7 +123,8 @@ def add_routes(app: FastAPI, state: Service) -> None:
         """The model: classes, promises, track record and limits; with `classes`, as it is with these instead."""
         with state.ticket(request) as ticket:
             take_places(ticket, classes)
-            return model_info(await state.running.variant(classes), state.settings)
+            own = deployment_of(request, state).active
+            return model_info(await state.engine.variant(own, classes), state.settings)
 
     @app.post(
         "/v1/predict",
@@ -125,7 +146,8 @@ def add_routes(app: FastAPI, state: Service) -> None:
             options = options_of(form.fields, given)
             ticket.take(images=1)
             take_places(ticket, options.classes)
-            return await state.answer(form.uploads[0], options, caller_of(request))
+            deployment = deployment_of(request, state)
+            return await state.shown_answer(deployment, form.uploads[0], options, caller_of(request))
 
     @app.post(
         "/v1/predict/batch",
@@ -142,12 +164,13 @@ def add_routes(app: FastAPI, state: Service) -> None:
             options = options_of(form.fields, given)
             ticket.take(images=len(form.uploads))
             take_places(ticket, options.classes)
-            variant = await state.running.variant(options.classes)
+            deployment = deployment_of(request, state)
+            variant = await state.engine.variant(deployment.active, options.classes)
             variant.set_rule(options.coverage, options.per_class)  # what is wrong with the options is told once
 
             async def one(upload: Upload) -> dict[str, Any]:
                 try:
-                    return await state.answer(upload, options, caller_of(request))
+                    return await state.shown_answer(deployment, upload, options, caller_of(request))
                 except ProblemError as problem:
                     return {"name": upload.name, "problem": problem.to_dict()}
 
@@ -176,13 +199,15 @@ def add_routes(app: FastAPI, state: Service) -> None:
         """Take feedback back: one's own, or as an admin anybody's. It stays on record as undone."""
         with state.ticket(request) as ticket:
             asked = await read_model(request, schemas.UndoRequest, ticket, state)
-        receipt, key = state.signer.read(asked.id), caller_of(request).key
-        return dict(await waited(lambda: state.book.undo(receipt, author=key.name, is_admin=key.may(ADMIN))))
+        deployment, key = deployment_of(request, state), caller_of(request).key
+        receipt, version, _ = deployment.read(asked.id)
+        who: dict[str, Any] = {"author": key.name, "is_admin": key.may(ADMIN)}
+        return dict(await state.feedback((deployment.name, version), "undo", receipt, **who))
 
     @app.get("/v1/watch", response_model=schemas.WatchModel, responses=problems(401))
-    async def watch() -> dict[str, Any]:
+    async def watch(request: Request) -> dict[str, Any]:
         """Whether the promise on errors still holds, from feedback on its answers, and what all images say."""
-        return dict(await state.watch())
+        return await state.watch(deployment_of(request, state))
 
     @app.post(
         "/v1/watch",
@@ -195,7 +220,40 @@ def add_routes(app: FastAPI, state: Service) -> None:
         with state.ticket(request) as ticket:
             asked = await read_model(request, schemas.AlarmRequest, ticket, state)
         author = caller_of(request).key.name
-        return dict(await waited(lambda: state.book.handle_alarm(asked.watch, asked.action, asked.note, author=author)))
+        what = (asked.watch, asked.action, asked.note)
+        return dict(await state.feedback(deployment_of(request, state).active, "handle_alarm", *what, author=author))
+
+    @app.get("/v1/models", response_model=schemas.ModelsModel, responses=problems(401))
+    async def models() -> dict[str, Any]:
+        """The models of this server. All addresses are those of the first one; below `path`, those of another."""
+        shown = [{**versions_info(each, state), "path": f"models/{each.name}/"} for each in state.deployments.values()]
+        return {"models": shown}
+
+    @app.get("/v1/versions", response_model=schemas.VersionsModel, responses=problems(401))
+    async def versions(request: Request) -> dict[str, Any]:
+        """The versions of the model, the newest first, and which of them are in use."""
+        return versions_info(deployment_of(request, state), state)
+
+    @app.post(
+        "/v1/versions",
+        response_model=schemas.VersionsModel,
+        responses=problems(400, 401, 403, 408, 409, 413, 415, 422, 429),
+        openapi_extra=json_body(schemas.VersionRequest),
+    )
+    async def change_version(request: Request) -> dict[str, Any]:
+        """Switch to a version once it is loaded and tried on the images answered last, go back to the one before, or
+        have one answer in the shadow (null: none). No request is dropped."""
+        with state.ticket(request) as ticket:
+            asked = await read_model(request, schemas.VersionRequest, ticket, state)
+        deployment = deployment_of(request, state)
+        caller_of(request).notes["version"] = f"{asked.action} {asked.version or ''}".strip()
+        sample = await state.change(deployment, asked.action, asked.version)
+        return {**versions_info(deployment, state), "sample": sample}
+
+    @app.get("/v1/shadow", response_model=schemas.ComparisonModel, responses=problems(401, 404))
+    async def shadow(request: Request) -> dict[str, Any]:
+        """Where the shadow version answers differently, and which of the two was right by the feedback."""
+        return await state.compare(deployment_of(request, state))
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=schemas.Status)
@@ -207,14 +265,15 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.get("/ready", response_model=schemas.Status, responses=problems(503))
     async def ready() -> dict[str, str]:
         """Whether it can answer images now."""
-        if state.draining or state.engine is None or not state.engine.ready:
+        if not state.ready:
             raise ProblemError(503, "not ready to answer images", Retry_After="1")
         return {"status": "ready"}
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         """Measurements for Prometheus."""
-        text = state.measurements.text(state.running, await state.watch())
+        watches = {name: await state.watch(each) for name, each in state.deployments.items()}
+        text = state.measurements.text(state.engine, watches)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import calprompt
 from calprompt.promises import Meaning
 from calprompt.serve import schemas
+from calprompt.serve.deployment import Deployment
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.problems import MEDIA_TYPE
 from calprompt.serve.served_model import MOST_CHARACTERS, MOST_CLASSES, ServedModel
@@ -56,6 +58,7 @@ class AnswerModel(BaseModel):
 
     id: str = Field(description="Give it back with feedback on the answer.")
     name: str
+    model_version: str
     decision: Literal["answer", "unsure", "none of these"]
     class_name: str = Field(description="The most probable class, whatever the decision.")
     probability: float
@@ -120,7 +123,8 @@ class ModelInfo(BaseModel):
 
     name: str
     kind: Literal["model", "run", "onnx"]
-    version: str
+    version: str = Field(description="Of calprompt.")
+    model_version: str
     fingerprint: str
     classes: list[str]
     fitted_classes: list[str]
@@ -136,6 +140,7 @@ class ModelInfo(BaseModel):
     evidence: dict[str, Any] | None = Field(description="Its track record on images that it did not learn from.")
     limits: Limits
     keeps_images: bool
+    weak: list[str] = Field([], description="Classes most of whose labelled images it is wrong on.")
     about: list[str]
 
 
@@ -193,6 +198,84 @@ class WatchModel(BaseModel):
     classes: list[MissedModel] = Field([], description="Of classes that must not be missed.")
 
 
+class VersionModel(BaseModel):
+    """A version of a model."""
+
+    version: str
+    loaded: bool = Field(description="Whether it is in memory, so that switching to it takes no time.")
+
+
+class SampleModel(BaseModel):
+    """How a new version did on the images answered last."""
+
+    images: int
+    same_class: int = Field(description="Of them, so many got the class that the version before named.")
+
+
+class VersionsModel(BaseModel):
+    """The versions of a model and which of them are in use."""
+
+    name: str
+    path: str | None = Field(None, description="Below it are the addresses of this model.")
+    active: str = Field(description="Answers.")
+    previous: str | None = Field(description="Answered before it; `rollback` goes back to it.")
+    shadow: str | None = Field(description="Answers beside it, unseen by clients.")
+    next: str | None = Field(description="Is being loaded.")
+    versions: list[VersionModel] = Field(description="The newest first.")
+    sample: SampleModel | None = None
+
+
+class ModelsModel(BaseModel):
+    """The models of a server."""
+
+    models: list[VersionsModel]
+
+
+class VersionRequest(BaseModel):
+    """What an admin wants of the versions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    action: Literal["switch", "rollback", "shadow"]
+    version: str | None = Field(None, max_length=100)
+
+
+class DifferenceModel(BaseModel):
+    """An image on which two versions differ."""
+
+    image: str = Field(description="Digest of its pixels; kept images have it in their name.")
+    time: float
+    decision: str
+    class_name: str
+    probability: float
+    shadow_decision: str
+    shadow_class_name: str
+    shadow_probability: float
+    true: str | None = Field(description="The true class, if feedback told it.")
+    right: bool | None
+    shadow_right: bool | None
+
+
+class ComparisonModel(BaseModel):
+    """How a version in the shadow does beside the active one."""
+
+    active: str
+    version: str
+    images: int = Field(description="Answered by both.")
+    different: int = Field(description="Of them, so many got another class.")
+    told: int = Field(description="Images with feedback that says whether each of the two was right.")
+    right: int = Field(description="Of them, so many were right by the active version.")
+    shadow_right: int
+    only_right: int = Field(description="Right by the active version alone.")
+    only_shadow_right: int
+    evidence: float = Field(
+        description="That one is better; 20 or more is clear: if none is, that happens with a chance of 5 % at most."
+    )
+    verdict: Literal["better", "worse", "too few to tell"] = Field(description="What the shadow version is.")
+    sentence: str
+    differences: list[DifferenceModel] = Field(description="The newest first.")
+
+
 class FeedbackRequest(BaseModel):
     """An answer that was right or wrong."""
 
@@ -243,6 +326,7 @@ OPTIONS = {
     "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
     "classes": {"type": "array", "items": {"type": "string"}},
     "top": {"type": "integer", "minimum": 1},
+    "preview": {"type": "boolean"},
 }
 
 
@@ -318,6 +402,7 @@ def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
         "name": model.name,
         "kind": model.kind,
         "version": calprompt.__version__,
+        "model_version": model.version,
         "fingerprint": model.fingerprint,
         "classes": list(model.labels),
         "fitted_classes": list(model.fitted_labels),
@@ -340,8 +425,15 @@ def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
             "class_characters": MOST_CHARACTERS,
         },
         "keeps_images": settings.keep is not None,
+        "weak": list(model.weak),
         "about": list(model.about),
     }
+
+
+def versions_info(deployment: Deployment, state: Any) -> dict[str, Any]:
+    """What GET /v1/versions gives."""
+    found = [{"version": each, "loaded": each in deployment.loaded} for each in state.models.versions(deployment.name)]
+    return {"name": deployment.name, **asdict(deployment.plan), "versions": found}
 
 
 def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
@@ -350,6 +442,7 @@ def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
     return {
         "id": receipt,
         "name": answer.name,
+        "model_version": answered.model.version,
         "decision": answer.decision,
         "class_name": answer.class_name,
         "probability": answer.probability,

@@ -13,6 +13,7 @@ from calprompt.class_names import check_class_names
 from calprompt.errors import SettingError
 from calprompt.promises import Answer, DecisionRule, SetRule, TrackRecord, make_answers
 from calprompt.promises.image_watch import NO_HELD_OUT
+from calprompt.serve.decoder import View
 from calprompt.text import shorten
 
 Predict = Callable[[NDArray[np.uint8]], tuple[NDArray[Any], NDArray[np.float64]]]
@@ -21,29 +22,13 @@ MOST_CLASSES = 1000
 MOST_CHARACTERS = 200  # of a class name
 
 
-@dataclass(frozen=True)
-class View:
-    """What an image goes through before the model sees it.
-
-    Attributes:
-        size: Pixels along a side.
-        interpolation: "bicubic" or "bilinear".
-        mode: "shortest" or "squash".
-        upright: Turned as its EXIF data say.
-    """
-
-    size: int
-    interpolation: str
-    mode: str
-    upright: bool
-
-
 @dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model that is served.
 
     Attributes:
         name: What it is called.
+        version: Of the model of this name.
         kind: "model", "run" or "onnx".
         fingerprint: Changes with whatever changes its answers.
         labels: Classes as people call them, in the order of the columns of logits.
@@ -59,6 +44,7 @@ class ServedModel:
         with_labels: Makes the same model with other classes; None if that cannot be.
         fixed: Why it cannot.
         fitted_labels: Classes that it was fitted on.
+        weak: Classes most of whose images in the track record it is wrong on.
     """
 
     name: str
@@ -77,6 +63,8 @@ class ServedModel:
     with_labels: Callable[[tuple[str, ...]], ServedModel] | None = None
     fixed: str | None = None
     fitted_labels: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    version: str = "1"
 
     def edited(self, names: Sequence[str]) -> ServedModel:
         """The same model with other classes; takes a while.

@@ -26,11 +26,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from calprompt.errors import Parameter, SettingError
 from calprompt.serve.app import create_app
 from calprompt.serve.guard import HEAD_BYTES
+from calprompt.serve.models import Models
 from calprompt.serve.problems import MEDIA_TYPE, ProblemError
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
-SENDING_GRACE = 2.0  # seconds in which a request that is being sent is not closed for another one
+SENDING_GRACE = 0.5  # seconds without a byte, after which a request that is being sent may be closed for another
 LINGER = 5.0  # seconds for the rest of a body that was refused
 LAST_CALL = 0.3  # seconds in which a request may still come when the server is being stopped
 
@@ -102,7 +103,7 @@ class CarefulProtocol(H11Protocol):
 
     @property
     def _can_be_closed(self) -> bool:
-        """Whether no whole request has come, for some time if a part of one has."""
+        """Whether no whole request has come, and of a part of one nothing lately."""
         return self.is_idle or (self.cycle.more_body and self.loop.time() > self._idle_since + SENDING_GRACE)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,6 +131,7 @@ class CarefulProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._refused:
+            self._idle_since = self.loop.time()
             super().data_received(data)
 
     def handle_events(self) -> None:
@@ -242,20 +244,27 @@ def _pending(listener: socket.socket) -> Iterator[socket.socket]:
 
 
 def run_server(
-    model: ServedModel, settings: ServeSettings, *, announce: Callable[[str], None] = lambda address: None
+    model: ServedModel | Models,
+    settings: ServeSettings,
+    *,
+    announce: Callable[[str], None] = lambda address: None,
+    listener: socket.socket | None = None,
+    keeper: Any | None = None,
 ) -> None:
-    """Serve a model until SIGTERM or Ctrl-C.
+    """Serve one or several models until SIGTERM or Ctrl-C.
 
     Args:
-        model: What is served.
+        model: What is served, as `create_app` takes it.
         settings: How.
         announce: Told the address once the server can be reached.
+        listener: Listens already, if several processes share a port.
+        keeper: As `create_app` takes it.
 
     Raises:
         SettingError: if the port cannot be opened.
     """
-    app = create_app(model, settings)
-    listener = open_port(settings.host, settings.port)
+    app = create_app(model, settings, keeper=keeper)
+    listener = listener or open_port(settings.host, settings.port)
     config = uvicorn.Config(
         app,
         http=CarefulProtocol.with_limits(

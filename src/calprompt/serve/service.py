@@ -1,83 +1,234 @@
-"""What the routes of the API work with: the engine, the feedback, receipts and measurements of one process."""
+"""What the routes work with: deployments, the engine, measurements and the keeper, in one process."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
+import secrets
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.promises.image_watch import image_scores
 from calprompt.serve.admission import Ticket
+from calprompt.serve.decoder import View
+from calprompt.serve.deployment import Deployment, try_on_sample
 from calprompt.serve.engine import Answered, Engine, Options
-from calprompt.serve.feedback import FeedbackBook, Receipt, Signer
+from calprompt.serve.feedback import Receipt, Signer
+from calprompt.serve.feedback_store import ShadowAnswer
 from calprompt.serve.guard import Caller
+from calprompt.serve.keeper import Keeper, ModelFacts, SwitchError
 from calprompt.serve.measurements import Measurements
+from calprompt.serve.models import Models, Plan
 from calprompt.serve.problems import ProblemError, problem_of
 from calprompt.serve.requests import Form, Upload, read_body, read_form
 from calprompt.serve.schemas import shown
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("calprompt.serve")
+FOLLOWED = 0.5  # seconds between two looks at what the keeper wants, if other processes can change it
+LOADED = 600.0  # seconds in which all processes have to load a new version
+MOST_SHADOWS = 64  # images that wait for the shadow version; further ones are left out
+PREVIOUS = "previous"
 
 
 class Service:
     """What the routes work with.
 
     Args:
-        model: That is served.
+        models: That are served.
         settings: How.
-        book: Of feedback.
-        measurements: For Prometheus.
+        keeper: Owns feedback and plans; a `Keeper` in this process, or a stand-in for one elsewhere.
 
     Attributes:
-        engine: Answers images.
+        deployments: By the names that clients ask; the first one answers where none is named.
         draining: Whether the server is being stopped.
         on_ready: Called when images can be answered.
     """
 
-    def __init__(
-        self, model: ServedModel, settings: ServeSettings, book: FeedbackBook, measurements: Measurements
-    ) -> None:
-        self.model, self.settings, self.book, self.measurements = model, settings, book, measurements
-        self.signer = Signer(book.secret)
-        self.engine: Engine | None = None
-        self.draining = False
-        self._seeing: set[asyncio.Future[None]] = set()
+    def __init__(self, models: Models, settings: ServeSettings, keeper: Keeper | Any) -> None:
+        self.models, self.settings, self.keeper = models, settings, keeper
+        self.measurements = Measurements()
+        self.deployments: dict[str, Deployment] = {}
+        self.engine = Engine(settings, on_batch=self.measurements.on_batch)
+        self.draining = self.started = False
         self.on_ready: Callable[[], None] = lambda: None
+        self._id = secrets.token_hex(8)
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._always: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._shadows = 0
+        self._following, self._checking = asyncio.Lock(), asyncio.Lock()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can answer."""
+        return self.started and not self.draining and self.engine.decoders.alive > 0
 
     async def start(self) -> None:
-        """Start processes and threads."""
-        self.engine = Engine(self.model, self.settings, on_batch=self.measurements.on_batch)
+        """Start processes and threads, and load the models."""
         await self.engine.start()
+        is_one_of_many = not isinstance(self.keeper, Keeper)
+        if is_one_of_many:  # it is waited for while it loads
+            self._always.append(asyncio.create_task(self._repeat(lambda: self._check_in({}))))
+        await self.follow()
+        if is_one_of_many:
+            self._always.append(asyncio.create_task(self._repeat(self.follow)))
+        self.started = True
         self.on_ready()
 
     async def close(self) -> None:
         """Stop them, after what is under way."""
-        if self.engine is not None:
-            await self.engine.close()
-        await asyncio.gather(*self._seeing, return_exceptions=True)
+        self.started = False
+        await self.engine.close()
+        for task in self._always:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._loader.shutdown(wait=False, cancel_futures=True)
         try:
-            await waited(self.book.close)
+            await self.ask("close" if isinstance(self.keeper, Keeper) else "save")
         except CalpromptError as error:
             LOG.warning("%s", error)
 
-    @property
-    def running(self) -> Engine:
-        """The engine; raises before it has started."""
-        if self.engine is None:
-            raise ProblemError(503, "the server is starting; try again", Retry_After="1")
-        return self.engine
+    async def ask(self, method: str, *args: Any, **options: Any) -> Any:
+        """What the keeper says; one that is elsewhere is waited for, one that writes to disk does so in a thread."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, lambda: self.keeper.call(method, *args, **options))
+        return await found if isinstance(found, Awaitable) else found
+
+    async def feedback(self, model: ServedModel | tuple[str, str], method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the `FeedbackBook` of a version."""
+        name, version = model if isinstance(model, tuple) else (model.name, model.version)
+        return await self.ask("feedback", name, version, method, *args, **options)
+
+    # ---- versions
+
+    async def follow(self) -> None:
+        """Load what the keeper wants, and use it."""
+        async with self._following:
+            failures: dict[str, str] = {}
+            plans = await self._check_in(failures)
+            for name, plan in plans.items():
+                deployment = self.deployments.setdefault(name, Deployment(name, plan))
+                if not deployment.loaded:
+                    opened: dict[str, tuple[bytes, View]] = await self.ask("opened", name)
+                    deployment.books |= {each: (Signer(secret), view) for each, (secret, view) in opened.items()}
+                for version in plan.needed:
+                    try:
+                        await self._load(deployment, version)
+                    except Exception as error:
+                        if version != plan.next:
+                            raise
+                        is_told = isinstance(error, CalpromptError)
+                        why = str(error) if is_told else repr(error)
+                        failures[name] = f"version {version} of {name} cannot be loaded: {why}"
+                        if not is_told:
+                            LOG.exception("a version cannot be loaded")
+                for gone in deployment.follow(plan):
+                    self.engine.forget(gone)
+            await self._check_in(failures)
+
+    async def _check_in(self, failures: dict[str, str]) -> dict[str, Plan]:
+        async with self._checking:  # what is said last is what is true
+            loaded = {
+                name: [each.plan.active, *each.loaded] if each.plan.active in each.loaded else []
+                for name, each in self.deployments.items()
+            }
+            found: dict[str, Plan] = await self.ask("check_in", self._id, loaded, failures)
+            return found
+
+    async def _repeat(self, call: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            await asyncio.sleep(FOLLOWED)
+            try:
+                await call()
+            except CalpromptError as error:
+                LOG.warning("%s", error)
+            except Exception:
+                LOG.exception("the versions are not followed; trying again")
+
+    async def _load(self, deployment: Deployment, version: str) -> ServedModel:
+        """A version of a model, in memory and ready to answer."""
+        if version not in deployment.loaded:
+            loop = asyncio.get_running_loop()
+            model = await loop.run_in_executor(self._loader, self.models.load, deployment.name, version)
+            await self.engine.warm(model)
+            deployment.books[version] = (Signer(await self.ask("open", ModelFacts.of(model))), model.view)
+            deployment.loaded[version] = model
+        return deployment.loaded[version]
+
+    async def change(self, deployment: Deployment, action: str, version: str | None) -> dict[str, int] | None:
+        """Switch to a version, go back to the one before, or have one answer in the shadow; all processes follow.
+
+        Returns how the version did on the images answered last.
+        """
+        name = deployment.name
+        plan = (await self._check_in({}))[name]
+        if action == "rollback":
+            if plan.previous is None:
+                raise SettingError(f"{name} has no version to go back to: none was switched yet")
+            version = plan.previous
+        if version is None and action != "shadow":
+            raise SettingError("must be the version to switch to", parameter="version")
+        if version == plan.active:
+            raise SettingError(f"version {version} of {name} answers already")
+        new = replace(plan, shadow=version, next=None)
+        if action != "shadow":
+            shadow = None if version == plan.shadow else plan.shadow
+            new = Plan(str(version), previous=plan.active, shadow=shadow)
+        sample = None
+        wanted = plan.active if version is None else version
+        proposing: asyncio.Future[Plan] = asyncio.ensure_future(self.ask("propose", name, plan, wanted))
+        try:
+            proposed = await asyncio.shield(proposing)
+            if version is not None:
+                await self.follow()
+                await self._wait_for_all(name, version)
+                model = deployment.loaded[version]
+                sample = await try_on_sample(self.engine, model, deployment.active, deployment.recent)
+            await self.ask("commit", name, proposed, new)
+        except BaseException as error:
+            await asyncio.shield(self._cancel(name, proposing))
+            if isinstance(error, TimeoutError):
+                raise SwitchError(f"version {version} was not loaded in {LOADED:g} s; nothing was switched") from None
+            raise
+        await self.follow()
+        try:
+            await self._wait_for_all(name, new.active, active=True)
+        except TimeoutError:
+            raise SwitchError(
+                f"version {new.active} of {name} is to answer, and a process does not follow after {LOADED:g} s; "
+                "see the log"
+            ) from None
+        return sample
+
+    async def _wait_for_all(self, name: str, version: str, *, active: bool = False) -> None:
+        """Until all processes have a version, or answer with it."""
+        async with asyncio.timeout(LOADED):
+            while not await self.ask("is_loaded", name, version, active=active):
+                await asyncio.sleep(FOLLOWED / 5)
+
+    async def _cancel(self, name: str, proposing: asyncio.Future[Plan]) -> None:
+        """Let go of a version that was to be used, unless that was refused."""
+        await asyncio.wait([proposing])
+        if proposing.exception() is None:
+            await self.ask("cancel", name, proposing.result())
+            await self.follow()
+
+    # ---- images
 
     def ticket(self, request: Request) -> AbstractContextManager[Ticket]:
         """A place for a request, counted for its client."""
-        return self.running.admission.ticket(request.scope["caller"].client)
+        if not self.started:
+            raise ProblemError(503, "the server is starting or being stopped; try again", Retry_After="1")
+        return self.engine.admission.ticket(request.scope["caller"].client)
 
     async def form(self, request: Request, ticket: Ticket, *, most_images: int) -> Form:
         """The images and fields of a request, within all limits."""
@@ -85,12 +236,23 @@ class Service:
         data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
         return await read_form(request, data, ticket, most_images=most_images)
 
-    async def answer(self, upload: Upload, options: Options, caller: Caller) -> dict[str, Any]:
-        """The answer for an image, as clients get it; raises a problem."""
+    async def answer(
+        self,
+        deployment: Deployment,
+        upload: Upload,
+        options: Options,
+        caller: Caller,
+        *,
+        model: ServedModel | None = None,
+        formats: tuple[str, ...] | None = None,
+    ) -> tuple[Answered, str]:
+        """The answer for an image, of the active version unless another is given, and its receipt; raises a problem."""
+        model = model or deployment.active
         most = self.settings.timeout + self.settings.decode_timeout  # decoding says itself why it is given up
         try:
             async with asyncio.timeout(most):
-                answered = await self.running.answer(upload.name, upload.data, options, caller.client)
+                image = await self.engine.decoders.decode(upload.data, model.view, caller.client, formats)
+                answered = await self.engine.answer(model, upload.name, image, options, caller.client)
         except TimeoutError:
             self.measurements.on_problem()
             raise ProblemError(503, f"the answer took longer than {most:g} s; send it again", Retry_After="1") from None
@@ -100,47 +262,75 @@ class Service:
         self.measurements.on_answer(answered)
         decided = caller.notes.setdefault("decisions", {})
         decided[answered.answer.decision] = decided.get(answered.answer.decision, 0) + 1
-        self._see(answered)
-        return shown(answered, options, self._receipt(answered))
+        answer = answered.answer
+        facts = (answer.decision, answer.class_name, answer.promised)
+        receipt = Receipt.of(answered.model.fingerprint, image.pixels.tobytes(), *facts)
+        if not options.preview:
+            self._watch(answered, receipt.image)
+        if not (options.classes or options.preview) and model is deployment.active:
+            deployment.recent.append(image.pixels)
+            if deployment.shadow is not None and self._shadows < MOST_SHADOWS:
+                self._shadows += 1
+                if deployment.shadow.view == model.view:
+                    upload = replace(upload, data=b"")  # its pixels do: what waits holds no file
+                shadowed = self._answer_in_shadow(deployment.shadow, answered, upload, receipt.image, formats)
+                self._hold(asyncio.ensure_future(shadowed))
+        return answered, deployment.books[model.version][0].sign(receipt)
 
-    def _see(self, answered: Answered) -> None:
+    async def shown_answer(
+        self, deployment: Deployment, upload: Upload, options: Options, caller: Caller
+    ) -> dict[str, Any]:
+        """The answer for an image, as clients get it."""
+        answered, receipt = await self.answer(deployment, upload, options, caller)
+        return shown(answered, options, receipt)
+
+    def _watch(self, answered: Answered, digest: str) -> None:
         """Have the image watched; the answer does not wait for it."""
         watch = answered.model.image_watch
-        if watch is None:  # of edited classes nothing is held out
-            return
-
-        def see() -> Any:
+        if watch is not None:  # of edited classes nothing is held out
             scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
-            return self.book.see(scores, hashlib.sha256(answered.image.pixels.tobytes()).hexdigest())
+            self._hold(asyncio.ensure_future(self.feedback(answered.model, "see", scores, digest)))
 
-        task = asyncio.ensure_future(waited(see))
-        self._seeing.add(task)
-        task.add_done_callback(self._seen)
+    async def _answer_in_shadow(
+        self, shadow: ServedModel, answered: Answered, upload: Upload, digest: str, formats: tuple[str, ...] | None
+    ) -> None:
+        """Have another version answer the same image, and note how."""
+        try:
+            image = answered.image
+            if shadow.view != answered.model.view:
+                image = await self.engine.decoders.decode(upload.data, shadow.view, "shadow", formats)
+            other = (await self.engine.answer(shadow, upload.name, image, Options(), "shadow")).answer
+            own = answered.answer
+            first = (shadow.version, digest, time.time(), own.decision, own.class_name, own.probability)
+            note = ShadowAnswer(*first, other.decision, other.class_name, other.probability)
+            await self.feedback(answered.model, "add_shadow_answer", note)
+        finally:
+            self._shadows -= 1
 
-    def _seen(self, task: asyncio.Future[None]) -> None:
-        self._seeing.discard(task)
+    def _hold(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             LOG.warning("an image is not watched: %s", error)
 
-    async def watch(self) -> Any:
+    async def watch(self, deployment: Deployment) -> dict[str, Any]:
         """The state of both watches, with all images that were answered before."""
-        await asyncio.gather(*self._seeing, return_exceptions=True)
-        return await waited(self.book.state)
+        await self._settle()
+        return dict(await self.feedback(deployment.active, "state"))
 
-    def _receipt(self, answered: Answered) -> str:
-        answer = answered.answer
-        return self.signer.sign(
-            Receipt.of(
-                answered.model.fingerprint,
-                answered.image.pixels.tobytes(),
-                answer.decision,
-                answer.class_name,
-                answer.promised,
-            )
-        )
+    async def compare(self, deployment: Deployment) -> dict[str, Any]:
+        """Where the shadow version answers differently."""
+        if deployment.shadow is None:
+            raise ProblemError(404, f"no version of {deployment.name} answers in the shadow; an admin can start one")
+        await self._settle()
+        active = deployment.active
+        found = await self.feedback(active, "compare", deployment.shadow.version)
+        return {"active": active.version, **found}
 
-
-async def waited(call: Callable[[], Any]) -> Any:
-    """What the book says; one that is elsewhere is waited for, one that writes to disk does so in a thread."""
-    found = await asyncio.get_running_loop().run_in_executor(None, call)
-    return await found if isinstance(found, Awaitable) else found
+    async def _settle(self) -> None:
+        """Wait for what was begun with answers that were given."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.settings.timeout)

@@ -49,6 +49,10 @@ class ServeSettings:
         max_keep: What the folder may hold, such as 1GB.
         watch: File that keeps what the images served so far say, so that it is not lost with the process; nothing is
             kept, if None.
+        refit: What the model was fitted on, as 'calprompt fit' takes it, so that admins can have a new version fitted
+            that learns from the kept images too; no new versions, if None.
+        samples: Folder of pictures to try, which the empty page offers; pictures of the package if they show its
+            classes, if None.
         false_alarms: How often, at most, a watch may raise an alarm although nothing has changed.
     """
 
@@ -76,6 +80,8 @@ class ServeSettings:
     keep: str | None = None
     max_keep: str = "10GB"
     watch: str | None = None
+    refit: str | None = None
+    samples: str | None = None
     false_alarms: float = 0.01
 
     def __post_init__(self) -> None:

@@ -8,11 +8,12 @@ const LONGEST_WAIT = 60;
 const PATIENCE = 10_000; // milliseconds that a server may take to say that it is well
 const LONG_QUERY = 4000; // characters; longer lists of classes travel in the body
 
+/** What is wrong with an image or a request. */
 export class Problem extends Error {
-  constructor(status, title, detail) {
+  /** `canHelp`: whether trying again can. */
+  constructor(status, title, detail, canHelp = REPEATED.has(status) || status >= 500) {
     super(detail || title);
-    this.status = status;
-    this.title = title;
+    Object.assign(this, { status, title, canHelp });
   }
 }
 
@@ -32,6 +33,21 @@ export class Server {
 
   watch() {
     return this.request("v1/watch", { tries: 1 });
+  }
+
+  /** Feedback is taken back; the state of the watch after it. */
+  undo(id) {
+    return this.post("v1/feedback/undo", { id });
+  }
+
+  post(path, value) {
+    const headers = { "Content-Type": "application/json" };
+    return this.request(path, { method: "POST", body: JSON.stringify(value), headers });
+  }
+
+  /** A sample picture, as a blob. */
+  picture(path) {
+    return this.request(path, { tries: 1, read: (response) => response.blob() });
   }
 
   async healthy() {
@@ -62,7 +78,7 @@ export class Server {
     return this.request("v1/feedback", { method: "POST", body: JSON.stringify(feedback), headers, keepalive });
   }
 
-  async request(path, { method = "GET", body, headers = {}, signal, onWait, keepalive = false, tries = TRIES } = {}) {
+  async request(path, { method = "GET", body, headers = {}, signal, onWait, keepalive = false, tries = TRIES, read = (response) => response.json() } = {}) {
     for (let attempt = 1; ; attempt += 1) {
       const token = this.token;
       const authorization = token ? { Authorization: `Bearer ${token}` } : {};
@@ -72,7 +88,7 @@ export class Server {
           ...{ method, body, signal, keepalive, cache: "no-store" },
           headers: { ...headers, ...authorization },
         });
-        if (response.ok) return await response.json();
+        if (response.ok) return await read(response);
         problem = await problemOf(response);
       } catch (error) {
         if (signal?.aborted) throw error;

@@ -1,29 +1,19 @@
 // The card of an image: its picture, what was decided and what that means, the probabilities, the set, the feedback.
 
-import { ANSWER, NONE, PROBLEM, UNSURE, stateOf } from "./decisions.js";
+import { ANSWER, NONE, PROBLEM, UNSURE } from "./decisions.js";
 import { icon, known, make, percent, plural, sentence } from "./dom.js";
+import { Entry } from "./entries.js";
 import { feedbackRow } from "./feedback.js";
 
 const FEW = 5; // bars of a card among others
-const SMALL = 160; // pixels; smaller pictures are enlarged with sharp edges
-const ICONS = { [ANSWER]: "check", [UNSURE]: "question", [NONE]: "none", [PROBLEM]: "alert" };
+export const ICONS = { [ANSWER]: "answer", [UNSURE]: "question", [NONE]: "none", [PROBLEM]: "alert" }; // ticks are for people
 
-export class Card {
-  /** `page` is told what the user does: remove(item), again(item), explain(item), giveFeedback(item, …), undo(item). */
-  constructor(item, page) {
-    Object.assign(this, { item, page, open: false });
-    const title = `card-${item.number}`;
-    this.url = URL.createObjectURL(item.file);
-    this.image = make("img", { alt: "", loading: "lazy", decoding: "async" });
-    this.image.addEventListener("load", () => {
-      this.image.classList.toggle("small", Math.max(this.image.naturalWidth, this.image.naturalHeight) < SMALL);
-      this.forget();
-    });
-    this.image.addEventListener("error", () => {
-      this.image.replaceWith(make("span.no-preview", {}, "no preview"));
-      this.forget();
-    });
-    this.image.src = this.url;
+export class Card extends Entry {
+  /** `page` is told what the user does: remove(item), again(item), explain(item); `labelling` what is said of it. */
+  constructor(item, page, near = false) {
+    super(item, page, near);
+    this.open = false;
+    const title = `card-${item.number}${near ? "-details" : ""}`;
     this.remove = make(
       "button.icon-button",
       { type: "button", "aria-label": `Remove ${item.name}`, onclick: () => page.remove(item) },
@@ -31,40 +21,31 @@ export class Card {
     );
     this.body = make("div.card-body");
     this.bars = make("div.card-bars");
+    this.set = make("div.card-set");
     this.feedback = make("div.card-feedback");
     this.element = make(
       "li.card",
-      { "aria-labelledby": title },
+      { "aria-labelledby": title, tabindex: "-1" },
       make("div.picture", {}, this.image),
       make("p.name", { id: title, title: item.name }, item.name),
       this.remove,
       this.body,
       this.bars,
+      this.set,
       this.feedback,
     );
   }
 
-  /** The picture's address is needed no more once it is loaded. */
-  forget() {
-    if (this.url) URL.revokeObjectURL(this.url);
-    this.url = null;
-  }
-
-  /** All of it anew. */
-  show(context) {
-    this.decide(context);
-    this.showBars(context);
-  }
-
-  /** What the threshold changes. */
-  decide(context) {
+  fill(state, context) {
     const { item } = this;
-    const state = stateOf(item, context.threshold);
-    this.element.dataset.state = state ?? item.status;
-    this.element.classList.toggle("stale", state === null && item.former !== undefined);
-    this.element.setAttribute("aria-busy", String(state === null));
-    this.body.replaceChildren(...BODIES[state ?? "waiting"](item, context, this.page));
+    this.element.classList.toggle("picked", context.picked.has(item));
+    this.body.replaceChildren(...verdictParts(state ?? "waiting", item, context, this.page));
     this.showFeedback(context);
+    const { answer, problem } = item;
+    const shown = [answer, problem, context.alone, this.open, context.setsPromise]; // bars are the same at any threshold
+    if (this.shown?.every((each, place) => each === shown[place])) return;
+    this.shown = shown;
+    this.showBars(context);
   }
 
   showFeedback(context) {
@@ -72,28 +53,29 @@ export class Card {
   }
 
   showBars(context) {
-    const { answer } = this.item;
+    const { answer, problem } = this.item;
+    const alone = this.element.closest(".alone") !== null || context.alone;
+    this.set.replaceChildren();
     if (!answer) {
-      const rows = this.item.problem ? 0 : Math.min(FEW, context.model.classes.length);
+      const rows = problem ? 0 : Math.min(FEW, context.model.classes.length);
       this.bars.replaceChildren(
         make("div.bars.empty", { "aria-hidden": "true" }, ...Array.from({ length: rows }, () => make("div"))),
       );
       return;
     }
     const all = answer.probabilities;
-    const rows = this.open || context.alone ? all : all.slice(0, FEW);
-    const parts = [barTable(rows, answer, context)];
-    if (all.length > FEW && !context.alone) {
-      const text = this.open ? "Fewer" : `${all.length - FEW} more`;
+    const parts = [barTable(this.open || alone ? all : all.slice(0, FEW), answer, context)];
+    if (all.length > FEW && !alone) {
       const toggle = () => {
         this.open = !this.open;
         this.showBars(context);
         this.bars.querySelector("button").focus();
       };
-      parts.push(make("button.link", { type: "button", "aria-expanded": String(this.open), onclick: toggle }, text));
+      const attributes = { type: "button", "aria-expanded": String(this.open), onclick: toggle };
+      parts.push(make("button.link", attributes, this.open ? "Fewer" : `${all.length - FEW} more`));
     }
-    if (answer.prediction_set && answer.decision !== NONE) parts.push(setLine(answer, context));
     this.bars.replaceChildren(...parts);
+    if (answer.prediction_set && answer.decision !== NONE) this.set.append(setLine(answer, context));
   }
 }
 
@@ -105,8 +87,8 @@ const BODIES = {
   [PROBLEM]: (item, context, page) => [
     verdict(PROBLEM, item.problem.status === 0 ? item.problem.title : "Not answered"),
     make("p.meaning", {}, sentence(item.problem.message)),
-    make("p", {}, make("button", { type: "button", onclick: () => page.again(item) }, "Try again")),
-  ],
+    item.problem.canHelp && make("p", {}, make("button", { type: "button", onclick: () => page.again(item) }, "Try again")),
+  ].filter(Boolean),
   [ANSWER]: ({ answer }, context, page) => [
     verdict(ANSWER, answer.class_name, percent(answer.probability)),
     meaning(answer, "answers", context, page),
@@ -129,6 +111,9 @@ const BODIES = {
   ],
 };
 
+/** What is said of an image in a state: the verdict, and what it means. */
+export const verdictParts = (state, item, context, page) => BODIES[state](item, context, page);
+
 function verdict(state, words, number = null) {
   return make(
     "p.verdict",
@@ -141,6 +126,7 @@ function verdict(state, words, number = null) {
 
 /** What such a confidence was worth on images whose class is known, and the way to all of them. */
 function meaning(answer, noun, context, page) {
+  if (context.doubted) return make("p.meaning", {}, context.doubted);
   if (!answer.meaning)
     return make("p.meaning", {}, "What a confidence means was not measured for this list of classes.");
   const { right, of, interval, images, text } = answer.meaning;

@@ -19,6 +19,12 @@ export function stateOf(item, threshold) {
   return item.answer ? decisionAt(item.answer, threshold) : null;
 }
 
+/** The class that a person said an image has; null if nothing was said, or only that the answer is wrong. */
+export function truthOf({ feedback }) {
+  if (!feedback || feedback.state === "choosing") return null;
+  return feedback.right ? feedback.answered : feedback.class_name;
+}
+
 /**
  * How a threshold did on held-out images, read off the risk-coverage curve: the share it answered, and of these the
  * share that was wrong, with the upper end of its interval. Nothing answered: coverage 0 and no risk.
@@ -38,6 +44,7 @@ export function sorted(items, { by, falling }, threshold) {
   const keys = {
     added: (item) => item.number,
     name: (item) => item.name,
+    suggested: (item) => item.suggested ?? null,
     confidence: (item) => item.answer?.probability ?? null,
     decision: (item) => (stateOf(item, threshold) === null ? null : RANK.indexOf(stateOf(item, threshold))),
     class: (item) => (stateOf(item, threshold) === ANSWER ? item.answer.class_name : null),
@@ -75,7 +82,7 @@ export function csv(items, { threshold, model, promised }) {
       promised: answer ? Boolean(answer.promised && promised) : "",
       min_confidence: threshold ?? model.min_confidence,
       feedback: sent ? (sent.right ? "right" : "wrong") : "",
-      true_class: sent ? (sent.right ? answer?.class_name : sent.class_name) : "",
+      true_class: truthOf(item),
       problem: problem?.message,
       model: model.name,
       fingerprint: model.fingerprint,

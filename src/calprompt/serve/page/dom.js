@@ -49,7 +49,7 @@ export const plural = (count, noun, many = `${noun}s`) => `${count.toLocaleStrin
 
 /** "190 held-out images": those that a model did not learn from, by where they come from. */
 export const known = (count, evidence) =>
-  plural(count, `${{ "held out": "held-out", "cross-fitted": "cross-fitted" }[evidence?.source] ?? "test"} image`);
+  plural(count, `${{ "held out": "held-out", "cross-fitted": "labelled" }[evidence?.source] ?? "test"} image`);
 
 /** Bytes as people write them. */
 export function fileSize(bytes) {
@@ -66,3 +66,11 @@ export function announce(text) {
 
 /** A sentence with a full stop at its end. */
 export const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`).replace(/^\p{Ll}/u, (c) => c.toUpperCase());
+
+/** Have the browser save a blob as a file. */
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  announce(`${name} is downloaded`);
+}

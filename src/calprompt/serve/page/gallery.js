@@ -1,21 +1,34 @@
-// The images on the page: in which order, which of them, how many of each kind, and how far it is.
+// The images on the page: as cards or as rows, in which order, which of them, how many of each kind, and how far it is.
 
-import { ANSWER, NONE, PROBLEM, UNSURE, csv, sorted, stateOf } from "./decisions.js";
-import { announce, byId, make, plural } from "./dom.js";
+import { Card } from "./cards.js";
+import { ANSWER, NONE, PROBLEM, UNSURE, csv, sorted, stateOf, truthOf } from "./decisions.js";
+import { announce, byId, download, make, plural } from "./dom.js";
+import { isGiven } from "./feedback.js";
+import { Row } from "./rows.js";
 
+const [SAID, NEXT] = ["said", "next"];
 const FILTERS = [
   [null, "All"],
   [ANSWER, "Answers"],
   [UNSURE, "Unsure"],
   [NONE, "None of these"],
   [PROBLEM, "Problems"],
+  [SAID, "With feedback"],
+  [NEXT, "Label next"],
 ];
+const VIEWS = { cards: Card, rows: Row };
+const MANY = 12; // images from which on the compact list is shown, until a view is chosen
+const VIEW = "calprompt-view";
+const AHEAD = "800px"; // entries so far from the screen are filled
 
 export class Gallery {
-  /** `changed()` is called when the user asks for another order or filter. */
-  constructor(changed) {
-    Object.assign(this, { items: [], filter: null, order: { by: "added", falling: false }, threshold: null });
+  /** `page` makes entries work; `changed()` is called when the user asks for another order or filter. */
+  constructor(page, changed) {
+    Object.assign(this, { page, items: [], filter: null, order: { by: "added", falling: false }, threshold: null });
     this.list = byId("gallery");
+    this.view = "cards";
+    this.chosen = stored();
+    this.coming = new IntersectionObserver((seen) => this.fill(seen), { rootMargin: AHEAD });
     for (const [name, words] of FILTERS) {
       const choose = () => {
         this.filter = name;
@@ -29,44 +42,109 @@ export class Gallery {
       this.arrange({ falling: !this.order.falling });
       currentTarget.setAttribute("aria-pressed", String(this.order.falling));
     });
+    for (const button of document.querySelectorAll("[data-view]"))
+      button.addEventListener("click", () => {
+        this.chosen = button.dataset.view;
+        store(this.chosen);
+        this.choose();
+      });
+    this.choose();
   }
 
   /** One image alone is shown large, with all of its bars. */
   get alone() {
-    return this.items.length === 1;
+    return this.items.length === 1 && this.view === "cards";
+  }
+
+  /** The images that are shown now, in their order. */
+  get shown() {
+    return this.inOrder().filter((item) => !item.entry.element.hidden);
   }
 
   add(items) {
     this.items.push(...items);
-    this.list.append(...items.map((item) => item.card.element));
+    const view = this.wanted();
+    if (view !== this.view) this.choose();
+    else this.list.append(...items.map((item) => this.enter(item)));
     this.list.classList.toggle("alone", this.alone);
+  }
+
+  /** A new entry for an image; it is filled when it comes near. */
+  enter(item) {
+    item.entry?.forget();
+    item.entry = new VIEWS[this.view](item, this.page);
+    item.entry.element.item = item;
+    item.entry.show(this.page.context());
+    this.coming.observe(item.entry.element);
+    return item.entry.element;
+  }
+
+  fill(seen) {
+    const context = this.page.context();
+    for (const { isIntersecting, target } of seen) {
+      if (!isIntersecting) continue;
+      this.coming.unobserve(target);
+      target.item.entry.come(context);
+    }
+  }
+
+  wanted() {
+    return this.chosen ?? (this.items.length > MANY ? "rows" : "cards");
+  }
+
+  /** Cards or rows: what was chosen, or what suits so many. */
+  choose() {
+    this.view = this.wanted();
+    const rows = this.view === "rows";
+    this.list.classList.toggle("rows", rows);
+    for (const [name, value] of Object.entries({ role: "listbox", "aria-multiselectable": "true" }))
+      if (rows) this.list.setAttribute(name, value);
+      else this.list.removeAttribute(name);
+    for (const button of document.querySelectorAll("[data-view]"))
+      button.setAttribute("aria-pressed", String(button.dataset.view === this.view));
+    this.list.classList.toggle("alone", this.alone);
+    if (this.items.length) this.list.replaceChildren(...this.inOrder().map((item) => this.enter(item)));
+    this.count();
+    this.reach();
+  }
+
+  /** Tab reaches one row; arrow keys go on from there. */
+  reach(item = this.shown[0]) {
+    if (this.view !== "rows") return;
+    this.list.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+    item?.entry.element.setAttribute("tabindex", "0");
   }
 
   /** Take an image away; the focus goes to the next one. */
   remove(item) {
-    const { element } = item.card;
+    const { element } = item.entry;
     const next = element.nextElementSibling ?? element.previousElementSibling;
+    const focused = element.contains(document.activeElement);
     this.items = this.items.filter((other) => other !== item);
+    this.coming.unobserve(element);
     element.remove();
-    item.card.forget();
+    item.entry.forget();
     this.list.classList.toggle("alone", this.alone);
-    (next?.querySelector(".icon-button") ?? byId("choose")).focus();
+    if (this.view === "rows") this.reach(next?.item);
+    if (focused || !next) ((this.view === "rows" ? next : next?.querySelector(".icon-button")) ?? byId("choose")).focus();
   }
 
   counts() {
-    const counts = { [ANSWER]: 0, [UNSURE]: 0, [NONE]: 0, [PROBLEM]: 0 };
+    const counts = { [ANSWER]: 0, [UNSURE]: 0, [NONE]: 0, [PROBLEM]: 0, [SAID]: 0, [NEXT]: 0 };
     for (const item of this.items) {
       const state = stateOf(item, this.threshold);
       if (state) counts[state] += 1;
+      counts[SAID] += isGiven(item.feedback);
+      counts[NEXT] += isNext(item);
     }
     return counts;
   }
 
   /** Counters, progress and filter; how many images there are, and how many are answered. */
-  count(busy) {
+  count(busy = false) {
     const counts = this.counts();
     const total = this.items.length;
-    const done = Object.values(counts).reduce((sum, count) => sum + count, 0);
+    const done = counts[ANSWER] + counts[UNSURE] + counts[NONE] + counts[PROBLEM];
     byId("answers").hidden = total === 0;
     byId("answers").classList.toggle("still", !busy);
     byId("progress-bar").max = Math.max(1, total);
@@ -82,16 +160,33 @@ export class Gallery {
       button.setAttribute("aria-pressed", String(this.filter === name));
     }
     for (const item of this.items) {
-      item.card.element.hidden = this.filter !== null && stateOf(item, this.threshold) !== this.filter;
+      const hidden = !this.shows(item);
+      if (item.entry.element.hidden !== hidden) item.entry.element.hidden = hidden;
     }
+    if (!this.list.querySelector("[tabindex='0']:not([hidden])")) this.reach();
     return { total, answered: done ? counts[ANSWER] : null };
   }
 
-  /** Put the cards into their order, which may be another now. */
+  shows(item) {
+    if (this.filter === null) return true;
+    if (this.filter === SAID) return isGiven(item.feedback);
+    if (this.filter === NEXT) return isNext(item);
+    return stateOf(item, this.threshold) === this.filter;
+  }
+
+  /** Show the images that were suggested, the most useful first. */
+  showNext() {
+    this.filter = NEXT;
+    this.arrange({ by: "suggested", falling: false });
+    this.count();
+  }
+
+  /** Put the entries into their order, which may be another now. */
   arrange(order = {}) {
     this.order = { ...this.order, ...order };
+    if (order.by === "suggested") byId("sort").value = "";
     const focused = document.activeElement;
-    this.list.append(...this.inOrder().map((item) => item.card.element));
+    this.list.append(...this.inOrder().map((item) => item.entry.element));
     if (this.list.contains(focused)) focused.focus();
   }
 
@@ -111,9 +206,25 @@ export class Gallery {
   /** The answers as a file. */
   download(model, promised) {
     const text = csv(this.inOrder(), { threshold: this.threshold, model, promised });
-    const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
-    make("a", { href: url, download: "answers.csv" }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 1000);
-    announce("answers.csv is downloaded");
+    download(new Blob([text], { type: "text/csv;charset=utf-8" }), "answers.csv");
+  }
+}
+
+const isNext = (item) => item.suggested !== undefined && truthOf(item) === null && !isGiven(item.feedback);
+
+function stored() {
+  try {
+    const view = localStorage.getItem(VIEW);
+    return view in VIEWS ? view : null;
+  } catch {
+    return null;
+  }
+}
+
+function store(view) {
+  try {
+    localStorage.setItem(VIEW, view);
+  } catch {
+    // for this visit only
   }
 }

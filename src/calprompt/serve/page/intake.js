@@ -1,6 +1,7 @@
 // How images come in: chosen, dropped (folders too), pasted, or taken with the camera.
 
 import { announce, byId } from "./dom.js";
+import { frame } from "./live.js";
 
 const PICTURE = /\.(avif|bmp|dib|gif|heic|heif|jfif|jpe?g|jp2|png|ppm|pgm|pbm|tga|tiff?|webp)$/i;
 
@@ -99,7 +100,7 @@ function watchCamera(accept) {
       return;
     }
     problem.textContent = "";
-    shutter.disabled = true;
+    shutter.disabled = byId("live").disabled = true;
     dialog.showModal();
     try {
       const wanted = { facingMode: { ideal: "environment" }, width: { ideal: 4096 }, height: { ideal: 4096 } };
@@ -111,7 +112,7 @@ function watchCamera(accept) {
       stream = found;
       video.srcObject = stream;
       await video.play();
-      shutter.disabled = false;
+      shutter.disabled = byId("live").disabled = false;
       shutter.focus();
     } catch (error) {
       problem.textContent =
@@ -120,12 +121,8 @@ function watchCamera(accept) {
           : "No camera can be opened. Choose a file instead.";
     }
   });
-  shutter.addEventListener("click", () => {
-    const canvas = document.createElement("canvas");
-    canvas.width = video.videoWidth;
-    canvas.height = video.videoHeight;
-    canvas.getContext("2d").drawImage(video, 0, 0);
-    canvas.toBlob((blob) => blob && accept(blob), "image/jpeg", 0.95);
+  shutter.addEventListener("click", async () => {
+    accept(await frame(video, Infinity, 0.95));
     announce("Picture taken");
     dialog.close();
   });

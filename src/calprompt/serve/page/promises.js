@@ -1,10 +1,12 @@
 // What can be relied on, in words: the promises, whether they stand as things are set, and what feedback says of them.
 
 import { reliabilityDiagram, reliabilityTable } from "./charts.js";
+import { riskAt, truthOf } from "./decisions.js";
 import { byId, icon, make, percent, plural, sentence } from "./dom.js";
+import { isGiven } from "./feedback.js";
 
 const STATUS = {
-  made: ["check", "Promised"],
+  made: ["promise", "Promised"],
   refused: ["none", "Not promised"],
   withdrawn: ["alert", "Withdrawn"],
   moved: ["alert", "No promise at this threshold"],
@@ -12,6 +14,12 @@ const STATUS = {
   unlike: ["alert", "No promise for these images"],
 };
 
+const NEXT_STEP = {
+  broken:
+    "What to do: decide on every picture yourself until it is mended. Go on saying what is right: your labelled " +
+    "pictures are what a better model learns from.",
+  unlike: "What to do: see “What the images say”. Until then, decide yourself.",
+};
 const UNLIKE = { status: "unlike", detail: "they are not like those it was made from" };
 
 /** Whether the images are not like those that promises were made from. */
@@ -36,13 +44,60 @@ export function standing(model, threshold, watch) {
   return { status: "moved", text, detail: `it was made for answers from ${percent(model.min_confidence)} up` };
 }
 
-/** The line above the answers. */
-export function showStanding({ status, text, detail }) {
+/** Why cards no longer say how often such answers were right: that was measured before an alarm. */
+export function doubt(watch) {
+  if (watch?.status === "broken") return "How often such answers are right is not known since the promise broke.";
+  if (areUnlike(watch)) return "How often such answers are right was measured on other images than these.";
+  return null;
+}
+
+/** The line above the answers: the promise, what it means counted, what is weak; and after an alarm, what to do next. */
+export function showStanding({ status, text, detail }, model, threshold) {
   const line = byId("standing");
-  const [name, words] = STATUS[status];
+  const doubted = NEXT_STEP[status];
+  const rest = doubted ? [doubted] : [inPlainWords(model, threshold), weakWords(model)];
+  const state = JSON.stringify([status, text, detail, rest]);
+  if (line.dataset.shown === state) return; // what has not changed is not read out again
+  line.dataset.shown = state;
   line.dataset.status = status;
+  line.setAttribute("role", doubted ? "alert" : "note");
+  const [name, words] = STATUS[status];
   const stands = status === "made" ? [`${text}.`] : [make("span.struck", {}, text), text ? ". " : "", sentence(detail)];
-  line.replaceChildren(icon(name), make("span", {}, make("strong", {}, `${words}: `), ...stands));
+  line.replaceChildren(
+    icon(name),
+    make("span", {}, make("strong", {}, `${words}: `), ...stands, ...rest.map((each) => each && make("span.more", {}, each))),
+  );
+}
+
+function weakWords({ weak }) {
+  const names = weak.slice(0, 4).join(", ").replace(/, ([^,]*)$/, weak.length > 4 ? ", $1" : " and $1");
+  const more = weak.length > 4 ? ` and ${weak.length - 4} more classes` : "";
+  return weak.length ? `It is wrong on most images of ${names}${more}.` : "";
+}
+
+/** What a threshold means, counted: how many of 100 pictures are answered, how many of these wrongly, what is left. */
+function inPlainWords({ evidence, min_confidence: own }, threshold) {
+  if (!evidence?.risk_coverage.threshold.length) return "";
+  const { coverage, risk } = riskAt(evidence.risk_coverage, threshold ?? own ?? 0);
+  if (!coverage) return "It answers none of 100 pictures and passes all to you.";
+  const [answered, wrong] = [Math.round(100 * coverage), Math.round(100 * coverage * risk)];
+  const errors = wrong ? `about ${wrong} ${wrong === 1 ? "is" : "are"} wrong` : "hardly any is wrong";
+  const rest = answered < 100 ? " The rest it passes to you." : "";
+  return `It answers ${answered || "fewer than one"} of 100 pictures; of those ${errors}.${rest}`;
+}
+
+/** What was said so far, and what of it the server does not have yet. */
+export function showFeedback(items, { queue, pending }) {
+  const given = items.filter((item) => isGiven(item.feedback));
+  const right = given.filter((item) => item.feedback.right).length;
+  const labelled = given.filter((item) => truthOf(item) !== null).length;
+  const waiting = queue.size + pending.size;
+  const parts = [`${right} right`, `${given.length - right} not right`, `of ${labelled} the class is known`];
+  byId("feedback-count").textContent = given.length ? String(given.length) : "";
+  byId("feedback-words").textContent = given.length
+    ? `On this page: ${parts.join(", ")}.${waiting ? ` Feedback on ${plural(waiting, "image")} is not sent yet.` : ""}`
+    : "Say whether answers are right, or what a picture shows. The promise is checked with it, and a better model learns from it.";
+  byId("export-marked").disabled = !labelled;
 }
 
 /** The list of promises as they stand now. */
@@ -51,7 +106,7 @@ export function showPromises(model, stand, watch) {
     const doubted = areUnlike(watch) && promise.status === "made";
     const missed = watch?.classes?.find((each) => each.promise === promise.text && each.status === "broken");
     const broken = missed && { status: "broken", detail: missed.sentence };
-    const { status, detail } = isOnErrors(promise) ? stand : (broken ?? (doubted ? UNLIKE : promise));
+    const { status, detail } = isOnErrors(promise) ? { ...stand, ...(stand.status === "broken" && { detail: "" }) } : (broken ?? (doubted ? UNLIKE : promise));
     const [name, words] = STATUS[status];
     return make(
       "li",
@@ -62,7 +117,7 @@ export function showPromises(model, stand, watch) {
         {},
         make("strong", {}, `${words}: `),
         make(status === "made" ? "span" : "span.struck", {}, promise.text),
-        make("p.fine", {}, sentence(detail)),
+        detail && make("p.fine", {}, sentence(detail)),
       ),
     );
   });
@@ -84,27 +139,25 @@ export function showWatch(watch, edited) {
   const state = JSON.stringify([watch, edited]);
   if (place.dataset.shown === state) return; // what has not changed is not read out again
   place.dataset.shown = state;
-  place.hidden = !watch;
-  if (!watch) return;
+  place.hidden = !watch || (watch.status === "holds" && !watch.feedback) || watch.status === "broken";
+  if (place.hidden) return;
   place.dataset.status = watch.status;
   const tried = watch.feedback > 0;
-  const icons = { holds: tried ? "check" : "none", broken: "alert", unwatched: "none" };
+  const icons = { holds: tried ? "promise" : "none", unwatched: "none" };
   const which = edited ? "The promise on the fitted classes" : "The promise";
   const words = {
-    holds: tried ? `${which} holds so far` : "No feedback yet",
-    broken: `${which} is broken`,
+    holds: `${which} holds so far`,
     unwatched: "Not watched",
   };
-  const untried = "Say whether answers are right or wrong, and the promise is checked with every one.";
-  const alarm = `An alarm is false for at most ${percent(watch.false_alarm_rate)} of models that keep their promise.`;
+  const alarm = watch.false_alarm_rate && `False alarms: at most 1 in ${Math.round(1 / watch.false_alarm_rate)} models that keep their promise.`;
   byId("watch-state").replaceChildren(
     icon(icons[watch.status] ?? "none"),
     make(
       "div",
       {},
       make("strong", {}, words[watch.status] ?? watch.status),
-      make("p.fine", {}, tried || watch.status !== "holds" ? sentence(watch.sentence) : untried),
-      tried && watch.status === "holds" && make("p.fine", {}, alarm),
+      make("p.fine", {}, sentence(watch.sentence)),
+      watch.status === "holds" && make("p.fine", {}, alarm),
     ),
   );
 }
@@ -119,7 +172,7 @@ export function showImages(images) {
   if (!images) return;
   place.dataset.status = images.seen || images.status !== "alike" ? images.status : "none";
   const known = { alike: images.seen ? "No sign of a change" : "Nothing seen yet", changed: "Other images than in the fit" };
-  const icons = { alike: images.seen ? "check" : "none", changed: "alert" };
+  const icons = { alike: images.seen ? "promise" : "none", changed: "alert" };
   byId("images-state").replaceChildren(
     icon(icons[images.status] ?? "none"),
     make(
@@ -139,7 +192,7 @@ export function openReliability(evidence, confidence) {
     confidence === null ? null : evidence.reliability.find((bin) => confidence > bin.low && confidence <= bin.high);
   byId("reliability-words").textContent =
     `${sentence(evidence.description)} If it says 80 %, about 80 of 100 should be right: the points should lie on the dashed line. ` +
-    `On average they are ${points(evidence.ece)} off (ECE); a perfectly calibrated model would be about ${points(evidence.chance_ece)} off on so many images, by chance alone.`;
+    `On average they are ${points(evidence.ece)} off; a perfectly calibrated model would be about ${points(evidence.chance_ece)} off on so many images, by chance alone.`;
   byId("reliability-here").textContent = highlighted
     ? `This image's confidence, ${percent(confidence)}, is in the bin picked out: ${plural(highlighted.images, "image")}, ${percent(highlighted.accuracy)} of them right.`
     : "";

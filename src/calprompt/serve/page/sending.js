@@ -42,7 +42,7 @@ export class Sender {
   stop() {
     for (const item of [...this.sending, ...this.waiting]) {
       item.controller?.abort();
-      this.fail(item, new Problem(0, "Stopped", "You stopped before this image was answered"));
+      this.fail(item, new Problem(0, "Stopped", "You stopped before this image was answered", true));
     }
     this.waiting = [];
     this.sending.clear();
@@ -102,7 +102,7 @@ export class Sender {
     if (controller.signal.aborted) return;
     item.breaks += 1;
     if (well && item.breaks >= BREAKS) {
-      this.fail(item, new Problem(0, "Not sent", "The connection broke off each time this image was sent"));
+      this.fail(item, new Problem(0, "Not sent", "The connection broke off each time this image was sent", true));
       return;
     }
     Object.assign(item, { status: "waiting", note: null });

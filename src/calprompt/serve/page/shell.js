@@ -82,8 +82,9 @@ export function confirmed(question, button) {
 
 /** The server is gone: say so, try again ever more rarely and whenever asked, and go on once it is back. */
 export class Connection {
-  constructor(healthy, back) {
-    Object.assign(this, { healthy, back, lost: false, timer: null, attempt: 0 });
+  /** `healthy()` asks the server, `back()` goes on, `waiting()` says in words what waits for it. */
+  constructor(healthy, back, waiting) {
+    Object.assign(this, { healthy, back, waiting, lost: false, timer: null, attempt: 0 });
     addEventListener("online", () => this.lost && this.retry());
     addEventListener("offline", async () => (await healthy()) || this.lose()); // a server may be on this machine
   }
@@ -114,17 +115,13 @@ export class Connection {
   }
 
   show() {
+    if (!this.lost) return;
     byId("banner").replaceChildren(
       make(
         "div.banner",
         {},
         icon("alert"),
-        make(
-          "p",
-          {},
-          make("strong", {}, "The server cannot be reached. "),
-          "Nothing is lost: your images wait here and are sent once it is back.",
-        ),
+        make("p", {}, make("strong", {}, "The server cannot be reached. "), this.waiting()),
         make("button", { type: "button", onclick: () => this.retry() }, "Try now"),
       ),
     );

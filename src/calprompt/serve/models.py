@@ -1,0 +1,175 @@
+"""Folders of models: which models and versions there are, and which version of each answers.
+
+    MODELS/NAME/VERSION/       a fitted model, an exported one or a run; it is not changed once it is there
+    MODELS/NAME/serving.json   the version that answers, the one that did before, and the one in its shadow
+    MODELS/NAME/               or a model without versions, whose only one is called 1
+    MODEL/                     or a single model
+
+Without a serving.json, the newest version answers: 10 is newer than 9, and 2026-11 newer than 2026-02.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
+from calprompt.files import write_json
+from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
+from calprompt.serve.loading import load_served
+from calprompt.serve.served_model import ServedModel
+from calprompt.text import os_problem, shorten
+
+PLAN = "serving.json"
+ONLY = "1"  # version of a model that has no versions
+NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+MOST_MODELS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which versions of a model are in use.
+
+    Attributes:
+        active: Answers.
+        previous: Answered before it; None if none did.
+        shadow: Answers beside it, unseen by clients; None if none does.
+        next: Is being loaded, to answer from then on; None if none is.
+    """
+
+    active: str
+    previous: str | None = None
+    shadow: str | None = None
+    next: str | None = None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Versions that have to be in memory."""
+        return tuple(dict.fromkeys(each for each in (self.active, self.shadow, self.next) if each is not None))
+
+
+class Models:
+    """The models of a server.
+
+    Args:
+        place: Folder of a model or of models, or a model in memory.
+        options: Further arguments of `load_served`.
+
+    Attributes:
+        names: Of the models; the first one answers where none is named.
+        is_single: Whether it is one model without versions.
+
+    Raises:
+        NotFoundError: if there is no model.
+    """
+
+    def __init__(self, place: str | Path | ServedModel, options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(options or {})
+        self._ahead: dict[tuple[str, str], ServedModel] = {}
+        self._given = place if isinstance(place, ServedModel) else None
+        self.names: tuple[str, ...]
+        self._folders: dict[str, Path] = {}
+        if isinstance(place, ServedModel):
+            self.is_single, self.names = True, (place.name,)
+            return
+        folder = Path(place).expanduser()
+        self.is_single = _is_model(folder)
+        if self.is_single:
+            self._folders = {folder.resolve().name: folder}
+        elif folder.is_dir():
+            self._folders = {each.name: each for each in _folders(folder) if _is_model(each) or _versions(each)}
+        if not self._folders:
+            require_kind(folder, MODEL, EXPORT, RUN)
+        if len(self._folders) > MOST_MODELS:
+            raise SettingError(
+                f"{folder} has {len(self._folders)} models, and the limit is {MOST_MODELS}; give the folder of one"
+            )
+        self.names = tuple(self._folders)
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Versions of a model that are there now, the newest first."""
+        if self._given is not None:
+            return (self._given.version,)
+        return (ONLY,) if _is_model(self._folders[name]) else _versions(self._folders[name])
+
+    def has_versions(self, name: str) -> bool:
+        """Whether there can be other versions beside the one that answers."""
+        return self._plan_file(name) is not None
+
+    def folder(self, name: str, version: str) -> Path:
+        """Where a version is."""
+        return self._folders[name] if _is_model(self._folders[name]) else self._folders[name] / version
+
+    def load(self, name: str, version: str) -> ServedModel:
+        """A version of a model."""
+        found = self._given or self._ahead.pop((name, version), None)
+        if found is not None:
+            return found
+        if version not in self.versions(name):
+            known = shorten(self.versions(name)) or "none"
+            raise NotFoundError(f"{name} has no version {version!r}; there are: {known}")
+        return replace(load_served(self.folder(name, version), **self._options), name=name, version=version)
+
+    def load_active(self) -> list[ServedModel]:
+        """All models that are to answer, loaded ahead: what is wrong with one is said before a port is opened."""
+        found = [self.load(name, self.plan(name).active) for name in self.names]
+        self._ahead = {(each.name, each.version): each for each in found}
+        return found
+
+    def plan(self, name: str) -> Plan:
+        """Which versions of a model are in use, as it is on disk."""
+        versions, path = self.versions(name), self._plan_file(name)
+        if path is None or not path.is_file():
+            return Plan(versions[0])
+        try:
+            found = Plan(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{path} cannot be read: {error}; remove it to begin with the newest") from error
+        missing = sorted({each for each in (found.active, found.shadow) if each is not None} - set(versions))
+        if missing:
+            raise NotFoundError(
+                f"{path} names the version {missing[0]!r}, which is not there; remove one or restore it"
+            )
+        return found
+
+    def write_plan(self, name: str, plan: Plan) -> None:
+        """Keep which versions are in use, for the next start."""
+        path = self._plan_file(name)
+        if path is None:
+            raise SettingError(f"{name} has no versions; serve a folder MODELS with MODELS/{name}/VERSION")
+        try:
+            write_json(path, asdict(replace(plan, next=None)))
+        except OSError as error:
+            raise CalpromptError(f"{path} cannot be written: {os_problem(error)}; nothing was switched") from error
+
+    def _plan_file(self, name: str) -> Path | None:
+        folder = self._folders.get(name)
+        return None if folder is None or _is_model(folder) else folder / PLAN
+
+
+def _is_model(folder: Path) -> bool:
+    return folder_kind(folder) in (MODEL, EXPORT, RUN)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if NAME.fullmatch(each.name) and each.is_dir())
+
+
+def _versions(folder: Path) -> tuple[str, ...]:
+    """Versions in a folder, the newest first."""
+    found = [each.name for each in _folders(folder) if _is_model(each)]
+    return tuple(sorted(found, key=_age, reverse=True))
+
+
+def _age(version: str) -> list[tuple[int, int, str]]:
+    """What versions are sorted by: numbers as numbers.
+
+    >>> sorted(["v10", "v9", "v9.1"], key=_age)
+    ['v9', 'v9.1', 'v10']
+    """
+    parts = re.findall(r"\d+|\D+", version)
+    return [(0, int(each), "") if each.isdigit() else (1, 0, each) for each in parts]
