@@ -216,7 +216,9 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("key", "damage", "says"), DAMAGE)
-def test_every_kind_of_damage_is_told(tmp_path: Path, key: str, damage: Callable[[Path], None], says: str) -> None:
+def test_check_reports_every_kind_of_damage(
+    tmp_path: Path, key: str, damage: Callable[[Path], None], says: str
+) -> None:
     damage(trees.make(tmp_path, key))
     with pytest.raises(CalpromptError, match=says):
         load_dataset(key, root=tmp_path)
@@ -246,7 +248,7 @@ def test_check_says_everything_at_once(tmp_path: Path) -> None:
     assert len(check(get("dtd"), tmp_path).problems) == 2
 
 
-def test_a_dataset_that_is_nowhere(tmp_path: Path) -> None:
+def test_a_missing_dataset_says_where_to_get_it(tmp_path: Path) -> None:
     for says, root in (
         ("there is no folder", tmp_path / "no"),
         ("has no folder of EuroSAT; expected eurosat", tmp_path),

@@ -153,7 +153,7 @@ def test_train_may_be_the_name_of_a_class(tmp_path: Path) -> None:
         (lambda root: (split_folder(root, "train", "test") / "test" / "ant2").mkdir(), "'ant2' is in test/"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, make, says: str) -> None:
+def test_bad_input_is_reported(tmp_path: Path, make, says: str) -> None:
     root = tmp_path / "data"
     make(root)
     with pytest.raises(CalpromptError, match=says):

@@ -11,8 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from calprompt.data.catalogue import Counts, check, get
-from calprompt.data.catalogue.digestpath import corners
-from calprompt.data.catalogue.pannuke import diagnosis, split_rows
+from calprompt.data.catalogue.histology import corners, diagnosis, split_rows
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.progress import silent
@@ -170,7 +169,7 @@ def video(path: Path, frames: int) -> None:
             file.mux(packet)
 
 
-def test_middle_frames(tmp_path: Path) -> None:
+def test_ucf101_frames_are_the_middle_ones(tmp_path: Path) -> None:
     folder = tmp_path / "ucf101"
     video(folder / "UCF-101" / "ApplyEyeMakeup" / "v_1.avi", 5)
     video(folder / "UCF-101" / "YoYo" / "v_2.avi", 8)
@@ -187,7 +186,9 @@ def test_middle_frames(tmp_path: Path) -> None:
         prepare("ucf101", tmp_path / "other")
 
 
-def test_without_a_video_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_videos_without_a_decoder_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trees.write(tmp_path / "ucf101" / "UCF-101" / "YoYo" / "v_1.avi", "")
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(CalpromptError, match=r"needs PyAV: pip install 'calprompt\[video\]'"):
@@ -284,7 +285,7 @@ def test_digestpath_from_its_slides(tmp_path: Path) -> None:
         prepare("digestpath", tmp_path)
 
 
-def test_where_patches_begin() -> None:
+def test_patch_corners_overlap_and_stay_inside() -> None:
     assert list(corners(225, 225)) == [(0, 0)]
     assert list(corners(224, 500)) == []
     assert list(corners(430, 430)) == [(0, 0), (0, 201), (201, 0), (201, 201)]

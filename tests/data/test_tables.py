@@ -33,7 +33,7 @@ def told(dataset) -> list:
     ]
 
 
-def test_a_csv_file(tmp_path: Path) -> None:
+def test_a_csv_table_is_read(tmp_path: Path) -> None:
     dataset = load_dataset(table(tmp_path))
     assert (dataset.name, dataset.class_names) == ("labels", NAMES)
     assert told(dataset) == [sorted((p, n) for p, n, kind in rows() if kind == s) for s in ("train", "val", "test")]
@@ -58,7 +58,7 @@ def test_a_csv_file(tmp_path: Path) -> None:
         ("other.jsonl", "\n".join(json.dumps({"image": p, "category": n, "set": s}) for p, n, s in rows())),
     ],
 )
-def test_the_same_in_other_spellings(tmp_path: Path, name: str, text: str) -> None:
+def test_tables_in_other_formats_and_spellings_are_read_alike(tmp_path: Path, name: str, text: str) -> None:
     assert told(load_dataset(table(tmp_path, text, name))) == told(load_dataset(table(tmp_path)))
 
 

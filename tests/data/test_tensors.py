@@ -66,7 +66,7 @@ def with_(**tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         (None, ["ant", 3], "must be a list of names"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, held, names, says: str) -> None:
+def test_bad_input_is_reported(tmp_path: Path, held, names, says: str) -> None:
     path = samples.tensor_file(tmp_path / "toys.safetensors", held, names)
     with pytest.raises(CalpromptError, match=says):
         load_dataset(path)

@@ -131,12 +131,12 @@ def test_a_class_of_one_image_trains_on_it() -> None:
     "text", ["", "val", "train", "train:", "train:0", "train:1", "train:0.0", "train:x", "train:1.5", "train:-0.2",
              "own:0.2", "test:0.5", "train:nan", "Test", "train:0.2:3"],
 )  # fmt: skip
-def test_other_words_are_refused(text: str) -> None:
+def test_unknown_validation_settings_are_refused(text: str) -> None:
     with pytest.raises(SettingError, match=r"validation must be own, test, or train:SHARE .* such as train:0.2; got"):
         parse_validation(text)
 
 
-def test_one_spelling() -> None:
+def test_validation_is_normalized_to_one_spelling() -> None:
     assert {normalized_validation(text) for text in ("train:0.2", "train:.2", "train:0.200")} == {"train:0.2"}
     assert [normalized_validation(text) for text in ("own", "test")] == ["own", "test"]
 

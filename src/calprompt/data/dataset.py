@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calprompt.class_names import normalized_name
 from calprompt.data.images import Images
-from calprompt.data.listing import SPLITS, Templates
+from calprompt.data.listing import SPLITS, About
 from calprompt.errors import DataError
 from calprompt.text import is_utf8, visible
 
@@ -37,7 +37,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(About):
     """Class names, and labelled images to train, validate and test on; checked when it is made.
 
     Labels are indices into `class_names`. Every class has a training image, and there is something to test on.
@@ -56,17 +56,9 @@ class Dataset:
         group_by: A regular expression that finds in the name of an image what it is of; `None`: each is of its own.
     """
 
-    name: str
-    class_names: tuple[str, ...]
     train: Split
     val: Split
     test: Split
-    template: str | None = None
-    templates: Templates | None = None
-    base: tuple[int, ...] | None = None
-    test_only: bool = False
-    repeated_names: bool = False
-    group_by: str | None = None
 
     def __post_init__(self) -> None:
         names = self.class_names
@@ -99,10 +91,6 @@ class Dataset:
             )
         if not len(self.test):
             raise DataError(f"{self.name}: there are no test images")
-
-    def template_of(self, table: str) -> str | None:
-        """The sentence in one of the published tables, or the one for all."""
-        return self.template if self.templates is None else self.templates.table(table)
 
     @property
     def splits(self) -> dict[str, Split]:

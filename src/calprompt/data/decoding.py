@@ -5,7 +5,8 @@ RGBA, palette, grey, CMYK  ->  RGB as Pillow converts them: transparency is drop
 animated                   ->  the first frame
 turned by its EXIF tag     ->  left lying, as prompt-tuning code does; `upright` turns it
 
-Decoders are selected by content, never by suffix, and only raster formats are tried: nothing that runs a program.
+Decoders are selected by content, never by suffix, and only raster formats are tried: nothing that runs a program. This
+file is copied into the script of every exported folder (`calprompt.export.folder`): it needs numpy and Pillow alone.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import os
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
-from calprompt.errors import ImageError
+from calprompt.errors import ImageError, SettingError
 
 COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # what every installation reads
 NEEDS = {".avif": "Pillow 11.3 or newer", ".heic": "pip install pillow-heif", ".heif": "pip install pillow-heif"}
@@ -49,6 +50,7 @@ SUFFIXES = (
     *(suffix for suffixes in _MORE.values() for suffix in suffixes),
 )
 # fmt: on
+CHANNELS = (1, 3, 4)  # of an array that is one image
 LONGEST = 200  # times the short side: beyond it, resizing the short side makes a picture too large to hold
 
 # Pillow warns of a decompression bomb at 89 million pixels and refuses at twice that: large photographs are wanted,
@@ -89,6 +91,35 @@ def count_left_out(names: Iterable[str]) -> str:
     number = sum(counts.values())
     files = "1 file that cannot be read as an image" if number == 1 else f"{number} files that cannot be read as images"
     return f"{files} ({kinds}{f', {more} others' if more else ''}){advice}"
+
+
+def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
+    """What to iterate over, one image or many, and how many there are, if that is known."""
+    if isinstance(images, str | bytes | bytearray | memoryview | Path) or is_pillow(images):
+        return [images], 1
+    if is_array(images):
+        single = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in CHANNELS)
+        if not single and images.ndim == 3 and images.shape[0] == 3:
+            raise SettingError(
+                f"an array of shape {list(images.shape)} may be one image with its channels first or three grey ones; "
+                "put the channels last, or give a list of images"
+            )
+        return ([images], 1) if single else (images, len(images))
+    if not isinstance(images, Iterable):
+        raise SettingError(
+            f"must be paths, bytes, PIL images or arrays, one or many; got {type(images).__name__}", parameter="images"
+        )
+    return images, len(images) if isinstance(images, Sized) else None
+
+
+def is_pillow(image: Any) -> bool:
+    """Whether it is a picture of Pillow's, or behaves like one."""
+    return hasattr(image, "convert") and hasattr(image, "getbands")
+
+
+def is_array(image: Any) -> bool:
+    """Whether it is an array of numpy's or of another library."""
+    return hasattr(image, "ndim") and hasattr(image, "shape") and hasattr(image, "dtype")
 
 
 def read(path: str | Path) -> bytes:
@@ -152,6 +183,20 @@ def _require_contents(path: str | Path) -> None:
         raise ImageError("not an ordinary file")
     if found.st_size == 0:
         raise ImageError("an empty file")
+
+
+def from_array(array: np.ndarray) -> Image.Image:
+    """A picture from 8-bit levels [height, width] or [height, width, 1, 3 or 4 channels]."""
+    if array.dtype.name != "uint8":
+        raise ImageError(
+            f"an array of {array.dtype.name}; expected uint8 levels 0 to 255 (for floats in [0, 1]: "
+            "(255 * x).round().astype('uint8'))"
+        )
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
+        raise ImageError(f"an array of shape {list(array.shape)}; expected [height, width] or [height, width, 3]")
+    return Image.fromarray(array)
 
 
 def check_shape(image: Image.Image) -> None:

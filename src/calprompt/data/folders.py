@@ -64,12 +64,15 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED, split: bool = True)
         )
     else:
         class_names, rows = _split_already(root, inside)
-    return Listing(root.resolve().name, root, tuple(class_names), rows)
+    return Listing(root.resolve().name, tuple(class_names), root, rows)
 
 
 def subfolders(folder: Path) -> list[Path]:
     """Visible folders in a folder, sorted by name."""
-    return sorted((path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_by_name)
+    return sorted(
+        (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")),
+        key=lambda path: path.name,
+    )
 
 
 def image_names(folder: Path) -> list[str]:
@@ -179,7 +182,3 @@ def _data_inside(folder: Path) -> list[Path]:
 def unprintable(path: Path) -> str:
     """What is wrong with a file or folder whose name is no text."""
     return f"the name of {visible(str(path))} is not UTF-8; rename it"
-
-
-def _by_name(path: Path) -> str:
-    return path.name

@@ -1,4 +1,4 @@
-"""Images by number, of three kinds: files on disk, rows of pixels, rows of features; and bytes that were read lately.
+"""Images by number: files on disk, images as users have them, rows of pixels, rows of features; and bytes read lately.
 
 A run looks at its images several times: to digest them, to compute features, to train on pixels. What was read is kept
 up to a budget and given again while the file stays as it is on disk; a larger dataset is read again instead.
@@ -14,17 +14,20 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from calprompt.data.decoding import as_rgb, check_start, decode, read
-from calprompt.errors import DataError, ImageError
+import numpy as np
+from PIL import ImageOps
+
+from calprompt.data.decoding import as_rgb, check_start, decode, from_array, is_array, is_pillow, read
+from calprompt.errors import DataError, ImageError, SettingError
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
     from PIL import Image
     from torch import Tensor
 
@@ -124,13 +127,13 @@ class Picture(Protocol):
         """Raise an `ImageError` for what the first bytes show already: no image, or a format that is not read."""
 
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        """Pixels of views, as `preprocessing` makes them: each drawn from its generator, or the evaluation view alone
+        """Levels of views, for `preprocessing.normalise`: each drawn from its generator, or the evaluation view alone
         if none is wanted or there is no other."""
         ...
 
 
 class Images(Protocol):
-    """What the three kinds have in common."""
+    """What all kinds have in common."""
 
     has_pixels: ClassVar[bool]  # False: only features are known
     augmented: ClassVar[bool]  # False: there is no other view than the one for evaluation
@@ -186,10 +189,8 @@ class ImageFiles(Images):
 
     def read(self, index: int) -> Picture:
         path = os.path.join(self.root, self.paths[index])
-        try:
+        with named(self.paths[index]):
             data = read(path) if self.memory is None else self.memory.read(path)
-        except ImageError as error:
-            raise ImageError(error.reason, self.paths[index]) from error
         return FileContent(self.paths[index], data, self.upright)
 
     def digest(self, index: int) -> str:
@@ -223,8 +224,37 @@ class Digested(ABC):
     def _sha256(self) -> str: ...
 
 
+class Decodable(Digested):
+    """An image that is decoded when its pixels are asked for."""
+
+    name: str
+
+    def decode(self) -> Image.Image:
+        """The picture, in RGB."""
+        with named(self.name):
+            return self._decoded()
+
+    @abstractmethod
+    def _decoded(self) -> Image.Image: ...
+
+    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        image = self.decode()
+        if not drawn:
+            return [preprocessing.evaluation().levels(image)]
+        return [preprocessing.training(generator).levels(image) for generator in drawn]
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Errors on an image get its name."""
+    try:
+        yield
+    except ImageError as error:
+        raise ImageError(error.reason, name) from error
+
+
 @dataclass(eq=False)
-class FileContent(Digested):
+class FileContent(Decodable):
     """The bytes of an image file."""
 
     name: str
@@ -240,50 +270,20 @@ class FileContent(Digested):
         return hashlib.sha256(self.data + b"upright" if self.upright else self.data).hexdigest()
 
     def check(self) -> None:
-        try:
+        with named(self.name):
             check_start(self.data)
-        except ImageError as error:
-            raise ImageError(error.reason, self.name) from error
 
-    def decode(self) -> Image.Image:
-        """The picture, in RGB."""
-        try:
-            return decode(self.data, upright=self.upright)
-        except ImageError as error:
-            raise ImageError(error.reason, self.name) from error
-
-    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        image = self.decode()
-        if not drawn:
-            return [preprocessing.evaluation()(image)]
-        return [preprocessing.training(generator)(image) for generator in drawn]
+    def _decoded(self) -> Image.Image:
+        return decode(self.data, upright=self.upright)
 
 
 @dataclass(eq=False)
-class PillowPicture(Digested):
+class PillowPicture(Decodable):
     """A picture that is decoded already."""
 
     name: str
     image: Image.Image
     nbytes: ClassVar[int] = 0
-
-    @classmethod
-    def from_array(cls, name: str, array: NDArray[Any]) -> PillowPicture:
-        """From an array of 8-bit levels [height, width] or [height, width, 1, 3 or 4 channels]."""
-        from PIL import Image
-
-        if array.dtype.name != "uint8":
-            raise ImageError(
-                f"an array of {array.dtype.name}; expected uint8 levels 0 to 255 (for floats in [0, 1]: "
-                "(255 * x).round().astype('uint8'))",
-                name,
-            )
-        if array.ndim == 3 and array.shape[-1] == 1:
-            array = array[..., 0]
-        if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
-            shape = list(array.shape)
-            raise ImageError(f"an array of shape {shape}; expected [height, width] or [height, width, 3]", name)
-        return cls(name, Image.fromarray(array))
 
     def _sha256(self) -> str:
         """Of its mode, size and pixels."""
@@ -292,18 +292,69 @@ class PillowPicture(Digested):
     def check(self) -> None:
         """It is decoded already."""
 
-    def decode(self) -> Image.Image:
-        """The picture, in RGB."""
-        try:
-            return as_rgb(self.image)
-        except ImageError as error:
-            raise ImageError(error.reason, self.name) from error
+    def _decoded(self) -> Image.Image:
+        return as_rgb(self.image)
 
-    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        image = self.decode()
-        if not drawn:
-            return [preprocessing.evaluation()(image)]
-        return [preprocessing.training(generator)(image) for generator in drawn]
+
+@dataclass(frozen=True, eq=False)
+class GivenImages(Images):
+    """Images as users have them: paths, bytes, PIL images or arrays.
+
+    Attributes:
+        items: The images.
+        names: A path, or "image 3" for the fourth that has none.
+        upright: Turn images as their EXIF data say.
+    """
+
+    items: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    upright: bool = False
+    has_pixels: ClassVar[bool] = True
+    augmented: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            names = (str(item) if isinstance(item, str | Path) else f"image {n}" for n, item in enumerate(self.items))
+            object.__setattr__(self, "names", tuple(names))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, indices: Sequence[int]) -> GivenImages:
+        return GivenImages(tuple(self.items[i] for i in indices), tuple(self.names[i] for i in indices), self.upright)
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def read(self, index: int) -> Picture:
+        with named(self.names[index]):
+            return open_image(self.items[index], index, upright=self.upright, name=self.names[index])
+
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:
+        """Pictures suit every backbone: its preprocessing sees to that."""
+
+
+def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
+    """One image of whatever kind, read and ready to be decoded."""
+    name = name or f"image {number}"
+    if isinstance(image, FileContent):
+        return FileContent(image.name, image.data, upright)
+    if isinstance(image, PillowPicture):
+        return image
+    if hasattr(image, "reason"):  # of a stream: it is known that it cannot be read
+        raise ImageError(image.reason, image.name)
+    if isinstance(image, str | Path):
+        with named(str(image)):
+            return FileContent(str(image), read(os.fspath(Path(image).expanduser())), upright)
+    if isinstance(image, bytes | bytearray | memoryview):
+        return FileContent(name, bytes(image), upright)
+    if is_pillow(image):
+        return PillowPicture(name, ImageOps.exif_transpose(image) if upright else image)
+    if is_array(image):
+        with named(name):
+            levels = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+            return PillowPicture(name, from_array(levels))
+    raise SettingError(f"must be a path, bytes, a PIL image or an array; got {type(image).__name__}", parameter=name)
 
 
 @dataclass(frozen=True, eq=False)

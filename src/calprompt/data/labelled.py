@@ -17,8 +17,8 @@ import numpy as np
 
 from calprompt.class_names import check_class_names
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
-from calprompt.data.inputs import GivenImages, iterate_images
+from calprompt.data.decoding import iterate_images
+from calprompt.data.images import FeatureRows, GivenImages, ImageFiles, ImageRows, Images
 from calprompt.data.listing import Listing, Templates
 from calprompt.data.load import list_dataset, load_dataset
 from calprompt.errors import DataError, SettingError

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import DataError
 from calprompt.registry import unknown
@@ -26,19 +26,35 @@ Row = tuple[str, int]  # path relative to the listing's root, and label
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Class names, and (path, label) of every image; the other fields are those of `Dataset`."""
+class About:
+    """What a dataset says of itself: its name, its classes, and how they are read and cut; see `Dataset`."""
 
     name: str
-    root: Path
     class_names: tuple[str, ...]
-    rows: Mapping[str, Sequence[Row]]  # by split
+    _: KW_ONLY
     template: str | None = None
     templates: Templates | None = None
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
     group_by: str | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All of this, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(About)}
+
+    def template_of(self, table: str) -> str | None:
+        """The sentence in one of the published tables, or the one for all."""
+        return self.template if self.templates is None else self.templates.table(table)
+
+
+@dataclass(frozen=True)
+class Listing(About):
+    """What is known of a dataset before any image is opened: a root, and (path, label) of every image by split."""
+
+    root: Path
+    rows: Mapping[str, Sequence[Row]]
 
     def dataset(self) -> Dataset:
         """The same with images that can be opened; raises if it is no complete dataset."""
@@ -52,19 +68,8 @@ class Listing:
             Split(ImageFiles.of(self.root, [path for path, _ in rows]), tuple(label for _, label in rows))
             for rows in (self.rows.get(kind, ()) for kind in SPLITS)
         )
-        return Dataset(
-            self.name,
-            self.class_names,
-            train,
-            val,
-            test,
-            template=self.template,
-            templates=self.templates,
-            base=self.base,
-            test_only=self.test_only or not (len(train) or len(val)),
-            repeated_names=self.repeated_names,
-            group_by=self.group_by,
-        )
+        test_only = self.test_only or not (len(train) or len(val))
+        return Dataset(**{**self.about, "test_only": test_only}, train=train, val=val, test=test)
 
 
 def split_counts(n: int) -> tuple[int, int, int]:
@@ -87,7 +92,6 @@ def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict
 
 
 TABLES = ("coop", "kgcoop", "prograd")
-_EARLIER = {"a": "coop", "b": "kgcoop", "c": "prograd"}  # names in split files saved by version 0.1
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,6 @@ class Templates:
     def of(cls, coop: str, *, kgcoop: str | None = None, prograd: str | None = None) -> Templates:
         """The same sentence where a table does not differ from CoOp's."""
         return cls(coop, kgcoop or coop, prograd or coop)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, str]) -> Templates:
-        """From plain data, under the names of any version."""
-        return cls(**{_EARLIER.get(name, name): text for name, text in values.items()})
 
     def table(self, name: str) -> str:
         """The sentence in the table of that name."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calprompt.data import catalogue
-from calprompt.data.catalogue.imagenet import CLASSNAMES
+from calprompt.data.catalogue.layouts import CLASSNAMES
 from calprompt.data.classes import find_classes, read_base, read_classes, with_base
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.folders import has_class_folders, list_folder
@@ -56,18 +56,18 @@ def load_dataset(
     Raises:
         DataError: if there is no data, or it cannot be used.
     """
-    if Path(data).suffix == ".safetensors" and Path(data).expanduser().is_file():
-        dataset: Dataset | None = read_tensors(Path(data).expanduser())
-    else:
-        dataset = _saved(Path(data).expanduser(), root)
+    path, dataset = Path(data).expanduser(), None
+    if path.suffix == ".safetensors" and path.is_file():
+        dataset = read_tensors(path)
+    elif path.suffix.lower() == ".json" and path.is_file() and is_saved_split(read_json(path)):
+        dataset = load_split(path, root)
     if dataset is None:
-        listing = list_dataset(data, root=root, classes=classes)
-        dataset = listing.dataset()
+        dataset = list_dataset(data, root=root, classes=classes).dataset()
     elif classes is not None:
         raise DataError(f"{data} names its classes itself; a classes file goes with a folder or a table")
     if base is not None:
-        path = Path(base).expanduser()
-        dataset = with_base(dataset, read_base(path), path.name)
+        file = Path(base).expanduser()
+        dataset = with_base(dataset, read_base(file), file.name)
     return _upright(dataset) if upright else dataset
 
 
@@ -147,12 +147,6 @@ def _is_beside_images(folder: Path) -> bool:
 
 def _split_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("split_*.json"))
-
-
-def _saved(path: Path, root: str | Path | None) -> Dataset | None:
-    if path.suffix.lower() == ".json" and path.is_file() and is_saved_split(read_json(path)):
-        return load_split(path, root)
-    return None
 
 
 def _upright(dataset: Dataset) -> Dataset:

@@ -31,7 +31,7 @@ from calprompt.data.folders import subfolders
 from calprompt.data.images import ImageFiles
 from calprompt.data.listing import SPLITS, Listing, Templates
 from calprompt.errors import DataError
-from calprompt.files import canonical_json, read_json, write_bytes
+from calprompt.files import canonical_json, file_digest, read_json, write_bytes
 from calprompt.registry import unknown
 from calprompt.text import bullets
 
@@ -49,7 +49,7 @@ def list_split_file(path: Path, root: Path | None = None) -> Listing:
 def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
     """The rows of a split file by split; raises if it is not one."""
     payload = read_json(path)
-    if not is_split(payload):
+    if not (isinstance(payload, dict) and all(isinstance(payload.get(kind), list) for kind in SPLITS)):
         raise DataError(f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}')
     rows: dict[str, list[NamedRow]] = {}
     for kind in SPLITS:
@@ -89,7 +89,7 @@ def listing(name: str, root: Path, split: Mapping[str, Sequence[NamedRow]], wher
             f"{where}: {len(names)} classes must have labels 0 to {len(names) - 1}, and {lacking} is missing"
         )
     rows = {kind: [(path, label) for path, label, _ in split[kind]] for kind in SPLITS}
-    return Listing(name, root, tuple(names[label] for label in range(len(names))), rows)
+    return Listing(name, tuple(names[label] for label in range(len(names))), root, rows)
 
 
 def find_images(folder: Path, first: str, where: str) -> Path:
@@ -104,11 +104,6 @@ def find_images(folder: Path, first: str, where: str) -> Path:
     raise DataError(
         f"{where}: {first} is neither in {folder} nor in a folder in it; say with root where the images are"
     )
-
-
-def is_split(payload: Any) -> bool:
-    """Whether JSON data looks like a split file."""
-    return isinstance(payload, dict) and all(isinstance(payload.get(kind), list) for kind in SPLITS)
 
 
 def _is_row(row: Any) -> bool:
@@ -133,16 +128,9 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     """
     if digests not in DIGESTS:
         raise unknown("kind of digest", digests, DIGESTS)
-    payload: dict[str, Any] = {
-        "format": FORMAT,
-        "name": dataset.name,
-        "template": dataset.template,
-        "templates": None if dataset.templates is None else asdict(dataset.templates),
-        "base": dataset.base,
-        "test_only": dataset.test_only,
-        "repeated_names": dataset.repeated_names,
-        "class_names": dataset.class_names,
-    }
+    about = dataset.about | {"templates": None if dataset.templates is None else asdict(dataset.templates)}
+    names = ("name", "template", "templates", "base", "test_only", "repeated_names", "class_names")
+    payload: dict[str, Any] = {"format": FORMAT, **{name: about[name] for name in names}}
     if dataset.group_by is not None:
         payload["group_by"] = dataset.group_by
     for kind, split in dataset.splits.items():
@@ -190,15 +178,14 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     def split(kind: str) -> Split:
         return Split(ImageFiles.of(folder, [row[0] for row in payload[kind]]), tuple(row[1] for row in payload[kind]))
 
+    templates, base = payload.get("templates"), payload["base"]
     return Dataset(
         payload["name"],
         tuple(payload["class_names"]),
-        split("train"),
-        split("val"),
-        split("test"),
+        *map(split, SPLITS),
         template=payload["template"],
-        templates=None if payload.get("templates") is None else Templates.from_dict(payload["templates"]),
-        base=None if payload["base"] is None else tuple(payload["base"]),
+        templates=None if templates is None else Templates(**templates),
+        base=None if base is None else tuple(base),
         test_only=payload["test_only"],
         repeated_names=payload["repeated_names"],
         group_by=payload.get("group_by"),
@@ -220,11 +207,7 @@ def quick_digest(path: Path) -> str:
     return f"{size} {digest.hexdigest()[:16]}"
 
 
-def _whole_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-DIGESTS: dict[str, Callable[[Path], str]] = {"quick": quick_digest, "sha256": _whole_digest}
+DIGESTS: dict[str, Callable[[Path], str]] = {"quick": quick_digest, "sha256": file_digest}
 
 
 def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:

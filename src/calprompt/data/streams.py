@@ -53,12 +53,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def streamed_images(path: str | Path, *, seconds: float = 1.0) -> Iterator[Streamed]:
-    """The images in an archive, or frames of a video.
-
-    Args:
-        path: By its suffix, see `is_stream`.
-        seconds: Of a video, between two frames.
-    """
+    """The images in an archive, or frames of a video."""
     name = str(path).lower()
     if name.endswith(VIDEOS):
         return _frames(Path(path), seconds)
@@ -167,13 +162,6 @@ def arrivals(
 
     A file is taken when its size and time have not changed between two looks, a second apart. One that could not be
     read is taken again if it changes after that.
-
-    Args:
-        folders: That are looked at, with their subfolders.
-        stop: Ends it.
-        done: Files that are not taken.
-        failed: Files that could not be read.
-        leave_out: A folder that is not looked at, such as one that images are moved into.
     """
     taken: dict[str, tuple[int, int]] = {}
     before: dict[str, tuple[int, int]] = {}

@@ -55,7 +55,7 @@ def list_table(path: Path, root: Path | None = None, *, split: bool = True) -> L
     if any(side for _, _, side in entries):
         for place, label, side in entries:
             rows[side].append((place, labels[label]))
-        return Listing(path.stem, folder, tuple(class_names), rows)
+        return Listing(path.stem, tuple(class_names), folder, rows)
     for name in class_names:
         own = [place for place, label, _ in entries if label == name]
         if not split:
@@ -65,7 +65,7 @@ def list_table(path: Path, root: Path | None = None, *, split: bool = True) -> L
             raise DataError(f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test")
         for kind, part in split_class(name, own).items():
             rows[kind] += [(place, labels[name]) for place in part]
-    return Listing(path.stem, folder, tuple(class_names), rows)
+    return Listing(path.stem, tuple(class_names), folder, rows)
 
 
 def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calprompt.data.dataset import Dataset, Split
-from calprompt.data.images import FileContent, ImageFiles, Images, PillowPicture
-from calprompt.data.inputs import GivenImages
+from calprompt.data.images import Decodable, GivenImages, ImageFiles, Images
 from calprompt.errors import DataError, ImageError, Parameter
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, silent
@@ -76,7 +75,7 @@ def find_unreadable(
         images, index = place
         try:
             picture = images.read(index)
-            assert isinstance(picture, FileContent | PillowPicture)
+            assert isinstance(picture, Decodable)
             picture.decode()
         except ImageError as error:
             return error.reason

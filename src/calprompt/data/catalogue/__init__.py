@@ -1,17 +1,32 @@
 """The datasets of the field by name: `available()`, `get(name)`, and what reads, checks and prepares them.
 
 A name may be the key (oxford_pets), the public one (OxfordPets) or a common one (pets), with "-" or "_", in any case.
+datasets.yaml describes the datasets of the field; those in the package itself describe themselves (`calprompt.pocket`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from calprompt.data.catalogue.embedded import EMBEDDED
-from calprompt.data.catalogue.entries import FIELD
+import yaml
+
+from calprompt import pocket
+from calprompt.data.catalogue import histology, prepare
 from calprompt.data.catalogue.entry import Counts, Entry, Report, check, plain
-from calprompt.data.catalogue.layouts import NamedFolders, SplitFile
-from calprompt.data.listing import Templates
+from calprompt.data.catalogue.layouts import (
+    AircraftLists,
+    ImageNetFolders,
+    Layout,
+    NamedFolders,
+    Place,
+    SplitFile,
+    VariantFolders,
+)
+from calprompt.data.listing import SPLITS, Listing, Templates
 from calprompt.registry import unknown
 from calprompt.text import nearest as nearest_name
 
@@ -30,7 +45,113 @@ __all__ = [
     "recognise",
 ]
 
-ENTRIES = (*FIELD, *EMBEDDED)
+LAYOUTS: dict[str, type[Any]] = {
+    "aircraft lists": AircraftLists,
+    "imagenet folders": ImageNetFolders,
+    "named folders": NamedFolders,
+    "split file": SplitFile,
+    "variant folders": VariantFolders,
+}
+PREPARING = (
+    prepare.own_split,
+    prepare.imagenet_names,
+    prepare.variants_list,
+    prepare.ucf101_frames,
+    histology.pannuke_patches,
+    histology.digestpath_patches,
+)
+OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
+
+
+def _frozen(values: dict[str, Any]) -> dict[str, Any]:
+    """With tuples for lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _layout(values: dict[str, Any]) -> Layout:
+    kind, options = LAYOUTS[values["kind"]], _frozen({name: value for name, value in values.items() if name != "kind"})
+    if "split" in options:
+        own = {name: options.pop(name) for name in ("ignored", "renamed") if name in options}
+        options["split"] = partial(getattr(prepare, options["split"]), **own)
+    if "places" in options:
+        options["places"] = tuple(Place(**place) for place in options["places"])
+    layout: Layout = kind(**options)
+    return layout
+
+
+def _read() -> Iterator[Entry]:
+    """The entries in datasets.yaml."""
+    by_name = {function.__name__: function for function in PREPARING}
+    text = Path(__file__).with_name("datasets.yaml").read_text(encoding="utf-8")
+    for key, values in yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).items():
+        made: dict[str, Any] = {
+            "layout": _layout(values.pop("layout")),
+            "templates": Templates.of(**values.pop("templates")),
+            "counts": Counts(**values.pop("counts")),
+            "prepare": by_name.get(values.pop("prepare", None)),
+        }
+        if made["prepare"] is prepare.own_split:
+            made["prepares"] = OWN_SPLIT
+        yield Entry(key=key, **_frozen(values), **made)
+
+
+@dataclass(frozen=True)
+class EmbeddedFiles:
+    """The pictures of an embedded dataset, in the folder that `pocket.folder` makes.
+
+    Attributes:
+        name: Name of the dataset, without "pocket_".
+    """
+
+    name: str
+
+    @property
+    def expects(self) -> str:
+        return ", ".join(f"{split}/" for split in pocket.sheet(self.name).record["pictures"])
+
+    def missing(self, folder: Path, key: str) -> list[str]:
+        return [
+            f"{folder / split}/: not there. Remove {folder}; it is made again"
+            for split in pocket.sheet(self.name).record["pictures"]
+            if not (folder / split).is_dir()
+        ]
+
+    def read(self, folder: Path) -> Listing:
+        sheet = pocket.sheet(self.name)
+        rows = {split: pocket.rows(self.name, split) for split in SPLITS}
+        return Listing("", sheet.class_names, folder, rows, test_only="train" not in sheet.counts)
+
+
+def _embedded(name: str) -> Entry:
+    sheet = pocket.sheet(name)
+    counts = sheet.counts
+    classes = len(sheet.class_names)
+    per_class = sheet.record["pictures"]["test"]
+    base = 0 if "of" in sheet.record else -(-classes // 2)
+    return Entry(
+        key=f"pocket_{name}",
+        title=f"Pocket {sheet.record['title']}",
+        public="Pocket" + name.title().replace("_", ""),
+        folders=(f"pocket_{name}",),
+        layout=EmbeddedFiles(name),
+        templates=Templates.of(sheet.record["template"]),
+        counts=Counts(
+            classes,
+            counts.get("train", 0),
+            counts.get("val", 0),
+            counts["test"],
+            per_class * base if base else None,
+            per_class * (classes - base) if base else None,
+            base,
+        ),
+        source="the package itself: nothing has to be fetched",
+        licence="see NOTICE in the package: several, by drawing",
+        embedded=lambda: pocket.folder(name),
+    )
+
+
+FIELD = tuple(_read())
+ENTRIES = (*FIELD, *map(_embedded, pocket.names()))
 _BY_NAME = {plain(name): entry for entry in ENTRIES for name in (entry.key, entry.public, *entry.names)}
 
 

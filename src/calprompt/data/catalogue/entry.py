@@ -22,17 +22,10 @@ SEE_PAGE = "see the dataset's page"
 
 @dataclass(frozen=True)
 class Counts:
-    """Expected numbers of classes and images; None where a number is not known.
+    """Expected numbers of classes and of images by split; None where a number is not known.
 
-    Attributes:
-        classes: Classes.
-        train: Training images.
-        val: Validation images.
-        test: Test images.
-        base_test: Test images of base classes.
-        novel_test: Test images of novel classes.
-        base: Base classes; the first half, rounded up, unless given. 0 if there are no base and novel classes, or they
-            depend on ImageNet's.
+    `base` is the number of base classes: the first half, rounded up, unless given; 0 if there are no base and novel
+    classes, or they depend on ImageNet's.
     """
 
     classes: int
@@ -145,14 +138,7 @@ UNPACK = "Unpack the images again, or point to the folder that has them"
 
 @dataclass
 class Report:
-    """The result of a check.
-
-    Attributes:
-        title: Name of the dataset for people.
-        facts: Folder and counts.
-        notes: Things to know.
-        problems: What is wrong, each with what to do about it.
-    """
+    """The result of a check: folder and counts, things to know, and what is wrong, each with what to do about it."""
 
     title: str
     facts: list[str] = field(default_factory=list)

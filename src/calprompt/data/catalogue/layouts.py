@@ -1,31 +1,37 @@
 """Layouts of datasets on disk: what must be in a folder, and how it is read into a listing.
 
-    SplitFile      split_zhou_X.json and a folder of images
-    AircraftLists  variants.txt and images_variant_{train,val,test}.txt
-    NamedFolders   a train and a test folder with one folder per class, in one of several places
+    SplitFile        split_zhou_X.json and a folder of images
+    AircraftLists    variants.txt and images_variant_{train,val,test}.txt
+    NamedFolders     a train and a test folder with one folder per class, in one of several places
+    ImageNetFolders  imagenet/images/train/n01440764/…  images/val/n01440764/…  classnames.txt
+    VariantFolders   imagenet-adversarial/imagenet-a/n01498041/…               200 of ImageNet's classes
+                     imagenetv2/imagenetv2-matched-frequency-format-val/0/…    labels, in the order of classnames.txt
 
-The layouts of ImageNet and its variants are in `imagenet`. The name of a listing is empty, or that of the split if it
-is not the usual one, such as "own-split" for one that was made from the annotations.
+The lines of classnames.txt are such as "n01440764 tench". Images are sorted by name; public code takes them in the
+order of the file system, so the shots it draws from ImageNet differ between machines. Base classes of a variant are
+those of ImageNet's first half.
+
+The name of a listing is empty, or that of the split if it is not the usual one, such as "own-split" for one that was
+made from the annotations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from calprompt.data.catalogue.imagenet import CLASSNAMES, read_classnames
-from calprompt.data.catalogue.raw import Raw
 from calprompt.data.folders import class_rows, has_class_folders, subfolders
 from calprompt.data.listing import SPLITS, Listing, Row, read_lines
-from calprompt.data.split_files import listing, read_split_file
+from calprompt.data.split_files import NamedRow, listing, read_split_file
 from calprompt.errors import DataError
 
-if TYPE_CHECKING:
-    from calprompt.data.catalogue.entry import Entry
-
 OWN_SPLIT = "own-split"  # in the name of a dataset whose split is not the fixed one
+UNPACK_CLASSES = "Unpack the images there, one folder per class"
+
+NamedRows = dict[str, list[NamedRow]]  # by split
 
 
 class Layout(Protocol):
@@ -45,6 +51,18 @@ class Layout(Protocol):
         ...
 
 
+def absent(place: Path | str, remedy: str) -> str:
+    """A problem and what to do about it."""
+    return f"{place}: not there. {remedy}"
+
+
+def lacking(place: Path, remedy: str, *, is_folder: bool = False) -> list[str]:
+    """The problem that a file or folder is not there, if so."""
+    if is_folder:
+        return [] if place.is_dir() else [absent(f"{place}/", remedy)]
+    return [] if place.is_file() else [absent(place, remedy)]
+
+
 @dataclass(frozen=True)
 class SplitFile:
     """A fixed split file, or one that was made from the annotations and is not comparable with published numbers.
@@ -52,13 +70,13 @@ class SplitFile:
     Attributes:
         file: Name of the fixed split file.
         images: Possible names of the image folder; "." if paths in the file are relative to the dataset's folder.
-        raw: How to make a split where the fixed one is missing.
+        split: Makes one from the annotations, given the dataset's folder and that of the images.
         needs: Further folders that must be there.
     """
 
     file: str
     images: tuple[str, ...]
-    raw: Raw
+    split: Callable[[Path, Path], NamedRows]
     needs: tuple[str, ...] = ()
 
     @property
@@ -72,21 +90,19 @@ class SplitFile:
         return self.file.replace("split_zhou_", "split_own_")
 
     def image_folder(self, folder: Path) -> Path | None:
-        return next((folder / name for name in self.images if (folder / name).is_dir()), None)
+        return first_folder(folder, self.images)
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        problems = []
-        if not (folder / self.file).is_file() and not (folder / self.own_file).is_file():
-            problems.append(
-                f"{folder / self.file}: not there. Get the fixed split, which CoOp's page on datasets links to; or "
-                f"make one of your own, not comparable with published numbers, with 'calprompt data prepare {key}'"
-            )
+        own = (
+            "Get the fixed split, which CoOp's page on datasets links to; or make one of your own, not comparable with "
+            f"published numbers, with 'calprompt data prepare {key}'"
+        )
+        problems = [] if (folder / self.own_file).is_file() else lacking(folder / self.file, own)
         missing = [name for name in self.needs if not (folder / name).is_dir()]
         if self.image_folder(folder) is None:
             missing.append(self.images[0])
-        return problems + [
-            f"{folder / name}/: not there. Unpack the images so that this folder has them" for name in missing
-        ]
+        unpack = "Unpack the images so that this folder has them"
+        return problems + [absent(f"{folder / name}/", unpack) for name in missing]
 
     def read(self, folder: Path) -> Listing:
         images = self.image_folder(folder)
@@ -105,19 +121,11 @@ class AircraftLists:
         return "variants.txt, images_variant_{train,val,test}.txt, images/"
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        problems = [
-            f"{folder / name}: not there. It comes with the archive, in its folder data/"
-            for name in ("images_variant_train.txt", "images_variant_val.txt", "images_variant_test.txt")
-            if not (folder / name).is_file()
-        ]
-        if not (folder / "variants.txt").is_file():
-            problems.append(
-                f"{folder / 'variants.txt'}: not there. It comes with the archive; or make it with 'calprompt data "
-                f"prepare {key}'"
-            )
-        if not (folder / "images").is_dir():
-            problems.append(f"{folder / 'images'}/: not there. It comes with the archive, in its folder data/")
-        return problems
+        archive = "It comes with the archive, in its folder data/"
+        lists = [each for kind in SPLITS for each in lacking(folder / f"images_variant_{kind}.txt", archive)]
+        make = f"It comes with the archive; or make it with 'calprompt data prepare {key}'"
+        images = lacking(folder / "images", archive, is_folder=True)
+        return [*lists, *lacking(folder / "variants.txt", make), *images]
 
     def read(self, folder: Path) -> Listing:
         class_names = tuple(read_lines(folder / "variants.txt"))
@@ -131,7 +139,7 @@ class AircraftLists:
                 if name not in labels:
                     raise DataError(f"{path.name}: {name!r} of image {number} is not in variants.txt")
                 rows[kind].append((f"{number}.jpg", labels[name]))
-        return Listing("", folder / "images", class_names, rows)
+        return Listing("", class_names, folder / "images", rows)
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class Place:
     split: str = ""
     note: str = ""
 
-    def absent(self, folder: Path) -> list[str]:
+    def lacks(self, folder: Path) -> list[str]:
         """Which of the two are not in a folder, or have no images in their class folders."""
         return [name for name in (self.train, self.test) if not has_class_folders(folder / name)]
 
@@ -167,7 +175,7 @@ class NamedFolders:
 
     places: tuple[Place, ...]
     names: Mapping[str, str]
-    remedy: str = "Unpack the images there, one folder per class"
+    remedy: str = UNPACK_CLASSES
 
     @property
     def expects(self) -> str:
@@ -176,18 +184,18 @@ class NamedFolders:
 
     def place(self, folder: Path) -> Place | None:
         """The first place that is complete."""
-        return next((place for place in self.places if not place.absent(folder)), None)
+        return next((place for place in self.places if not place.lacks(folder)), None)
 
     def missing(self, folder: Path, key: str) -> list[str]:
         if self.place(folder) is not None:
             return []
-        nearest = next((place for place in self.places if len(place.absent(folder)) == 1), self.places[0])
+        nearest = next((place for place in self.places if len(place.lacks(folder)) == 1), self.places[0])
         others = [f"{place.train}/ and {place.test}/" for place in self.places if place is not nearest]
         instead = f". Or have {' or '.join(others)} in {folder}" if others else ""
         return [
             f"{folder / name}/: {'has no images' if (folder / name).is_dir() else 'not there'}. "
             f"{self.remedy.replace('{}', key)}{instead}"
-            for name in nearest.absent(folder)
+            for name in nearest.lacks(folder)
         ]
 
     def read(self, folder: Path) -> Listing:
@@ -206,7 +214,7 @@ class NamedFolders:
                 for label, class_folder in enumerate(class_folders)
                 for row in class_rows(folder, folder / name / class_folder, label)
             ]
-        return Listing(place.split, folder, tuple(names[class_folder] for class_folder in sorted(names)), rows)
+        return Listing(place.split, tuple(names[class_folder] for class_folder in sorted(names)), folder, rows)
 
     def _names(self, folder: Path) -> Mapping[str, str]:
         path = folder / CLASSNAMES
@@ -220,7 +228,126 @@ class NamedFolders:
         return names
 
 
-def ready_images(entry: Entry, folder: Path) -> str | None:
-    """A line about the class folders that a dataset has already, if it is one of `NamedFolders`."""
-    place = entry.layout.place(folder) if isinstance(entry.layout, NamedFolders) else None
-    return None if place is None else f"{folder / place.train} and {folder / place.test} are there already"
+CLASSNAMES = "classnames.txt"
+IMAGENET = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012")  # folders in which a variant looks for the names
+
+
+@dataclass(frozen=True)
+class ImageNetFolders:
+    """Train and val with one folder per class, named by WordNet number, in whose order labels are; val is tested on.
+
+    Attributes:
+        train: Possible folders of the training images.
+        test: Possible folders of the validation images.
+    """
+
+    train: tuple[str, ...] = ("images/train", "train", "ILSVRC/Data/CLS-LOC/train")
+    test: tuple[str, ...] = ("images/val", "val", "ILSVRC/Data/CLS-LOC/val")
+
+    @property
+    def expects(self) -> str:
+        return f"{CLASSNAMES}, {self.train[0]}/ and {self.test[0]}/ with folders such as n01440764/"
+
+    def missing(self, folder: Path, key: str) -> list[str]:
+        problems = []
+        for names in (self.train, self.test):
+            inside = first_folder(folder, names)
+            if inside is None:
+                problems += lacking(folder / names[0], UNPACK_CLASSES, is_folder=True)
+            elif not subfolders(inside):
+                problems.append(
+                    f"{inside}/: has no folders. Sort its images into one folder per class, named as in train/"
+                )
+        make = f"CoOp's page on datasets links to it; 'calprompt data prepare {key}' makes it from CLIP's names"
+        return problems + lacking(folder / CLASSNAMES, make)
+
+    def read(self, folder: Path) -> Listing:
+        names = read_classnames(folder / CLASSNAMES)
+        train, test = (first_folder(folder, names) for names in (self.train, self.test))
+        assert train is not None
+        assert test is not None
+        wnids, test_wnids = ([path.name for path in subfolders(where)] for where in (train, test))
+        if wnids != test_wnids:
+            odd = sorted(set(wnids) ^ set(test_wnids))[0]
+            raise DataError(f"{odd} is only in one of {train}/ and {test}/; both need the same folders")
+        rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+        for label, wnid in enumerate(wnids):
+            rows["train"] += class_rows(folder, train / wnid, label)
+            rows["test"] += class_rows(folder, test / wnid, label)
+        for wnid in wnids:
+            if wnid not in names:
+                raise DataError(f"folder {wnid} is not in {folder / CLASSNAMES}; expected a line '{wnid} name'")
+        class_names = tuple(names[wnid] for wnid in wnids)
+        return Listing("", class_names, folder, rows, repeated_names=True)
+
+
+@dataclass(frozen=True)
+class VariantFolders:
+    """Test images of some of ImageNet's classes; base classes are those in ImageNet's first half.
+
+    Attributes:
+        images: Possible folders of the images.
+        numbered: Folders are named by label, in the order of classnames.txt, instead of by WordNet number.
+    """
+
+    images: tuple[str, ...]
+    numbered: bool = False
+
+    @property
+    def expects(self) -> str:
+        first = "0" if self.numbered else "n01440764"
+        return f"{CLASSNAMES} (or imagenet/ beside), {self.images[0]}/ with folders such as {first}/"
+
+    def missing(self, folder: Path, key: str) -> list[str]:
+        images, classnames = self._images(folder), self._classnames(folder)
+        problems = [] if images else [absent(f"{folder / self.images[0]}/", UNPACK_CLASSES)]
+        beside = "Copy the one of ImageNet, or put imagenet/ beside this folder"
+        return problems if classnames else [*problems, absent(folder / CLASSNAMES, beside)]
+
+    def read(self, folder: Path) -> Listing:
+        images, classnames = self._images(folder), self._classnames(folder)
+        assert images is not None
+        assert classnames is not None
+        names = read_classnames(classnames)
+        wnids = list(names)
+        by_folder = {str(label) if self.numbered else wnid: wnid for label, wnid in enumerate(wnids)}
+        folders = [path.name for path in subfolders(images)]
+        for name in folders:
+            if name not in by_folder:
+                raise DataError(
+                    f"{images / name}/ is no class of {classnames}; expected folders such as {next(iter(by_folder))}"
+                )
+        folders.sort(key=int if self.numbered else None)
+        rows = [row for label, name in enumerate(folders) for row in class_rows(folder, images / name, label)]
+        half = set(sorted(wnids)[: -(-len(wnids) // 2)])
+        base = tuple(label for label, name in enumerate(folders) if by_folder[name] in half)
+        class_names = tuple(names[by_folder[name]] for name in folders)
+        return Listing("", class_names, folder, {"test": rows}, base=base, test_only=True, repeated_names=True)
+
+    def _images(self, folder: Path) -> Path | None:
+        """The first of the image folders that has class folders."""
+        pattern = r"\d+" if self.numbered else r"n\d{8}"
+        for where in (folder / name for name in self.images):
+            if where.is_dir() and any(re.fullmatch(pattern, path.name) for path in subfolders(where)):
+                return where
+        return None
+
+    def _classnames(self, folder: Path) -> Path | None:
+        places = (where / CLASSNAMES for where in (folder, *(folder.parent / name for name in IMAGENET)))
+        return next((place for place in places if place.is_file()), None)
+
+
+def read_classnames(path: Path) -> dict[str, str]:
+    """WordNet number -> class name, in the order of the file, whose lines are such as 'n01440764 tench'."""
+    names = {}
+    for line in read_lines(path):
+        wnid, _, name = line.partition(" ")
+        if not name.strip():
+            raise DataError(f"{path}: expected lines such as 'n01440764 tench', got {line!r}")
+        names[wnid] = name.strip()
+    return names
+
+
+def first_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """The first of some folders that is there."""
+    return next((folder / name for name in names if (folder / name).is_dir()), None)

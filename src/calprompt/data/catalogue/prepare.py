@@ -1,24 +1,188 @@
-"""Files that can be derived in a dataset's folder; each function makes what is not there and returns lines about it.
+"""Files that can be derived in a dataset's folder: splits from its annotations, names of classes, frames of videos.
 
-Frames and patches are made in `ucf101`, `pannuke` and `digestpath`.
+Splits are made where the fixed split file is missing, by the public rules with a fixed seed. The public code draws such
+splits anew on every machine, so results on them cannot be compared with published numbers.
+
+    class_folders   images/<class>/…     50 % train, 20 % val, 30 % test of every class
+    pet_lists       annotations/{trainval,test}.txt; a class is a file's name without its number, in lower case
+    car_lists       devkit/*.mat; a class name's year moves to the front
+    flower_labels   imagelabels.mat and cat_to_name.json; 50, 20 and 30 %
+    scene_lists     ClassName.txt, {Training,Testing}_01.txt; a class is its path without the letter, reversed
+    action_lists    ucfTrainTestlist/*; a class is split at its capitals
+
+Where there are official lists to train and to test, 20 % of each class to train become val.
+
+Of a UCF101 video with n frames the middle one is number n // 2, counted from 0; the rule of the published frames is not
+known, so these may be a frame off. JPEG of quality 95.
 """
 
 from __future__ import annotations
 
+import random
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from calprompt.data.catalogue.imagenet import CLASSNAMES, ImageNetFolders
-from calprompt.data.catalogue.layouts import SplitFile
-from calprompt.data.folders import subfolders
+from PIL import Image
+
+from calprompt.data.catalogue.layouts import CLASSNAMES, ImageNetFolders, NamedRows, SplitFile, first_folder
+from calprompt.data.folders import class_rows, subfolders
 from calprompt.data.listing import SPLITS, read_lines
-from calprompt.data.split_files import write_split_file
+from calprompt.data.split_files import NamedRow, write_split_file
 from calprompt.errors import DataError
-from calprompt.files import write_bytes
+from calprompt.files import read_json, write_bytes
 
 if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
     from calprompt.progress import Progress
+
+SEED = 1
+VIDEOS, FRAMES = "UCF-101", "UCF-101-midframes"
+QUALITY = 95
+
+
+def class_folders(
+    folder: Path, images: Path, *, ignored: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
+) -> NamedRows:
+    """One folder per class, in case-sensitive order; some are no classes, and some have another name than the class."""
+    folders = [path for path in subfolders(images) if path.name not in ignored]
+    names = {path.name: path.name for path in folders} | dict(renamed or {})
+    rows = [row for label, own in enumerate(folders) for row in class_rows(images, own, label)]
+    return in_three([(path, label, names[folders[label].name]) for path, label in rows])
+
+
+def pet_lists(folder: Path, images: Path) -> NamedRows:
+    """Lines such as 'Abyssinian_201 1 1 1': image, label from 1, and two numbers that are not used."""
+
+    def rows(name: str) -> list[NamedRow]:
+        pairs = [line.split()[:2] for line in read_lines(folder / "annotations" / name)]
+        return [(f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()) for image, label in pairs]
+
+    return {**in_two(rows("trainval.txt")), "test": rows("test.txt")}
+
+
+def car_lists(folder: Path, images: Path) -> NamedRows:
+    """Annotations in MATLAB files; paths are relative to the dataset's folder."""
+    names = [str(name[0]) for name in _matlab(folder / "devkit" / "cars_meta.mat")["class_names"][0]]
+
+    def rows(inside: str, path: Path) -> list[NamedRow]:
+        pairs = [(str(row["fname"][0]), int(row["class"][0, 0]) - 1) for row in _matlab(path)["annotations"][0]]
+        return [(f"{inside}/{image}", label, year_first(names[label])) for image, label in pairs]
+
+    train = rows("cars_train", folder / "devkit" / "cars_train_annos.mat")
+    return {**in_two(train), "test": rows("cars_test", folder / "cars_test_annos_withlabels.mat")}
+
+
+def flower_labels(folder: Path, images: Path) -> NamedRows:
+    """Image i of jpg/ has the i-th label, from 1, whose name is in cat_to_name.json."""
+    names = read_json(folder / "cat_to_name.json")
+    labels = [int(label) for label in _matlab(folder / "imagelabels.mat")["labels"][0]]
+    return in_three([(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)])
+
+
+def scene_lists(folder: Path, images: Path) -> NamedRows:
+    """Paths such as /a/airplane_cabin/sun_….jpg; labels follow ClassName.txt."""
+    labels = {line[1:]: label for label, line in enumerate(read_lines(folder / "ClassName.txt"))}
+
+    def rows(name: str) -> list[NamedRow]:
+        result = []
+        for line in read_lines(folder / name):
+            scene = line[1:].rpartition("/")[0]
+            if scene not in labels:
+                raise DataError(f"{folder / name}: the class of {line} is not in ClassName.txt")
+            result.append((line[1:], labels[scene], scene_name(scene)))
+        return result
+
+    return {**in_two(rows("Training_01.txt")), "test": rows("Testing_01.txt")}
+
+
+def action_lists(folder: Path, images: Path) -> NamedRows:
+    """Lines such as 'ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1', for the middle frames of those videos."""
+    lists = folder / "ucfTrainTestlist"
+    labels = {name: int(label) - 1 for label, name in (line.split() for line in read_lines(lists / "classInd.txt"))}
+
+    def rows(name: str) -> list[NamedRow]:
+        result = []
+        for line in read_lines(lists / name):
+            action, _, video = line.split()[0].partition("/")
+            if action not in labels:
+                raise DataError(f"{lists / name}: {action} is not in classInd.txt")
+            class_name = action_name(action)
+            result.append((f"{class_name}/{video.removesuffix('.avi')}.jpg", labels[action], class_name))
+        return result
+
+    return {**in_two(rows("trainlist01.txt")), "test": rows("testlist01.txt")}
+
+
+def year_first(name: str) -> str:
+    """A car's name with the year in front.
+
+    >>> year_first("AM General Hummer SUV 2000")
+    '2000 AM General Hummer SUV'
+    """
+    words = name.split(" ")
+    return " ".join([words[-1], *words[:-1]])
+
+
+def scene_name(path: str) -> str:
+    """The name of a scene from its path.
+
+    >>> scene_name("a/apse/indoor")
+    'indoor apse'
+    """
+    return " ".join(reversed(path.split("/")[1:]))
+
+
+def action_name(name: str) -> str:
+    """The name of an action, split at its capitals.
+
+    >>> action_name("ApplyEyeMakeup")
+    'Apply_Eye_Makeup'
+    """
+    return "_".join(re.findall("[A-Z][^A-Z]*", name))
+
+
+def in_two(rows: list[NamedRow]) -> NamedRows:
+    """20 % of every class to val, the rest to train."""
+    split: NamedRows = {"train": [], "val": []}
+    for members in _shuffled(rows):
+        val = round(0.2 * len(members))
+        split["val"] += members[:val]
+        split["train"] += members[val:]
+    return split
+
+
+def in_three(rows: list[NamedRow]) -> NamedRows:
+    """50 % of every class to train, 20 % to val, the rest to test."""
+    split: NamedRows = {"train": [], "val": [], "test": []}
+    for members in _shuffled(rows):
+        train, val = round(0.5 * len(members)), round(0.2 * len(members))
+        split["train"] += members[:train]
+        split["val"] += members[train : train + val]
+        split["test"] += members[train + val :]
+    return split
+
+
+def _shuffled(rows: list[NamedRow]) -> list[list[NamedRow]]:
+    """The rows of every class, classes in order of label, from one stream of random numbers."""
+    rng = random.Random(SEED)
+    classes: dict[int, list[NamedRow]] = {}
+    for row in sorted(rows, key=lambda row: (row[1], row[0])):
+        classes.setdefault(row[1], []).append(row)
+    for members in classes.values():
+        rng.shuffle(members)
+    return list(classes.values())
+
+
+def _matlab(path: Path) -> Any:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise DataError(f"{path.name} is a MATLAB file; reading it needs SciPy: pip install scipy") from error
+    if not path.is_file():
+        raise DataError(f"cannot read {path}: it is not there")
+    return loadmat(path)
 
 
 def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
@@ -31,7 +195,7 @@ def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     images = layout.image_folder(folder)
     if images is None:
         raise DataError(f"{folder / layout.images[0]}/ is not there; unpack the images first")
-    write_split_file(folder / layout.own_file, layout.raw.split(folder, images))
+    write_split_file(folder / layout.own_file, layout.split(folder, images))
     return [f"made {folder / layout.own_file}: a split of your own, not comparable with published numbers"]
 
 
@@ -41,7 +205,7 @@ def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     assert isinstance(layout, ImageNetFolders)
     if (folder / CLASSNAMES).is_file():
         return [f"{folder / CLASSNAMES} is there already"]
-    train = next((folder / name for name in layout.train if (folder / name).is_dir()), None)
+    train = first_folder(folder, layout.train)
     wnids = [] if train is None else [path.name for path in subfolders(train)]
     from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
@@ -63,3 +227,50 @@ def variants_list(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     names = {line.partition(" ")[2] for kind in SPLITS for line in read_lines(folder / f"images_variant_{kind}.txt")}
     write_bytes(path, "".join(f"{name}\n" for name in sorted(names)).encode())
     return [f"made {path}: {len(names)} variants"]
+
+
+def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
+    """Make the missing frames, and a split from the official lists if there is no fixed one."""
+    layout = entry.layout
+    assert isinstance(layout, SplitFile)
+    videos = sorted((folder / VIDEOS).glob("*/*.avi"))
+    if not videos and not (folder / FRAMES).is_dir():
+        raise DataError(f"{folder / VIDEOS} has no videos; expected <action>/<video>.avi in it")
+    frames = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
+    todo = [(video, frame) for video, frame in frames if not frame.is_file()]
+    if todo:
+        require_decoder()
+    for done, (video, frame) in enumerate(todo, start=1):
+        frame.parent.mkdir(parents=True, exist_ok=True)
+        partial = frame.with_name(f".{frame.name}")
+        middle_frame(video).save(partial, format="JPEG", quality=QUALITY)
+        partial.replace(frame)
+        progress("middle frames", done, len(todo), "")
+    made = [f"made {len(todo):,} of {len(frames):,} frames in {folder / FRAMES}"]
+    if not (folder / layout.file).is_file() and (folder / "ucfTrainTestlist").is_dir():
+        made += own_split(entry, folder, progress)
+    return made
+
+
+def middle_frame(path: Path) -> Image.Image:
+    """The middle one of a video's frames."""
+    import av
+
+    try:
+        with av.open(str(path)) as video:
+            frames = list(video.decode(video=0))
+        image: Image.Image = frames[len(frames) // 2].to_image()
+    except Exception as error:  # a damaged video makes decoders raise nearly anything
+        raise DataError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
+    return image
+
+
+def require_decoder() -> None:
+    """Raise `DataError` if no video decoder is installed."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise DataError(
+            "decoding videos needs PyAV: pip install 'calprompt[video]'. Or get the middle frames that CoOp's page on "
+            f"datasets links to, and unpack them as {FRAMES}/"
+        ) from error
