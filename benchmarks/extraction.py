@@ -37,7 +37,6 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.images import ImageFiles
 from calprompt.data.unreadable import UnreadableImages
-from calprompt.features.encoding import Uint8Preprocessing, normalise
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 
@@ -157,7 +156,7 @@ def decoding() -> None:
 
 def _decoding(files: list[bytes], width: int, height: int, size: int) -> None:
     preprocessing = Preprocessing(size)
-    reference, levels = preprocessing.evaluation(), Uint8Preprocessing(size).evaluation()
+    reference, levels = preprocessing.evaluation(), preprocessing.evaluation().levels
     numbers = list(range(0, len(files), 16))
 
     def opened(data: bytes) -> Image.Image:
@@ -176,7 +175,7 @@ def _decoding(files: list[bytes], width: int, height: int, size: int) -> None:
         return functional.center_crop(resized, [size, size]).permute(1, 2, 0)
 
     def batch(make: Callable[[bytes], torch.Tensor], start: int) -> torch.Tensor:
-        return normalise(torch.stack([make(data) for data in files[start : start + 16]]), preprocessing)
+        return preprocessing.normalise(torch.stack([make(data) for data in files[start : start + 16]]))
 
     def in_threads(make: Callable[[int], torch.Tensor]) -> torch.Tensor:
         with ThreadPoolExecutor() as pool:

@@ -25,7 +25,7 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.doctor.models import VIT_B_16
 from calprompt.losses import Objective
-from calprompt.training import training_step
+from calprompt.training import LossScale, training_step
 from calprompt.tuners import Tuner
 
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -67,9 +67,10 @@ def second_step(tuner: Tuner, objective: str, batch: int) -> Device:
     images = torch.empty(batch, 3, size, size, device="meta") if tuner.needs_pixels else features
     labels = torch.zeros(batch, dtype=torch.long, device="meta")
     frozen = features if tuner.needs_pixels else None
+    scale = LossScale(features.device) if tuner.backbone.computes_in == torch.float16 else None
     for _ in range(2):
         with Device() as device:
-            step = training_step(tuner, optimizer, parsed, images, labels, frozen=frozen)
+            step = training_step(tuner, optimizer, parsed, images, labels, frozen=frozen, scale=scale)
     assert all(value.device.type == "meta" for value in (*step.values.values(), *step.finite.values()))
     return device
 

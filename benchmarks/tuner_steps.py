@@ -1,8 +1,8 @@
 """Time and peak memory of one training step, ours against the plain path, at ViT-B/16 size with random weights.
 
-    python benchmarks/tuner_steps.py                      every tuner, 50 classes
-    python benchmarks/tuner_steps.py --text               the text side of CoOp alone, by length and class position
-    python benchmarks/tuner_steps.py --tuners coop maple --classes 100 --repeats 3
+    python -m benchmarks.tuner_steps                      every tuner, 50 classes
+    python -m benchmarks.tuner_steps --text               the text side of CoOp alone, by length and class position
+    python -m benchmarks.tuner_steps --tuners coop maple --classes 100 --repeats 3
 
 "Plain" is the same mathematics as the public code runs it: 77 tokens for every class, no shared prefix, one image at a
 time for CoCoOp, and the frozen image passes that the public code repeats at every step (the released TCPT code makes
@@ -28,8 +28,8 @@ from typing import Any
 import torch
 from open_clip.model import CLIP
 
+from benchmarks.plain import encode_image_plain, encode_text_plain
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.clip.plain import encode_image_plain, encode_text_plain
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.losses import Objective
 from calprompt.training import training_step
@@ -53,8 +53,8 @@ class PlainBackbone(Backbone):
 
 
 def backbone(kind: type[Backbone], model: CLIP) -> Backbone:
-    preprocessing = Preprocessing(224, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    return kind(model, preprocessing=preprocessing, name="ViT-B-16 (random)", fingerprint="")
+    preprocessing = Preprocessing(model.visual.image_size[0], (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    return kind(model, preprocessing=preprocessing, name="random", fingerprint="")
 
 
 def vit_b_16() -> CLIP:
@@ -82,7 +82,8 @@ def step_of(name: str, plain: bool, model: CLIP, classes: int, lean: bool) -> Ca
         tuner._backbone = (backbone(PlainBackbone, model),)
     optimizer = torch.optim.SGD(tuner.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
     size = BATCH[name]
-    pixels = torch.randn(size, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    side = tuner.backbone.preprocessing.size
+    pixels = torch.randn(size, 3, side, side, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(size) % classes
     with torch.no_grad():
         features = tuner.backbone.encode_image(pixels)
@@ -120,7 +121,7 @@ def compare(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, 
 
 def peak_memory(name: str, plain: bool, classes: int, *more: str) -> float:
     """MB by which a step raises the resident set of a fresh process at its peak."""
-    command = [sys.executable, __file__, "--memory-of", name, "--classes", str(classes), *more]
+    command = [sys.executable, "-m", "benchmarks.tuner_steps", "--memory-of", name, "--classes", str(classes), *more]
     output = subprocess.run([*command, *(["--plain"] if plain else [])], capture_output=True, text=True, check=True)
     return json.loads(output.stdout)["mb"]
 
