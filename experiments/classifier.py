@@ -29,9 +29,10 @@ from calprompt.data.dataset import Split
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
+from calprompt.kernel import class_scores, softmax
 from calprompt.metrics import evaluate
 from calprompt.metrics.selective import choose_start, guaranteed_threshold
-from calprompt.promises.conformal import class_scores, conformal_quantile, images_needed, softmax
+from calprompt.promises.conformal import conformal_quantile, images_needed
 from calprompt.runs.resources import Resources
 
 HERE = Path(__file__).parent
@@ -242,8 +243,8 @@ def simulate(logits: np.ndarray, labels: np.ndarray, kind: str, n: int, trials: 
     temperature = Temperature().fit(torch.from_numpy(logits[aside]), torch.from_numpy(labels[aside])).temperature
     p = softmax(logits / float(temperature or 1.0))
     confidence, right = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == labels
-    own = class_scores(p)[np.arange(len(labels)), labels]
-    everything = np.sort(class_scores(p[used]).reshape(-1))
+    own = class_scores(p, "lac")[np.arange(len(labels)), labels]
+    everything = np.sort(class_scores(p[used], "lac").reshape(-1))
     coverage = COVERAGE if kind == "per class" else STRICT
     classes = [used[labels[used] == label] for label in range(logits.shape[1])]
     covered, sizes, errors = [], [], []

@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +40,17 @@ METHODS = {
     "auto": "`fit --tuner auto`",
     "auto_all": "the same, `--held-out 0`",
     "logistic_regression": "logistic regression",
+    "logistic_regression_same": "the same, without what `auto` holds out",
     "neighbours": "nearest neighbours",
     "coop": "CoOp as published",
 }
 UNGROUPED = "auto_ungrouped"
+FITS: dict[str, dict[str, Any]] = {
+    "kgcoop": {"tuner": "kgcoop"},
+    "auto": {"tuner": "auto"},
+    "auto_all": {"tuner": "auto", "held_out": 0.0},
+    UNGROUPED: {"tuner": "auto", "grouped": False, "held_out": 0.0},
+}
 Found = dict[tuple[str, str, str, str], dict[str, str]]  # rows by backbone, dataset, size and method
 LEARNERS = ("linear-probe", "clap", "taskres", "clip-adapter", "tip-adapter", "tip-adapter-f", "kgcoop")
 
@@ -76,17 +85,36 @@ def drawings(name: str, split: Split) -> list[str]:
     return [f"{label}/{number % counts[label]}" for label, number in zip(split.labels, numbers, strict=True)]
 
 
-def fitted(task: Task, tuner: str, *, grouped: bool = True, held_out: float | None = None) -> tuple[np.ndarray, str]:
-    """Log probabilities of test images by a `Classifier`, and the learner."""
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Logits or log probabilities of the test images, from a method.
+
+    Attributes:
+        logits: [n, C].
+        rows: The training images that it learned from.
+        chosen: The learner, if one was chosen.
+    """
+
+    logits: np.ndarray
+    rows: np.ndarray
+    chosen: str = ""
+
+
+def fitted(task: Task, tuner: str, *, grouped: bool = True, held_out: float | None = None) -> Predicted:
+    """By a `Classifier`."""
     model = calprompt.Classifier(
         task.spec, tuner=tuner, seed=task.seed, template=task.template, held_out=held_out, verbose=False
     )
-    y = [task.names[label] for label in task.y]
-    model.fit(paths_of(task.train), y, groups=task.groups if grouped else None, resources=task.resources)
+    y, paths = [task.names[label] for label in task.y], paths_of(task.train)
+    model.fit(paths, y, groups=task.groups if grouped else None, resources=task.resources)
     order = [list(model.classes_).index(name) for name in task.names]
     p = np.concatenate([batch.probabilities for batch in model.predictor_.stream(feature_rows(task))])[:, order]
+    found = model.model_.predicted
+    tuned = {name for name, fold in zip(found.names, found.fold.tolist(), strict=True) if fold >= 0}
+    rows = np.array([row for row, path in enumerate(paths) if path in tuned])
     choice = model.model_.choice
-    return np.log(np.clip(p, 1e-300, None)), tuner if choice is None else choice.contenders[0].name
+    chosen = tuner if choice is None else choice.contenders[0].name
+    return Predicted(np.log(np.clip(p, 1e-300, None)), rows, chosen)
 
 
 def feature_rows(task: Task) -> calprompt.data.images.FeatureRows:
@@ -96,11 +124,11 @@ def feature_rows(task: Task) -> calprompt.data.images.FeatureRows:
     return FeatureRows(features(task.resources, task.backbone, task.test))
 
 
-def logistic_regression(task: Task) -> np.ndarray:
-    """On unit image features; its strength by cross-validation of the likelihood."""
+def logistic_regression(task: Task, rows: np.ndarray) -> np.ndarray:
+    """On unit image features of some training images; its strength by cross-validation of the likelihood."""
     from sklearn.linear_model import LogisticRegressionCV
 
-    folds = min(4, int(np.bincount(task.y).min()))
+    folds = min(4, int(np.bincount(task.y[rows]).min()))
     model = LogisticRegressionCV(
         Cs=np.logspace(-1, 4, 6),
         cv=folds,
@@ -109,7 +137,7 @@ def logistic_regression(task: Task) -> np.ndarray:
         use_legacy_attributes=False,
         l1_ratios=(0,),
     )
-    return np.asarray(model.fit(task.x(task.train), task.y).predict_log_proba(task.x(task.test)))
+    return np.asarray(model.fit(task.x(task.train)[rows], task.y[rows]).predict_log_proba(task.x(task.test)))
 
 
 def neighbours(task: Task) -> np.ndarray:
@@ -139,29 +167,29 @@ def coop(task: Task) -> np.ndarray:
     )
 
 
-def predictions(task: Task, method: str) -> tuple[np.ndarray, str]:
-    """Log probabilities or logits of the test images, and what was chosen."""
-    if method == "kgcoop":
-        return fitted(task, "kgcoop")
-    if method == "auto":
-        return fitted(task, "auto")
-    if method == "auto_all":
-        return fitted(task, "auto", held_out=0.0)
-    if method == UNGROUPED:
-        return fitted(task, "auto", grouped=False, held_out=0.0)
-    return {"logistic_regression": logistic_regression, "neighbours": neighbours, "coop": coop}[method](task), ""
+def predictions(task: Task, method: str, same: np.ndarray | None) -> Predicted:
+    """The predictions of a method; `same` are the images that `fit --tuner auto` learned from."""
+    every = np.arange(len(task.y))
+    if method in FITS:
+        return fitted(task, **FITS[method])
+    if method == "logistic_regression_same":
+        rows = fitted(task, "auto").rows if same is None else same
+        return Predicted(logistic_regression(task, rows), rows)
+    if method == "logistic_regression":
+        return Predicted(logistic_regression(task, every), every)
+    return Predicted({"neighbours": neighbours, "coop": coop}[method](task), every)
 
 
-def measure(backbones: list[str], sizes: list[int], seeds: int) -> None:
-    """Every method on every dataset, the cells of the table by dataset first; then `fit` without groups."""
+def measure(backbones: list[str], sizes: list[int], seeds: int, methods: list[str]) -> None:
+    """Methods on every dataset, the cells of the table by dataset first; then `fit` without groups."""
     table = Table(HERE / "learners.csv", ("backbone", "dataset", "size", "seed", "method"))
     resources = Resources(store=FeatureStore())
     for seed in range(1, seeds + 1):
         for size in sizes:
             for backbone in backbones:
                 for name in NAMES:
-                    measure_cell(table, resources, backbone, name, size, seed, list(METHODS))
-    for name in NAMES if (backbones[0], sizes[0]) == ("pocket", SIZES[0]) else ():
+                    measure_cell(table, resources, backbone, name, size, seed, methods)
+    for name in NAMES if (backbones[0], sizes[0]) == ("pocket", SIZES[0]) and "auto_all" in methods else ():
         measure_cell(table, resources, backbones[0], name, sizes[0], 1, [UNGROUPED])
 
 
@@ -176,21 +204,23 @@ def measure_cell(
     task = Task(resources, backbone, name, size, seed)
     for part in (task.train, task.test):
         task.x(part)  # into the store, so that times are of learning
+    same = None
     for method in missing:
         if method == UNGROUPED and len(set(task.groups)) == len(task.groups):
             continue  # there are no groups
         start = time.process_time()
-        logits, chosen = predictions(task, method)
+        found = predictions(task, method, same)
         seconds = time.process_time() - start
-        measured = evaluate(logits, task.y_test, from_logits=True)
+        same = found.rows if method == "auto" else same
+        measured = evaluate(found.logits, task.y_test, from_logits=True)
         table.add(
             **key,
             method=method,
-            images=len(task.train),
+            images=len(found.rows),
             classes=len(task.names),
             **{each: float(measured[each]) for each in ("accuracy", "ece", "nll")},
             cpu_seconds=round(seconds, 1),
-            chosen=chosen,
+            chosen=found.chosen,
         )
 
 
@@ -211,11 +241,13 @@ def promises(trials: int = 500) -> None:
 
 def tables() -> dict[str, str]:
     """The tables of docs/classifier.md, by name."""
-    rows = read("learners.csv")
+    rows = [row for row in read("learners.csv") if row["seed"] == "1"]
     found = {(row["backbone"], row["dataset"], row["size"], row["method"]): row for row in rows}
     return {
-        "by_dataset": by_dataset(found),
+        "by_dataset": by_dataset(found, "pocket", "auto_all"),
+        "by_dataset_photo": by_dataset(found, "pocket-photo", "auto"),
         "by_size": by_size(found),
+        "by_seed": by_seed(),
         "groups": groups_table(found),
         "promises": promises_table(),
     }
@@ -243,30 +275,44 @@ def cell(rows: list[dict[str, str]]) -> str:
     return f"{100 * accuracy:.1f} / {100 * ece:.1f} / {nll:.2f}"
 
 
-def by_dataset(found: Found) -> str:
-    """Every dataset with 20 images of a class, on the pocket."""
-    size, lines = str(SIZES[0]), ["| dataset | classes | " + " | ".join(METHODS.values()) + " | chosen |"]
-    lines.append("|" + "---|" * (len(METHODS) + 3))
+def by_dataset(found: Found, backbone: str, chosen_by: str) -> str:
+    """Every dataset with 20 images of a class, and the methods that were measured on all of them."""
+    size = str(SIZES[0])
+    methods = [each for each in METHODS if all((backbone, name, size, each) in found for name in NAMES)]
+    lines = ["| dataset | " + " | ".join(METHODS[each] for each in methods) + " | chosen |"]
+    lines.append("|" + "---|" * (len(methods) + 2))
     for name in NAMES:
-        own = [found["pocket", name, size, method] for method in METHODS]
-        cells = " | ".join(cell([row]) for row in own)
-        lines.append(
-            f"| {name} | {own[0]['classes']} | {cells} | {found['pocket', name, size, 'auto_all']['chosen']} |"
-        )
-    means = (cell([found["pocket", name, size, method] for name in NAMES]) for method in METHODS)
-    return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " | |"])
+        cells = " | ".join(cell([found[backbone, name, size, method]]) for method in methods)
+        row = found[backbone, name, size, chosen_by]
+        lines.append(f"| {name} | {cells} | {row['chosen']}, from {row['images']} images |")
+    means = (cell([found[backbone, name, size, method] for name in NAMES]) for method in methods)
+    return "\n".join([*lines, "| **mean** | " + " | ".join(means) + " | |"])
 
 
 def by_size(found: Found) -> str:
-    """Means over datasets, and the mean time."""
+    """Means over datasets, and the mean time; of methods that were not measured on all of them, nothing."""
     lines = ["| backbone | images of a class | " + " | ".join(METHODS.values()) + " |"]
     lines.append("|" + "---|" * (len(METHODS) + 2))
     for backbone, size in sorted({(key[0], int(key[2])) for key in found}):
-        if any((backbone, name, str(size), method) not in found for name in NAMES for method in METHODS):
-            continue
-        own = {m: [found[backbone, name, str(size), m] for name in NAMES] for m in METHODS}
-        cells = [f"{cell(each)}, {np.mean([float(row['cpu_seconds']) for row in each]):.0f} s" for each in own.values()]
-        lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
+        cells = []
+        for method in METHODS:
+            own = [row for name in NAMES if (row := found.get((backbone, name, str(size), method)))]
+            mean = f"{cell(own)}, {np.mean([float(row['cpu_seconds']) for row in own]):.0f} s" if own else ""
+            cells.append(mean if len(own) == len(NAMES) else "")
+        if cells[list(METHODS).index("auto")]:
+            lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def by_seed() -> str:
+    """Means over datasets for every draw of classes and images that was measured on all of them."""
+    methods = ("auto", "auto_all", "logistic_regression", "neighbours")
+    rows = [row for row in read("learners.csv") if (row["backbone"], row["size"]) == ("pocket-photo", str(SIZES[0]))]
+    lines = ["| draw | " + " | ".join(METHODS[each] for each in methods) + " |", "|" + "---|" * (len(methods) + 1)]
+    for seed in sorted({row["seed"] for row in rows}):
+        own = [[row for row in rows if (row["seed"], row["method"]) == (seed, each)] for each in methods]
+        if all(len(each) == len(NAMES) for each in own):
+            lines.append(f"| {seed} | {' | '.join(map(cell, own))} |")
     return "\n".join(lines)
 
 
@@ -286,6 +332,7 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("measure", "promises", "tables"))
     parser.add_argument("--backbones", nargs="+", default=["pocket", "pocket-photo"])
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 1")
     args = parser.parse_args()
     if args.what == "tables":
@@ -293,4 +340,4 @@ if __name__ == "__main__":
     elif args.what == "promises":
         promises()
     else:
-        measure(args.backbones, args.sizes, args.seeds)
+        measure(args.backbones, args.sizes, args.seeds, args.methods)

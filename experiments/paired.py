@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from calprompt.results.intervals import Interval, Key, Values, by_dataset
+from calprompt.results.comparison import Interval, Key, Values, by_dataset
 from calprompt.results.methods import Cells, methods_of
 
 SPLITS = ("base", "novel")

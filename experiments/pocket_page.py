@@ -10,6 +10,7 @@ five classes a half. "shifted" are runs of "tuned" on animals, tested on its shi
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -29,7 +30,9 @@ from calprompt.sweep.sweep_file import read_sweep
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
 TABLE, ANCHORED, PHOTO, SWEEPS = (HERE / name for name in ("pocket.csv.xz", "anchor.csv.xz", "photo.csv.xz", "sweeps"))
-PAGES = tuple(DOCS / f"{name}.md" for name in ("pocket-results", "pocket-tables", "anchor-results", "photo-results"))
+SCALES = HERE / "photo_scales.json"
+_PAGES = ("pocket-results", "pocket-tables", "anchor-results", "photo-results", "pocket-photo")
+PAGES = tuple(DOCS / f"{name}.md" for name in _PAGES)
 NEAR = ("photos", "clothes", "food", "animals", "faces", "sketch_nature", "flags", "sketch_things", "objects")
 FAR, FIVE = ("digits", "signs", "icons"), ("photos", "clothes", "digits")
 SHIFTS = ("animals_posed", "animals_line", "animals_corrupted", "animals_sketch")
@@ -50,20 +53,27 @@ VARIANTS = {
     "depth6": "6 blocks",
 }
 TOWERS = ("tower-1", "tower-2")  # text towers of other seeds, under the same eyes
+SMALL = ("parts", "lambda", "alpha")  # the paper's smaller tables on pocket-photo
 TITLES = {"published settings": "published_all", "settings for this model": "tuned_all"}
 
 
 @cache
-def runs() -> dict[str, list[Mapping[str, Any]]]:
-    return rows_by_run(read_table(TABLE))
+def runs(table: Path = TABLE) -> dict[str, list[Mapping[str, Any]]]:
+    return rows_by_run(read_table(table))
 
 
-def rows(group: str) -> Iterable[Mapping[str, Any]]:
+@cache
+def sweep_keys(file: Path) -> list[str]:
+    """The keys of the runs of a sweep file, which several groups read."""
+    return [cell.key for cell in read_sweep(file).cells]
+
+
+def rows(group: str, *table: Path) -> Iterable[Mapping[str, Any]]:
     """The rows of a group's sweep files; of a depth, those of that model."""
     name, backbone = ("depths", f"runs/pocket/{group}") if group.startswith("depth") else (group, None)
     files = sorted(file for file in SWEEPS.glob("*.yaml") if file.stem == name or file.stem.startswith(f"{name}-"))
-    for key in dict.fromkeys(cell.key for file in files for cell in read_sweep(file).cells):
-        for row in runs().get(key, ()):
+    for key in dict.fromkeys(key for file in files for key in sweep_keys(file)):
+        for row in runs(*table).get(key, ()):
             data, _, split = str(row["split"]).rpartition("/")
             if bool(data) == (group == "shifted") and backbone in (None, row["backbone"]):
                 yield {**row, "split": split, "dataset": (data or row["dataset"]).removeprefix("pocket_")}
@@ -157,13 +167,13 @@ def photo(digits: bool = False) -> PairedResults:
     Of digits its zero-shot knows nothing, so that there is no calibration to keep: they are in no mean.
     """
     chosen = []
-    for row in read_table(PHOTO).rows:
-        dataset, tower = row["dataset"].removeprefix("pocket_"), row["backbone"].rpartition("/")[2]
+    for row in rows("photo", PHOTO):
+        tower = row["backbone"].rpartition("/")[2]
         changes = {"anchored": row["anchor"] == "true", "quarter rate": row["lr"] == 0.0005}
         changes |= {tower: tower != "pocket-photo"}
         loss = ", ".join([row["loss"], *(name for name, changed in changes.items() if changed)])
-        if (digits or dataset != "digits") and (loss == row["loss"] or row["model"] == "tuned"):
-            chosen.append({**row, "loss": loss, "dataset": dataset})
+        if (digits or row["dataset"] != "digits") and (loss == row["loss"] or row["model"] == "tuned"):
+            chosen.append({**row, "loss": loss})
     return PairedResults(chosen, TUNERS)
 
 
@@ -190,6 +200,10 @@ def photo_table(title: str) -> str:
         anchored_ce, anchored_tcpt = Method("ce, anchored"), Method("tcpt, anchored")
         pairs = [(anchored_ce, PLAIN), (anchored_tcpt, TCPT), (anchored_tcpt, anchored_ce)]
         return tables.pair_table(photo(), pairs, metrics, coop)
+    if title == "scales":
+        return _scales()
+    if title == "parts":
+        return _parts(PairedResults((row for group in SMALL for row in rows(group, PHOTO)), coop))
     if title == "towers":
         pairs = [(TCPT, PLAIN), *((Method(f"tcpt, {name}"), Method(f"ce, {name}")) for name in TOWERS)]
         keys = photo().shared([each for pair in pairs for each in pair], coop)
@@ -223,6 +237,50 @@ def _gaps(found: PairedResults) -> str:
         label = f"below {high}" if high < 100 else f"{low} and more"
         rows.append([label, str(len(inside)), *means, f"{fell} of {len(inside)}"])
     return tables.markdown(["zero-shot's gap, either way", "cases", "ECE, ce", "ECE, tcpt", "ECE fell"], rows)
+
+
+def _parts(found: PairedResults) -> str:
+    """CoOp with the parts of TCPT and with other weights: means over the datasets that all of them were run on."""
+    losses = dict.fromkeys(method for method, _, _ in found.values if method != UNTUNED and method.calibrator == "none")
+    keys = found.shared([*losses], found.tuners)
+    rows = [
+        [str(method), *(f"{found.level(method, split, metric, keys):.1f}" for metric, split in _COLUMNS)]
+        for method in losses
+    ]
+    return tables.markdown(["loss", *(f"{metric}, {split}" for metric, split in _COLUMNS)], rows)
+
+
+_COLUMNS = tuple((metric, split) for metric in ("accuracy", "ece") for split in SPLITS)
+
+
+def _scales() -> str:
+    """Zero-shot's mean ECE at the model's own scale, at the best one, and with one for every dataset or half."""
+    cells = {tuple(name.split()): errors for name, errors in json.loads(SCALES.read_text("utf-8")).items()}
+    scales = cells.pop(("scales",))
+    best = min(range(len(scales)), key=lambda i: mean(errors[i] for errors in cells.values()))
+
+    def chosen(parts: Iterable[str]) -> dict[str, int]:
+        """The best scale of every dataset over these halves."""
+        return {
+            name: min(range(len(scales)), key=lambda i: mean(cells[name, part][i] for part in parts))
+            for name, _ in cells
+        }
+
+    ways = {
+        "its own, chosen on what pretraining left out": {part: dict.fromkeys(chosen(SPLITS), 0) for part in SPLITS},
+        "the best for these datasets": {part: dict.fromkeys(chosen(SPLITS), best) for part in SPLITS},
+        "the best for each dataset": {part: chosen(SPLITS) for part in SPLITS},
+        "the best for each half": {part: chosen([part]) for part in SPLITS},
+    }
+    rows = []
+    for label, scale_of in ways.items():
+        used = [scales[i] for by_name in scale_of.values() for i in by_name.values()]
+        errors = {(name, part): cells[name, part][scale_of[part][name]] for name, part in cells}
+        means = [f"{mean(error for (_, half), error in errors.items() if half == part):.1f}" for part in SPLITS]
+        worst = max(errors, key=lambda cell: errors[cell])
+        spread = f"{min(used):.1f}" + (f" to {max(used):.1f}" if max(used) > min(used) else "")
+        rows.append([label, spread, *means, f"{errors[worst]:.1f}, {worst[0]} {worst[1]}"])
+    return tables.markdown(["scale", "", "mean ECE, base", "novel", "largest"], rows)
 
 
 def write() -> None:

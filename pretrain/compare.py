@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
 from calprompt.pocket.sheets import Sheet
+from pretrain.evaluate import Row, by_half, encode
+from pretrain.photo.tower import Graph
 from pretrain.selection import COMPARED, KEPT_OUT
 
 SHOTS = 16
 STRENGTH = 10.0  # C of the regression on unit features, the same for all
 SAMPLE, FEW = "photos", 8  # a dataset and the pictures of each class that a quick look takes
 MARK = "<!-- measured -->"  # a page is written anew from here on
-
-Row = dict[str, float]
 
 
 def compare(models: dict[str, Path], data: Path, cache: Path, page: Path, echo=print) -> dict[str, dict[str, Row]]:
@@ -35,8 +34,9 @@ def compare(models: dict[str, Path], data: Path, cache: Path, page: Path, echo=p
         sheet = Sheet.read(data, choice.name)
         for name, folder in models.items():
             backbone = load_backbone(folder)
-            train, test = (_features(backbone, sheet, split, most, cache) for split, most in _SPLITS)
-            row = _zero_shot(backbone, sheet, *test) | _regression(*train, *test)
+            train, test = (stored_features(backbone, sheet, split, most, cache) for split, most in _SPLITS)
+            features, labels = test
+            row = by_half(backbone, sheet, torch.from_numpy(features), labels) | _regression(*train, *test)
             found.setdefault(choice.name, {})[name] = row
             echo(f"{choice.name}, {name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
     _rewrite(page, tables(found))
@@ -86,7 +86,7 @@ _SPLITS = (("train", SHOTS), ("test", None))
 
 
 @torch.no_grad()
-def _features(
+def stored_features(
     backbone: Backbone, sheet: Sheet, split: str, most: int | None, cache: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit features of the first pictures of every class, and labels.
@@ -99,43 +99,11 @@ def _features(
     path = cache / f"{_digest(trunk)}-{sheet.digest[:12]}-{split}.npz"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        evaluation, labels, features, batch = backbone.preprocessing.evaluation(), [], [], []
-        path_of_graph = cache / f"{_digest(trunk)}.onnx"
-        tower = _Graph(trunk, backbone.preprocessing.size, path_of_graph) if graph else backbone.encode_image
-        chosen = [(label, pixels) for label, number, pixels in sheet.pictures(split) if most is None or number < most]
-        for label, pixels in chosen:
-            labels.append(label)
-            batch.append(evaluation(Image.fromarray(np.ascontiguousarray(pixels))))
-            if len(batch) == 32 or len(labels) == len(chosen):
-                features.append(np.asarray(tower(torch.stack(batch))))
-                batch = []
-        np.savez(path, features=np.concatenate(features), labels=np.array(labels))
+        tower = Graph(trunk, backbone.preprocessing.size, cache / f"{_digest(trunk)}.onnx") if graph else None
+        features, labels = encode(backbone, sheet, split, tower or backbone.encode_image, most)
+        np.savez(path, features=features, labels=labels)
     with np.load(path) as stored:
         return F.normalize(head(torch.from_numpy(stored["features"])), dim=1).numpy(), stored["labels"]
-
-
-class _Graph:
-    """An image tower in onnxruntime, which is faster than torch on one core; compared with torch when it is made."""
-
-    def __init__(self, trunk: torch.nn.Module, size: int, path: Path) -> None:
-        import onnxruntime
-
-        pixels = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-        if not path.is_file():
-            names = {"input_names": ["pixels"], "output_names": ["features"]}
-            axes = {"pixels": {0: "n"}, "features": {0: "n"}}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.onnx.export(trunk, (pixels,), str(path), dynamo=False, dynamic_axes=axes, **names)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        expected = trunk(pixels).numpy()
-        if abs(self(pixels) - expected).max() > 1e-4 * abs(expected).max():
-            raise SystemExit(f"{path} does not compute what the image tower computes")
-
-    def __call__(self, pixels: torch.Tensor) -> np.ndarray:
-        return self.session.run(None, {"pixels": pixels.numpy()})[0]
 
 
 def _digest(tower: torch.nn.Module) -> str:
@@ -145,20 +113,6 @@ def _digest(tower: torch.nn.Module) -> str:
         if not name.endswith("num_batches_tracked"):
             digest.update(name.encode() + value.contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
-
-
-@torch.no_grad()
-def _zero_shot(backbone: Backbone, sheet: Sheet, features: np.ndarray, labels: np.ndarray) -> Row:
-    count, row = len(sheet.class_names), {}
-    half = -(-count // 2)
-    for part, first, last in (("base", 0, half), ("novel", half, count)):
-        inside = (labels >= first) & (labels < last)
-        texts = backbone.zero_shot(sheet.class_names[first:last], sheet.record["template"])
-        logits = backbone.logit_scale * torch.from_numpy(features[inside]) @ texts.T
-        chances = logits.softmax(1).double().numpy()
-        row[f"{part} accuracy"] = 100 * accuracy(chances, labels[inside] - first)
-        row[f"{part} ece"] = 100 * expected_calibration_error(chances, labels[inside] - first)
-    return row
 
 
 def _regression(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, labels: np.ndarray) -> Row:

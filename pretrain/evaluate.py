@@ -1,53 +1,61 @@
-"""Zero-shot accuracy and calibration of a model folder on sheets of drawings, through the library's own loader."""
+"""Zero-shot accuracy and calibration of a model on sheets of drawings, through the library's own loader."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
 from calprompt.pocket.sheets import Sheet
 
+Row = dict[str, float]
 
-@torch.no_grad()
-def zero_shot(model: Path, data: Path, names: list[str], echo=print) -> dict[str, dict[str, float]]:
+
+def zero_shot(model: Path, data: Path, names: list[str], echo=print) -> dict[str, Row]:
     """Accuracy and ECE in per cent, of the base and the novel half of each dataset, or of all classes of a shift."""
-    backbone = load_backbone(model)
-    results = {}
+    backbone, results = load_backbone(model), {}
     for name in names:
         sheet = Sheet.read(data, name)
-        labels, features = _features(backbone, sheet)
-        count, half = len(sheet.class_names), -(-len(sheet.class_names) // 2)
-        parts = {"all": range(count)} if "of" in sheet.record else {"base": range(half), "novel": range(half, count)}
-        results[name] = {}
-        for part, classes in parts.items():
-            inside = (labels >= classes.start) & (labels < classes.stop)
-            texts = backbone.zero_shot(sheet.class_names[classes.start : classes.stop], sheet.record["template"])
-            logits = backbone.logit_scale * features[inside] @ texts.T
-            probabilities, right = logits.softmax(1).double().numpy(), labels[inside].numpy() - classes.start
-            results[name][f"{part} accuracy"] = 100 * accuracy(probabilities, right)
-            results[name][f"{part} ece"] = 100 * expected_calibration_error(probabilities, right)
+        features, labels = encode(backbone, sheet, "test", backbone.encode_image)
+        results[name] = by_half(backbone, sheet, F.normalize(torch.from_numpy(features), dim=1), labels)
         row = ", ".join(f"{what} {value:.1f}" for what, value in results[name].items())
-        echo(f"{name} ({' + '.join(str(len(classes)) for classes in parts.values())} classes): {row}")
+        echo(f"{name} ({len(sheet.class_names)} classes): {row}")
     return results
 
 
-def _features(backbone: Backbone, sheet: Sheet) -> tuple[torch.Tensor, torch.Tensor]:
-    from PIL import Image
-
-    evaluation = backbone.preprocessing.evaluation()
-    labels, batch, features = [], [], []
-    for label, _, pixels in sheet.pictures("test"):
+@torch.no_grad()
+def encode(
+    backbone: Backbone, sheet: Sheet, split: str, tower: Callable[[torch.Tensor], object], most: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a tower makes of the first pictures of every class of a split, and their labels."""
+    evaluation, labels, features, batch = backbone.preprocessing.evaluation(), [], [], []
+    chosen = [(label, pixels) for label, number, pixels in sheet.pictures(split) if most is None or number < most]
+    for label, pixels in chosen:
         labels.append(label)
         batch.append(evaluation(Image.fromarray(np.ascontiguousarray(pixels))))
-        if len(batch) == 256:
-            features.append(backbone.encode_image(torch.stack(batch)))
+        if len(batch) == 32 or len(labels) == len(chosen):
+            features.append(np.asarray(tower(torch.stack(batch))))
             batch = []
-    if batch:
-        features.append(backbone.encode_image(torch.stack(batch)))
-    return torch.tensor(labels), F.normalize(torch.cat(features), dim=1)
+    return np.concatenate(features), np.array(labels)
+
+
+@torch.no_grad()
+def by_half(backbone: Backbone, sheet: Sheet, features: torch.Tensor, labels: np.ndarray) -> Row:
+    """Zero-shot accuracy and ECE of unit features, half by half."""
+    count, half, row = len(sheet.class_names), -(-len(sheet.class_names) // 2), {}
+    parts = {"all": (0, count)} if "of" in sheet.record else {"base": (0, half), "novel": (half, count)}
+    for part, (first, last) in parts.items():
+        inside = (labels >= first) & (labels < last)
+        texts = backbone.zero_shot(sheet.class_names[first:last], sheet.record["template"])
+        logits = backbone.logit_scale * features[torch.from_numpy(inside)] @ texts.T
+        chances = logits.softmax(1).double().numpy()
+        row[f"{part} accuracy"] = 100 * accuracy(chances, labels[inside] - first)
+        row[f"{part} ece"] = 100 * expected_calibration_error(chances, labels[inside] - first)
+    return row

@@ -14,8 +14,6 @@ from pretrain.model import CONFIG, Words
 from pretrain.pool import Pool
 from pretrain.views import MEAN, STD
 
-PREPROCESSING = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "resize_mode": "shortest"}
-
 
 def export(checkpoint: Path, pool: Pool, folder: Path) -> dict[str, int]:
     """Write the averaged weights in half precision; what the checkpoint says of its training."""
@@ -36,10 +34,20 @@ def write(weights: dict[str, Tensor], words: Words, folder: Path, config: dict =
     table = torch.zeros(config["text_cfg"]["vocab_size"], config["text_cfg"]["width"])
     table[torch.tensor(words.tokens)] = weights["token_embedding.weight"]
     whole = {**weights, "token_embedding.weight": table}
+    write_files(whole, config, (MEAN, STD), folder)
+
+
+def write_files(state: dict[str, Tensor], config: dict, statistics: tuple, folder: Path) -> None:
+    """open_clip's two files, in half precision; `statistics` are the mean and deviation of pixels."""
+    half = {
+        name: (value.to(torch.float16) if value.is_floating_point() else value).contiguous()
+        for name, value in state.items()
+        if name != "attn_mask" and not name.endswith("num_batches_tracked")
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"model_cfg": config, "preprocess_cfg": PREPROCESSING}
     partial = folder / "open_clip_model.partial"
-    half = {name: value.to(torch.float16).contiguous() for name, value in whole.items() if name != "attn_mask"}
     save_file(half, partial, {"format": "pt"})
+    pixels = {"mean": statistics[0], "std": statistics[1], "interpolation": "bicubic", "resize_mode": "shortest"}
+    record = {"model_cfg": config, "preprocess_cfg": pixels}
     (folder / "open_clip_config.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     partial.replace(folder / "open_clip_model.safetensors")

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from pretrain.concepts import Concept, Emoji, read_emoji
-from pretrain.reserved import CIFAR10, CLOTHES, FASHION, PHOTOS, SKETCHES
+from pretrain.selection import CIFAR10, CLOTHES, FASHION, PHOTOS, SKETCHES
 from pretrain.studios import SEEN, SIZE, cifar10, drawings, fashion, silhouettes, sketches
 
 MEDIA = ("drawing", "ink", "sketch", "photo")  # a coloured drawing, a black one, a hand sketch, a photograph

@@ -1,4 +1,4 @@
-"""Which classes make up each dataset of the package, and which drawings, sketches or photographs of them.
+"""Which classes make up each dataset of the package, which pictures of them, and which others pretraining may see.
 
     for comparing methods            animals food objects faces flags sketch_nature sketch_things photos clothes
     the same, far from pretraining   icons signs digits
@@ -32,7 +32,16 @@ PLACES = (
     "geographic locations", "other places",
 )  # fmt: skip
 EVENTS = ("games & hobbies", "events & holidays", "award medals", "sports", "arts & crafts", "weather")
-SKETCHES = json.loads((Path(__file__).parent / "sketches.json").read_text("utf-8"))
+SKETCHED = json.loads((Path(__file__).parent / "sketches.json").read_text("utf-8"))
+
+# Which sketches and photographs pretraining may see; the datasets take theirs from the rest. Drawings of emoji need no
+# such rule: the datasets are drawn by studios that pretraining never uses.
+SKETCHES = 15  # the first sketches of each class are seen in pretraining
+PHOTOS = 500  # the first training photographs of each class; the datasets use the test photographs
+CLOTHES = 500  # the first photographs of each class
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FASHION = ("t-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")  # none are seen
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,8 @@ COMPARED = (
     Choice("objects", "emoji", THINGS, "a picture of a {}.", 32, 8, 24),
     Choice("faces", "emoji", FACES, "an emoji of a {}.", 32, 8, 40),
     Choice("flags", "emoji", ("country flags",), "a picture of the flag of {}.", 32, 8, 31, most=100),
-    Choice("sketch_nature", "sketch", tuple(SKETCHES["nature"]), "a sketch of a {}.", 24, 8, 45),
-    Choice("sketch_things", "sketch", tuple(SKETCHES["things"]), "a sketch of a {}.", 24, 8, 28),
+    Choice("sketch_nature", "sketch", tuple(SKETCHED["nature"]), "a sketch of a {}.", 24, 8, 45),
+    Choice("sketch_things", "sketch", tuple(SKETCHED["things"]), "a sketch of a {}.", 24, 8, 28),
     Choice("photos", "cifar10", (), "a photo of a {}.", 48, 16, 320),
     Choice("clothes", "fashion", (), "a photo of a {}.", 48, 16, 320),
     Choice("icons", "icons", tuple(ICONS["icons"]), "an icon of a {}.", 32, 8, 36),
@@ -71,7 +80,7 @@ COMPARED = (
 KEPT_OUT = (
     Choice("places", "emoji", PLACES, "a picture of a {}.", 32, 8, 30),
     Choice("events", "emoji", EVENTS, "a picture of a {}.", 32, 8, 40),
-    Choice("sketch_rest", "sketch", tuple(SKETCHES["rest"]), "a sketch of a {}.", 24, 8, 40),
+    Choice("sketch_rest", "sketch", tuple(SKETCHED["rest"]), "a sketch of a {}.", 24, 8, 40),
 )
 CHOICES = (*COMPARED, *KEPT_OUT)
 

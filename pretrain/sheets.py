@@ -18,8 +18,17 @@ from calprompt.pocket.sheets import COLUMNS, Sheet, pixel_digests
 from pretrain import icons
 from pretrain.concepts import Concept, read_emoji
 from pretrain.pool import Pool, as_in_pool
-from pretrain.reserved import CIFAR10, CLOTHES, DIGITS, FASHION, SKETCHES
-from pretrain.selection import CHOICES, SHIFTED, SHIFTS, Choice
+from pretrain.selection import (
+    CHOICES,
+    CIFAR10,
+    CLOTHES,
+    DIGITS,
+    FASHION,
+    SHIFTED,
+    SHIFTS,
+    SKETCHES,
+    Choice,
+)
 from pretrain.studios import BLACK, SEEN, UNSEEN, cifar10, digits, drawings, fashion, sketches
 
 PAPER = Scene(size=(100, 100), turn=0, shift=0, tint=0, clutter=0, paper=100, blur=0, noise=0)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import torch
+from open_clip.model import CLIP
+from torch import nn
+
+from pretrain.export import write_files
 from pretrain.packages import fetch
-from pretrain.photo.export import write
 from pretrain.photo.features import extract
 from pretrain.photo.nouns import find_nouns
 from pretrain.photo.pictures import Invented, Pictures
 from pretrain.photo.prototypes import fit_mean
 from pretrain.photo.scale import choose_scale, left_out
-from pretrain.photo.tower import Extractor, classifier
-from pretrain.photo.train import Material, Plan, train
+from pretrain.photo.tower import MEAN, STD, Extractor, classifier
+from pretrain.photo.train import CONFIG, Material, Plan, train
 from pretrain.photo.words import Vectors, WordNet
 from pretrain.pool import Pool
 
@@ -43,3 +48,10 @@ def make(work: Path, data: Path, model: Path, echo=print) -> None:
     write(trained, network, scale, model)
     rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
     (model / "left_out.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")
+
+
+def write(model: CLIP, network: nn.Module, scale: float, folder: Path) -> None:
+    """Text tower and projection of `model`, image tower of `network` and the chosen scale, as open_clip's files."""
+    trunk = {f"visual.trunk.{name}": value for name, value in network.state_dict().items()}
+    state = model.state_dict() | {name: value for name, value in trunk.items() if ".classifier." not in name}
+    write_files(state | {"logit_scale": torch.tensor(math.log(scale))}, CONFIG, (MEAN, STD), folder)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pretrain.concepts import Concept
 from pretrain.photo.features import load
 from pretrain.pool import MEDIA, Pool
-from pretrain.reserved import CLOTHES, FASHION
+from pretrain.selection import CLOTHES, FASHION
 
 TOP1 = 0.72  # of the classifier on ImageNet's photographs at 160 pixels
 _SHIRT = Concept("photo/shirt", "shirt", ("shirt",))  # not the emoji of that name, which is a t-shirt

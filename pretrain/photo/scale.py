@@ -2,30 +2,37 @@
 
     places, events    drawings of studios that pretraining never saw, classes of no compared dataset
     sketch_rest       sketches of classes of no compared dataset
-    stamps            photographs cut out, of which pretraining has none
+    stamps            photographs cut out for Tux Paint, with a caption each; pretraining has no such pictures. They
+                      are under the GPL, so none is in the package
 
 None of them is among the datasets that methods are compared on, so these are not what the scale is fitted to.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
+from PIL import Image
 from torch import Tensor
 
 from calprompt.class_names import fill_template
 from calprompt.metrics import expected_calibration_error
 from calprompt.pocket.sheets import Sheet
-from pretrain.photo.stamps import NATURE, TEMPLATE, read_stamps
-from pretrain.photo.tower import Extractor
+from pretrain.photo.tower import SIZE, Extractor
 from pretrain.photo.train import Sentences
 from pretrain.selection import KEPT_OUT
 
+NATURE = ("animals", "food", "plants")
+GROUPS = (*NATURE, "clothes", "hobbies", "household", "sports", "town", "vehicles")
+TEMPLATE = "a photo of a {}."
+_FEWEST = 8  # classes of a group
 GRID = np.exp(np.linspace(np.log(8), np.log(40), 60))
 
 
@@ -96,3 +103,45 @@ def choose_scale(model: CLIP, sets, echo=print) -> tuple[float, dict[str, dict[s
 
 def _mean(table: dict[str, dict[str, float]], what: str) -> float:
     return float(np.mean([row[what] for row in table.values()]))
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Photographs of one group, by name."""
+
+    group: str
+    class_names: list[str]
+    labels: np.ndarray
+    pixels: Tensor
+
+
+def read_stamps(folder: Path) -> list[Stamps]:
+    """Groups of photographs on white, [n, 3, 160, 160] from 0 to 1; a class is a caption of at most three words."""
+    home, groups = folder / "usr/share/tuxpaint/stamps", []
+    for group in GROUPS:
+        found = []
+        for path in sorted((home / group).rglob("*.txt")):
+            name = _name(path.read_text("utf-8", "replace").splitlines()[0])
+            drawn = {"cartoon", "flags"} & set(path.parts)
+            if name and not drawn and path.with_suffix(".png").is_file():
+                found.append((name, _on_white(path.with_suffix(".png"))))
+        names = sorted({name for name, _ in found})
+        if len(names) >= _FEWEST:
+            labels = np.array([names.index(name) for name, _ in found])
+            groups.append(Stamps(group, names, labels, torch.stack([pixels for _, pixels in found])))
+    return groups
+
+
+def _name(caption: str) -> str:
+    name = re.sub('[“”"]', "", caption).strip().rstrip(".!").lower()
+    name = re.sub("^(a|an|the|some|two) ", "", name)
+    return name if len(name.split()) <= 3 else ""
+
+
+def _on_white(path: Path) -> Tensor:
+    image = Image.open(path).convert("RGBA")
+    side = max(image.size)
+    square = Image.new("RGBA", (side, side), "white")
+    square.alpha_composite(image, ((side - image.width) // 2, (side - image.height) // 2))
+    pixels = np.array(square.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC))
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255

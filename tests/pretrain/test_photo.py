@@ -23,8 +23,8 @@ from calprompt.clip.load import load_backbone
 from pretrain.concepts import Concept
 from pretrain.packages import _debian_data
 from pretrain.photo import tower
-from pretrain.photo.export import write
 from pretrain.photo.features import extract, load
+from pretrain.photo.make import write
 from pretrain.photo.nouns import Nouns, find_nouns
 from pretrain.photo.pictures import Invented, Pictures, imagenet_mean
 from pretrain.photo.prototypes import Fit, Prototypes, fit, fit_mean
@@ -232,6 +232,7 @@ def test_every_sentence_has_a_place_and_the_first_have_pictures(material: Materi
     torch.testing.assert_close(targets.norm(dim=1), torch.ones(14))
 
 
+@pytest.mark.long
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(material, vectors, tmp_path: Path) -> None:
     quiet = {"echo": lambda *_, **__: None}
     whole = train(material, vectors, tmp_path / "whole", material.plan, **quiet)

@@ -126,6 +126,7 @@ def test_a_training_picture_shows_its_drawing(pool: Pool) -> None:
     assert differ.nonzero()[:, 0].tolist() == [3]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forked")
 def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=32, concepts=(2, 3), save_every=1)
@@ -152,6 +153,7 @@ def record_of(checkpoint: Path) -> dict[str, Any]:
         return json.loads(file.metadata()["record"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forked")
 def test_a_step_of_two_processes_is_one_with_the_mean_of_their_gradients(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=8, concepts=(2, 2), rate=0.01, average=0.5)
@@ -193,6 +195,7 @@ def test_shared_gradients_are_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(value.grad, torch.full_like(value, 1.5 * number))
 
 
+@pytest.mark.long
 def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
     """By a new process, as training has it."""
     checkpoint = train(pool, tmp_path, Plan(renders=24, concepts=(2, 2), processes=1))

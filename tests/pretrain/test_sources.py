@@ -18,8 +18,7 @@ from calprompt.pocket.sheets import Sheet
 from pretrain import icons, pool, sheets, studios
 from pretrain.__main__ import main
 from pretrain.pool import MEDIA, Pool, assemble
-from pretrain.reserved import CIFAR10, FASHION, SKETCHES
-from pretrain.selection import SHIFTS, Choice
+from pretrain.selection import CIFAR10, FASHION, SHIFTS, SKETCHES, Choice
 
 ANIMALS = {"1f431": "cat", "1f436": "dog", "1f404": "cow"}
 CLOTHES = 3  # that pretraining sees here
