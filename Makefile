@@ -32,8 +32,7 @@ docs: .venv/.installed-docs
 	$(BIN)/zensical build --strict --clean
 
 benchmark: .venv/.installed
-	$(BIN)/python benchmarks/tuner_steps.py --text
-	$(BIN)/python benchmarks/tuner_steps.py
+	$(BIN)/python -m benchmarks.ratios --full
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check --fix .

@@ -112,7 +112,7 @@ def picture_files() -> ImageFiles:
 
 def pixels(images: Images, index: int, preprocessing: Preprocessing) -> torch.Tensor:
     """[3, size, size] of the evaluation view of an image."""
-    return images.read(index).views(preprocessing)[0]
+    return preprocessing.normalise(images.read(index).views(preprocessing)[0][None])[0]
 
 
 def edit_record(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:

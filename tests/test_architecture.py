@@ -19,8 +19,8 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "lazy", "parallel", "progress", "text", "cache", "outputs", "kernel", "notebook"},
-    {"files", "hardware", "class_names", "folder_kinds", "papers", "registry"},
+    {"errors", "parallel", "progress", "text", "cache", "outputs", "notebook"},
+    {"files", "hardware", "class_names", "folder_kinds", "kernel", "papers", "registry"},
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
     {"calibrators", "features", "promises", "tuners"},

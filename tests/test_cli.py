@@ -53,12 +53,12 @@ def command(*given: str) -> subprocess.CompletedProcess[str]:
     ("option", "words", "value"),
     [("views", "new", None), ("views", "3", 3), ("shots", "all", None), ("shots", "5", 5)],
 )
-def test_numbers_that_a_word_stands_for(option: str, words: str, value: int | None) -> None:
+def test_words_for_missing_numbers(option: str, words: str, value: int | None) -> None:
     chosen = create_parser().parse_args(["train", "--backbone", "b", "--data", "d", f"--{option}", words])
     assert getattr(build_config(**run_settings(chosen)), option) == value
 
 
-def test_features_are_kept_for_other_runs_unless_that_is_not_wanted(
+def test_no_cache_keeps_no_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
@@ -69,7 +69,7 @@ def test_features_are_kept_for_other_runs_unless_that_is_not_wanted(
     assert any((tmp_path / "cache" / "features").iterdir())
 
 
-def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_for_numbers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         create_parser().parse_args(["train", "--backbone", "b", "--data", "d", "--views", "fresh"])
     assert "--views: expected a number of crops of an image, or 'new'; got 'fresh'" in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_not_applicable_is_shown_with_its_reason(tmp_path: Path, capsys: pytest.
     assert "novel: these prompts were learned class by class" in printed
 
 
-def test_show_tells_what_became_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_status_of_an_unfinished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path, "--lr", "1e30", "--epochs", "4", "--shots", "all")) == 2
     folder = next(tmp_path.iterdir())
     capsys.readouterr()
@@ -257,7 +257,7 @@ def test_options_have_names(text: str) -> None:
         option_value(text)
 
 
-def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -275,11 +275,11 @@ def test_control_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert samples.exit_code(child) == 130
     with open(reader) as file:
         said = file.read()
-    assert said == "interrupted; the same command continues after the last finished epoch\n"
+    assert said == "interrupted; run the same command to resume after the last finished epoch\n"
     assert load_run(next(tmp_path.iterdir())).status == "interrupted"
 
 
-def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
+def test_progress_prints_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log says every few seconds where long work is, and is not filled with bars."""

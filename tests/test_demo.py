@@ -127,7 +127,7 @@ def test_a_number_that_differs_is_named() -> None:
     with pytest.raises(CalpromptError) as raised:
         check_results(toys(CoOp_ece=0.0006), replace(toys(), about={"weights": "b", "torch": "2"}), "old.json")
     assert str(raised.value).splitlines() == [
-        "2 of 120 numbers are not those of old.json, within 0.05 percentage points (weights a instead of b):",
+        "2 of 120 numbers differ from old.json by more than 0.05 percentage points (weights a instead of b):",
         "  toys, base, CoOp, ece: 50.06, expected 50.00",
         "  toys, novel, CoOp, ece: 50.06, expected 50.00",
     ]
@@ -137,7 +137,7 @@ def test_a_number_that_differs_is_named() -> None:
         moved = replace(toys(), rows=(replace(first, **{end: 0.51}), *others))
         with pytest.raises(CalpromptError, match=rf"zero-shot, accuracy \({end} end of the interval\): 51.00"):
             check_results(moved, toys(), "old.json")
-    with pytest.raises(CalpromptError, match=r"old.json is of other settings: seeds 2, not 3"):
+    with pytest.raises(CalpromptError, match=r"old.json has other settings: seeds 2, not 3"):
         check_results(replace(toys(), settings={**toys().settings, "seeds": 3}), toys(), "old.json")
     with pytest.raises(CalpromptError, match=r"toys, novel, CoOp \+ TCPT minus CoOp, weighted_mce: missing"):
         check_results(replace(toys(), rows=toys().rows[:-1]), toys(), "old.json")
@@ -178,12 +178,12 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
     committed.write_text(json.dumps(held))
     assert main([*command, "--check", str(committed)]) == 2
     told = capsys.readouterr()
-    assert "1 of 116 numbers are not those of" in told.err
+    assert "1 of 116 numbers differ from" in told.err
     assert "toys, base, zero-shot, accuracy: " in told.err
 
     assert main([*command[:-1], "2", "--check", str(committed)]) == 2
     told = capsys.readouterr()
-    assert (told.out, "is of other settings: epochs 1, not 2" in told.err) == ("", True)
+    assert (told.out, "has other settings: epochs 1, not 2" in told.err) == ("", True)
     assert main([*command, "--check", str(samples.backbone() / "open_clip_config.json")]) == 2
     assert "is not a table of results" in capsys.readouterr().err
 

@@ -38,6 +38,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_a_folder_of_photographs(capsys: pytest.CaptureFixture[str]) -> None:
     labels, classifier, answer, *_ = run_cells(EXAMPLES / "photographs.ipynb")
     assert "airplane" in labels

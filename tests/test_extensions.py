@@ -19,6 +19,7 @@ from calprompt.runs.execute import run
 from calprompt.runs.folder import write_record
 from calprompt.runs.planning import plan
 from calprompt.runs.restoring import restore
+from calprompt.serve.loading import load_served
 
 OWN = """
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ def test_a_folder_never_names_code_to_run(tmp_path: Path) -> None:
         write_record(done.folder, record)
         with suppress(CalpromptError):
             restore(done.folder)
+        with suppress(CalpromptError):
+            load_served(done.folder)
         assert main(["predict", str(done.folder), str(tmp_path)]) != 0
         main(["evaluate", str(done.folder)])
         main(["results", str(done.folder.parent), "--calibrators", "temperature"])
@@ -125,7 +128,7 @@ def test_a_file_may_change_while_a_run_trains(tmp_path: Path, monkeypatch: pytes
 
 def test_a_metric_gives_a_finite_number(tmp_path: Path) -> None:
     @metrics.metrics.register("own_metric")
-    def nothing(*given: Any, **named: Any) -> float:
+    def nothing(sample: metrics.Predictions) -> float:
         return float("nan")
 
     try:

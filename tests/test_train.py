@@ -12,7 +12,17 @@ from torch import Tensor
 
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
-from calprompt.training import NonFiniteLossError, TrainingConfig, batches, learning_rate, seeded, train
+from calprompt.training import (
+    LossScale,
+    NonFiniteLossError,
+    TrainingConfig,
+    batches,
+    learning_rate,
+    read_steps,
+    seeded,
+    train,
+    training_step,
+)
 from calprompt.tuners import CoOp, ZeroShot
 from tiny import tiny_backbone
 
@@ -147,3 +157,64 @@ def test_no_images_is_an_error() -> None:
 def test_bad_settings_are_answered(setting: dict, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         TrainingConfig(**setting)
+
+
+HALF = BACKBONE.view(autocast=torch.float16)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight", [0.01, 100], ids=["fits", "overflows"])
+def test_float16_trains_as_with_the_gradient_scaler_of_torch(weight: float, momentum: float) -> None:
+    ours, theirs = CoOp(HALF, NAMES, context=4, seed=1), CoOp(HALF, NAMES, context=4, seed=1)
+    images, objective = data(4), Objective.parse(f"{weight}*ce")
+    optimizers = [torch.optim.SGD(t.parameters(), lr=1e-4, momentum=momentum, weight_decay=0.1) for t in (ours, theirs)]
+    scale, reference = LossScale(HALF.device), torch.amp.GradScaler("cpu")
+    skipped = []
+    for _ in range(12):
+        step = training_step(ours, optimizers[0], objective, images.features, images.labels, scale=scale)
+        skipped += [row["skipped"] for row in read_steps({1: step}, "step {}")]
+        optimizers[1].zero_grad()
+        reference.scale(objective(theirs(images.features, images.labels))[0]).backward()
+        reference.step(optimizers[1])
+        reference.update()
+        assert float(scale.factor) == reference.get_scale()
+        assert torch.equal(ours.context, theirs.context)
+    assert (sum(skipped) > 0) == (weight > 1)
+    assert skipped[-1] == 0
+
+
+def test_the_loss_scale_doubles_after_2000_steps_that_fit() -> None:
+    scale, parameter = LossScale(torch.device("cpu")), torch.nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    parameter.grad = torch.ones(())
+    scale.good += 1998
+    for expected in (65536, 131072, 131072):
+        scale.update(optimizer, torch.tensor(True))
+        assert float(scale.factor) == expected
+
+
+def test_small_gradients_survive_float16() -> None:
+    gradients = []
+    for scale in (None, LossScale(HALF.device)):
+        tuner = CoOp(HALF, NAMES, context=4, seed=1)
+        optimizer = torch.optim.SGD(tuner.parameters(), lr=1e-4)
+        training_step(tuner, optimizer, Objective.parse("1e-9*ce"), data(4).features, data(4).labels, scale=scale)
+        gradients.append(float(tuner.context.grad.abs().max()))
+    assert gradients[0] == 0
+    assert gradients[1] > 0
+
+
+def test_an_interrupted_run_in_float16_ends_with_the_same_bits() -> None:
+    config = TrainingConfig(epochs=3, batch_size=2, lr=1e-4, autocast="float16")
+    objective, states = Objective.parse("2000*ce"), []
+    whole, again = CoOp(BACKBONE, NAMES, context=4, seed=1), CoOp(BACKBONE, NAMES, context=4, seed=1)
+    history = train(whole, data(8), objective, config, after_epoch=lambda state, _: states.append(state))
+    train(again, data(8), objective, config, state=states[0])
+    assert history[0]["skipped"] > 0
+    assert torch.equal(whole.context, again.context)
+
+
+def test_gradients_that_overflow_at_any_scale_are_an_error() -> None:
+    config = TrainingConfig(epochs=20, batch_size=2, lr=1e-4, autocast="float16")
+    with pytest.raises(NonFiniteLossError, match="the gradient of context is not finite"):
+        train(CoOp(BACKBONE, NAMES, context=4), data(8), Objective.parse("1e9*ce"), config)

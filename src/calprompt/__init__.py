@@ -11,9 +11,10 @@ Names are imported when they are first used: importing the package takes millise
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from calprompt.lazy import lazy_exports
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from calprompt.runs.folder import Run, load_run
     from calprompt.runs.planning import plan
     from calprompt.runs.resources import Resources
+    from calprompt.serve.client import Client
     from calprompt.training import train
     from calprompt.training_config import TrainingConfig
     from calprompt.tuners import Tuner, create_tuner
@@ -68,6 +70,7 @@ __all__ = [
     "BusyError",
     "CalpromptError",
     "Classifier",
+    "Client",
     "DamagedFileError",
     "DataError",
     "Dataset",
@@ -108,62 +111,24 @@ __all__ = [
     "weighted_maximum_calibration_error",
 ]
 
-_EXPORTS = {
-    "classifier.estimator": ("Classifier",),
-    "clip.backbone": ("Backbone",),
-    "clip.load": ("load_backbone",),
-    "data.dataset": ("Dataset",),
-    "data.load": ("load_dataset",),
-    "errors": (
-        "BackboneError",
-        "BusyError",
-        "CalpromptError",
-        "DamagedFileError",
-        "DataError",
-        "ImageError",
-        "NewerFormatError",
-        "NonFiniteLossError",
-        "NotFoundError",
-        "SettingError",
-        "UnknownNameError",
-    ),
-    "evaluation.run_evaluation": ("evaluate_run",),
-    "evaluation.settings": ("EvaluationSettings",),
-    "features.store": ("FeatureStore",),
-    "losses": (
-        "Objective",
-        "mean_variance_margin",
-        "text_moment_matching",
-    ),
-    "metrics": (
-        "accuracy",
-        "adaptive_calibration_error",
-        "evaluate",
-        "expected_calibration_error",
-        "maximum_calibration_error",
-        "negative_log_likelihood",
-        "reliability_table",
-        "weighted_maximum_calibration_error",
-    ),
-    "predictor": (
-        "Prediction",
-        "Predictor",
-    ),
-    "promises": ("Answer",),
-    "runs.config": ("RunConfig",),
-    "runs.execute": ("run",),
-    "runs.folder": (
-        "Run",
-        "load_run",
-    ),
-    "runs.planning": ("plan",),
-    "runs.resources": ("Resources",),
-    "training": ("train",),
-    "training_config": ("TrainingConfig",),
-    "tuners": (
-        "Tuner",
-        "create_tuner",
-    ),
-}
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)
+def _homes() -> dict[str, str]:
+    """The module of each name above, as the imports for type checkers say; nothing of them is run."""
+    body = ast.parse(Path(__file__).read_text(encoding="utf-8")).body
+    block = next(node for node in body if isinstance(node, ast.If))
+    return {
+        alias.name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+
+
+_HOMES = _homes()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*_HOMES, *globals()})

@@ -16,8 +16,9 @@ from pathlib import Path
 
 ENVIRONMENT = "CALPROMPT_CACHE"
 DEFAULT = "~/.cache/calprompt"
+FITS = "fits"
 KINDS = {
-    "fits": "interrupted fits, which the same command continues",
+    FITS: "interrupted fits, which the same command continues, and pictures of zip files that were added",
     "pocket": "pictures of the pocket's datasets",
     "backbones": "fingerprints of weights files",
 }  # besides features

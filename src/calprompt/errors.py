@@ -53,12 +53,7 @@ class Parameter:
 
 
 class Message:
-    """A message made of pieces, some of which are parameters.
-
-    Args:
-        pieces: Text, parameters, and other messages.
-        parameter: The parameter that the message begins with.
-    """
+    """A message made of pieces, some of which are parameters."""
 
     args: tuple[object, ...]
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from calprompt.cache import cache_folder
 from calprompt.data.dataset import Dataset
@@ -34,8 +34,6 @@ from calprompt.text import os_problem
 from calprompt.training_config import AUTOCAST
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from calprompt.clip.backbone import Backbone
     from calprompt.features.store import FeatureStore, Space
 
@@ -257,18 +255,16 @@ def _extract(portion: Portion) -> PortionReport:
     resources = _resources(portion, None if sends else portion.store)
     backbone, images = _backbone(portion, resources), _images(portion, resources)
     assert resources.store is not None
-    about = description(backbone, images)
-    space = resources.store.space(about, backbone.name)
-    record = RecordedSpace(space) if sends else None
+    space = resources.store.space(description(backbone, images), backbone.name)
+    space.record = {} if sends else None
     unreadable = UnreadableImages()
     meter = FeatureProgress("features", portion.features, silent, stored=True)
     passes = [range(1)] + ([range(1, portion.views + 1)] if portion.views and images.augmented else [])
     for views in passes:
-        Extraction(backbone, images, views, cast("Space", record or space), unreadable).run(meter)
+        Extraction(backbone, images, views, space, unreadable).run(meter)
     if not sends and not resources.store.writable:
         raise CalpromptError(f"cannot store features in {resources.store.folder}; is it full, or only to be read?")
-    sent = None if record is None else record.packed(about, backbone.name)
-    return PortionReport(meter.found, meter.computed, dict(unreadable.reasons), sent)
+    return PortionReport(meter.found, meter.computed, dict(unreadable.reasons), pack(space))
 
 
 def _resources(portion: Portion, store: str | None) -> Resources:
@@ -300,46 +296,15 @@ def _images(portion: Portion, resources: Resources) -> Images:
     return images.take(range(portion.start, portion.stop))
 
 
-@dataclass
-class RecordedSpace:
-    """A space of the store that remembers all features that go in or out.
+def pack(space: Space) -> SentFeatures | None:
+    """All features that went in or out of a space; None if there are none."""
+    import torch
+    from safetensors.torch import save
 
-    Attributes:
-        space: The space.
-        rows: Key -> feature.
-    """
-
-    space: Space
-    rows: dict[bytes, Tensor] = field(default_factory=dict)
-
-    def find(self, keys: Sequence[bytes]) -> tuple[list[int], Tensor]:
-        """See `Space.find`."""
-        found, values = self.space.find(keys)
-        self.rows |= {keys[place]: row for place, row in zip(found, values, strict=True)}
-        return found, values
-
-    def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
-        """See `Space.add`."""
-        self.rows |= dict(zip(keys, rows, strict=True))
-        self.space.add(keys, rows)
-
-    def flush(self) -> None:
-        """See `Space.flush`."""
-        self.space.flush()
-
-    def note_use(self, found: int, computed: int, seconds: float) -> None:
-        """See `Space.note_use`."""
-        self.space.note_use(found, computed, seconds)
-
-    def packed(self, about: dict[str, Any], name: str) -> SentFeatures | None:
-        """All that was recorded; None if that is nothing."""
-        import torch
-        from safetensors.torch import save
-
-        if not self.rows:
-            return None
-        rows = torch.stack(list(self.rows.values())).contiguous()
-        return SentFeatures(about, name, list(self.rows), bytes(save({"features": rows})))
+    if not space.record:
+        return None
+    rows = torch.stack(list(space.record.values())).contiguous()
+    return SentFeatures(dict(space.about), space.name, list(space.record), bytes(save({"features": rows})))
 
 
 @dataclass

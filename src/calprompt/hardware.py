@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -21,6 +22,34 @@ def check_device(device: str) -> None:
     """Raise for what is no name of a device; whether there is such a device, torch says."""
     if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|mtia|vulkan)(:\d+)?", device):
         raise SettingError(f"must be cpu, cuda, cuda:1 or the like, got {device!r}", parameter="device")
+
+
+def visible_devices(names: Sequence[str]) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES has to say in processes that are to see one GPU each, under the name cuda:0.
+
+    >>> visible_devices(["cuda:0", "cuda:3"])
+    ['0', '3']
+    """
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    ids = [each.strip() for each in seen.split(",")] if seen is not None else None
+    found = []
+    for name in names:
+        if not re.fullmatch(r"cuda:\d{1,3}", name):
+            raise SettingError(f"must be GPUs such as cuda:0 and cuda:1, got {name!r}", parameter="devices")
+        number = int(name.removeprefix("cuda:"))
+        if ids is not None and number >= len(ids):
+            raise SettingError(f"has {name}, but CUDA_VISIBLE_DEVICES is {seen!r}", parameter="devices")
+        found.append(str(number) if ids is None else ids[number])
+    if len(set(found)) < len(found):
+        raise SettingError(f"has a GPU twice: {', '.join(names)}", parameter="devices")
+    return found
+
+
+def total_memory() -> int | None:
+    """Bytes of memory that the machine has; None if the system does not say."""
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 @cache

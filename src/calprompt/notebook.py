@@ -13,11 +13,6 @@ _FULL = "display:block;height:100%;background:#3b7dbd"
 def card(title: str, rows: Iterable[tuple[str, float | str]], notes: Iterable[str] = ()) -> str:
     """A card in HTML.
 
-    Args:
-        title: Its first line.
-        rows: Names and values; a number is a share, which is shown with a bar.
-        notes: Sentences below.
-
     >>> "90.0 %" in card("cat.jpg", [("cat", 0.9)], ["<none>"])
     True
     """

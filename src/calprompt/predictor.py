@@ -22,10 +22,10 @@ from torch import Tensor
 
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images
-from calprompt.data.inputs import iterate_images, open_image
+from calprompt.data.decoding import iterate_images
+from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images, open_image
 from calprompt.errors import DataError, ImageError
-from calprompt.features.encoding import Uint8Preprocessing, batch_size, encode, normalise
+from calprompt.features.encoding import batch_size, encode
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, rate_note, silent
 from calprompt.tuners import Tuner
@@ -252,7 +252,7 @@ class Predictor:
             levels: 8-bit levels [n, size, size, 3], with the size of the backbone's input.
         """
         backbone, tuner = self.backbone, self.tuner
-        pixels = normalise(torch.from_numpy(levels), backbone.preprocessing)
+        pixels = backbone.preprocessing.normalise(torch.from_numpy(levels))
         zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         frozen = None
         if zero_shot or not tuner.needs_pixels:
@@ -278,7 +278,6 @@ class Predictor:
     def _loaded(self, items: Iterable[Any], *, frozen: bool, images: Images | None = None) -> Iterator[Loaded]:
         """Names, digests, features, pixels and unreadable images of batches of items, read and encoded in threads."""
         backbone, tuner = self.backbone, self.tuner
-        as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
         on_cpu = backbone.device.type == "cpu"
         threads = torch.get_num_threads() if on_cpu else None
 
@@ -291,14 +290,14 @@ class Predictor:
                         images.read(item) if images is not None else open_image(item, number, upright=self.upright)
                     )
                     name = getattr(picture, "name", name)
-                    views.append(picture.views(as_uint8)[0])
+                    views.append(picture.views(backbone.preprocessing)[0])
                     digests.append(picture.digest)
                     names.append(name)
                 except ImageError as error:
                     unreadable[error.name or name] = error.reason
             if not views:
                 return names, digests, None, None, unreadable
-            pixels = normalise(torch.stack(views), backbone.preprocessing)
+            pixels = backbone.preprocessing.normalise(torch.stack(views))
             features = encode(backbone, pixels) if frozen and on_cpu else None
             return names, digests, features, pixels if tuner.needs_pixels or not on_cpu else None, unreadable
 

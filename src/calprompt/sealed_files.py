@@ -98,12 +98,14 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> b
     return bytes(save(plain, {"calprompt": canonical_json(payload).decode()}))
 
 
-def read_tensor_file(path: Path, *, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata that `tensor_file` wrote."""
+def read_tensor_file(
+    path: Path, *, checked: bool = False, framework: str = "pt"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors, or arrays of the framework "numpy", and metadata that `tensor_file` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework=framework) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
             metadata = json.loads((file.metadata() or {})["calprompt"])
         expected = metadata.pop(CHECKSUM, None)
@@ -116,11 +118,17 @@ def read_tensor_file(path: Path, *, checked: bool = False) -> tuple[dict[str, Te
     return tensors, metadata
 
 
-def _tensor_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
-    import torch
+def _tensor_checksum(tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
+    import numpy as np
 
     digest = hashlib.sha256(canonical_json(metadata))
     for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if isinstance(tensor, np.ndarray):  # needs no torch
+            kind, data = f"torch.{tensor.dtype}", np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+        else:
+            import torch
+
+            kind, data = str(tensor.dtype), tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(f"{name} {kind} {tuple(tensor.shape)}".encode())
+        digest.update(data.data)
     return digest.hexdigest()

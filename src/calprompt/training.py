@@ -21,6 +21,7 @@ from calprompt.losses import Objective
 from calprompt.training_config import TrainingConfig, learning_rate
 from calprompt.tuners import Tuner
 
+HALF = torch.float16  # whose smallest number is 6e-8: gradients below it would be 0
 READ_EVERY = 50  # steps between two looks at losses and gradients: on a GPU, a look waits for all work before it
 
 
@@ -56,6 +57,7 @@ class TrainingState:
         prompts: The parameters of the tuner.
         momenta: Of the optimiser, by parameter.
         tuner: The training state of the tuner.
+        scale: That of the loss scale, in float16.
         steps: What was measured in every step that was diagnosed so far: its epoch, its number in it, loss, terms,
             gradient norms and their ratios.
     """
@@ -64,6 +66,7 @@ class TrainingState:
     prompts: dict[str, Tensor] = field(default_factory=dict)
     momenta: dict[str, Tensor] = field(default_factory=dict)
     tuner: dict[str, Tensor] = field(default_factory=dict)
+    scale: dict[str, Tensor] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -135,12 +138,15 @@ def train(
     optimizer = torch.optim.SGD(
         parameters.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
+    scale = LossScale(tuner.backbone.device) if tuner.backbone.computes_in == HALF else None
     state, stopwatch = state or TrainingState(), stopwatch or Stopwatch()
     if state.epoch:
         tuner.load_state_dict(state.prompts)
         for name, momentum in state.momenta.items():
             optimizer.state[parameters[name]]["momentum_buffer"] = momentum.to(parameters[name].device).clone()
         tuner.load_training_state(state.tuner)
+        if scale is not None:
+            scale.load_state(state.scale)
     history: list[dict[str, float]] = []
     diagnosed, every = list(state.steps), config.diagnose_every
     for epoch in range(state.epoch + 1, config.epochs + 1):
@@ -163,6 +169,7 @@ def train(
                 frozen=data.frozen(indices, epoch),
                 seed=mixed(config.seed, epoch, number),
                 diagnosed=is_diagnosed,
+                scale=scale,
             )
             if is_diagnosed or len(unread) == READ_EVERY or number == len(parts):
                 try:
@@ -184,7 +191,7 @@ def train(
         record |= spread([each for each in diagnosed if each["epoch"] == epoch])
         history.append(record)
         if after_epoch is not None:
-            after_epoch(_state(epoch, tuner, optimizer, diagnosed), record)
+            after_epoch(_state(epoch, tuner, optimizer, scale, diagnosed), record)
     return history
 
 
@@ -208,7 +215,11 @@ def _learned_at_once(
 
 
 def _state(
-    epoch: int, tuner: Tuner, optimizer: torch.optim.Optimizer, diagnosed: list[dict[str, float]]
+    epoch: int,
+    tuner: Tuner,
+    optimizer: torch.optim.Optimizer,
+    scale: LossScale | None,
+    diagnosed: list[dict[str, float]],
 ) -> TrainingState:
     momenta = {
         name: optimizer.state[parameter]["momentum_buffer"]
@@ -216,11 +227,51 @@ def _state(
         if optimizer.state[parameter].get("momentum_buffer") is not None
     }
     prompts, momenta, extra = map(_copied, (tuner.state_dict(), momenta, tuner.training_state()))
-    return TrainingState(epoch, prompts, momenta, extra, list(diagnosed))
+    return TrainingState(
+        epoch, prompts, momenta, extra, {} if scale is None else _copied(scale.state()), list(diagnosed)
+    )
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+class LossScale:
+    """A power of two that the loss is multiplied with, and gradients are divided by, while towers compute in float16.
+
+    The rule is that of torch's `GradScaler`, which the public code uses: a step whose gradients overflow leaves prompts
+    and momenta as they were and halves the scale; after 2,000 steps in a row without one it is doubled. `GradScaler`
+    waits for the device in every step; here the decision is made on the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.factor = torch.full((), 65536.0, device=device)
+        self.good = torch.zeros((), device=device)  # steps since it last changed
+
+    @torch.no_grad()
+    def update(self, optimizer: torch.optim.Optimizer, fits: Tensor) -> None:
+        """A step of the optimiser, undone where `fits` says that gradients have overflowed."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        momenta = [optimizer.state[each].get("momentum_buffer") for each in parameters]
+        old = [parameter.clone() for parameter in parameters]
+        old += [torch.zeros_like(p) if m is None else m.clone() for p, m in zip(parameters, momenta, strict=True)]
+        optimizer.step()
+        momenta = [optimizer.state[each].get("momentum_buffer") for each in parameters]
+        for tensor, before in zip((*parameters, *momenta), old, strict=True):
+            if tensor is not None:  # without momentum there is none
+                tensor.copy_(torch.where(fits, tensor, before))
+        self.good = torch.where(fits, self.good + 1, 0)
+        grows = self.good >= 2000
+        self.factor = torch.where(fits, torch.where(grows, 2 * self.factor, self.factor), 0.5 * self.factor)
+        self.good = torch.where(grows, 0, self.good)
+
+    def state(self) -> dict[str, Tensor]:
+        """What it takes to continue."""
+        return {"factor": self.factor, "good": self.good}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
+        self.factor, self.good = (state[name].to(self.factor.device) for name in ("factor", "good"))
 
 
 @dataclass(frozen=True)
@@ -228,8 +279,8 @@ class Step:
     """What a step measured, as scalars that stay on their device until somebody reads them.
 
     Attributes:
-        values: The loss, its terms, what was diagnosed, and the accuracy.
-        finite: Whether the gradient of each parameter is finite.
+        values: The loss, its terms, what was diagnosed, the accuracy, and, in float16, whether the step was skipped.
+        finite: Whether the gradient of each parameter is finite, or the loss scale can still be lowered.
     """
 
     values: dict[str, Tensor]
@@ -246,6 +297,7 @@ def training_step(
     frozen: Tensor | None = None,
     seed: int = 0,
     diagnosed: bool = False,
+    scale: LossScale | None = None,
 ) -> Step:
     """One update of the prompts, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
@@ -255,13 +307,19 @@ def training_step(
     if diagnosed:
         found = diagnose(tuner, objective, outputs, terms)
         values |= {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
-    tuner.backward(loss, outputs)
+    tuner.backward(loss, outputs, None if scale is None else scale.factor)
     finite = {
         name: torch.isfinite(parameter.grad).all()
         for name, parameter in tuner.named_parameters()
         if parameter.grad is not None
     }
-    optimizer.step()
+    if scale is None:
+        optimizer.step()
+    else:
+        fits = torch.stack([torch.isfinite(loss), *finite.values()]).all()
+        finite = {name: each | (scale.factor > 1) for name, each in finite.items()}
+        scale.update(optimizer, fits)
+        values["skipped"] = (~fits).float()
     values["accuracy"] = outputs.correct.float().mean()
     return Step({name: value.detach() for name, value in values.items()}, finite)
 

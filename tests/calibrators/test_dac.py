@@ -33,7 +33,7 @@ def by_hand(text: Tensor, frozen: Tensor, base: Tensor, base_frozen: Tensor, k: 
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12), st.integers(1, 7))
-def test_is_the_formula_and_scales_rows_by_the_predicted_class(seed: int, classes: int, base: int, k: int) -> None:
+def test_dac_is_its_formula(seed: int, classes: int, base: int, k: int) -> None:
     record = complete(drawn(seed, n=10, classes=classes)[0], None, seed=seed, base=base)
     expected = by_hand(record.text, record.frozen_text, record.base_text, record.base_frozen_text, k)  # type: ignore
     given = DistanceAware(k=k)(record)

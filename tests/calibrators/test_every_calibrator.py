@@ -229,7 +229,7 @@ class Flattened(Reversed):
         return record.logits.double().clamp(max=1.0)
 
 
-def test_a_broken_promise_is_noticed_and_a_tie_is_given_back() -> None:
+def test_calibrators_that_change_predictions_are_refused() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]])
     with pytest.raises(CalpromptError, match="'Reversed' declares that it keeps predictions"):
         Reversed()(logits)

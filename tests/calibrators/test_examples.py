@@ -26,7 +26,7 @@ def test_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("registry", [calibrators.calibrators, losses.losses], ids=["calibrators", "losses"])
-def test_every_method_says_what_it_is(registry: object) -> None:
+def test_every_calibrator_has_a_docstring(registry: object) -> None:
     for name in registry.available():  # type: ignore[attr-defined]
         about = registry.get(name).__doc__  # type: ignore[attr-defined]
         assert about, name

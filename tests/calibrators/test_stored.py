@@ -28,7 +28,7 @@ LOGITS = torch.zeros(4, 3)
         ({"logit_scale": 0.0}, "positive number, got 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields: dict, says: str) -> None:
+def test_stored_logits_of_wrong_shapes_are_refused(fields: dict, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         StoredLogits(**{"logits": LOGITS, **fields})
 

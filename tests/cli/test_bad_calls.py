@@ -31,6 +31,7 @@ WORDS = {  # of each command, words that would work: the first positional argume
     "compare": ["RUN", "RUN2"],
     "report": ["RUN", "--out", "report.html"],
     "predict": ["MODEL", "IMAGE"],
+    "suggest": ["MODEL", "IMAGE"],
     "evaluate": ["RUN"],
     "export": ["MODEL", "exported"],
     "serve": ["MODEL"],
@@ -49,6 +50,7 @@ WORDS = {  # of each command, words that would work: the first positional argume
 }
 POSITIONS = {  # where in these words a place stands
     **dict.fromkeys(("show", "results", "compare", "report", "predict", "evaluate", "export", "serve"), (0,)),
+    "suggest": (0,),
     **dict.fromkeys(("transfer", "sweep", "extract", "data check", "data info", "data prepare", "cache merge"), (0,)),
     "table": (0, 1),
     "figure": (0, 1),
@@ -230,7 +232,7 @@ def bad_calls(command: str) -> list[tuple[list[str], str, str]]:
     return [*bad_places(command), *bad_options(command, parsers()[command])]
 
 
-def test_there_are_several_hundred_over_all_commands() -> None:
+def test_bad_calls_cover_every_command() -> None:
     assert {name.partition(" ")[0] for name in WORDS} | {"doctor"} == set(COMMANDS)
     assert sum(len(bad_calls(command)) for command in WORDS) >= 600
 
@@ -246,7 +248,7 @@ def test_bad_calls(command: str, places: dict[str, str], here: Path, capsys: pyt
         assert {path.name for path in here.iterdir()} <= before, f"{words} leaves something behind"
 
 
-def test_commands_without_values_take_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_arguments_refuse_them(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["doctor", "zzz"], ["doctor", "--zzz"], ["cache"], ["cache", "zzz"], ["data", "zzz"], ["zzz"], []):
         status, err = call(words, capsys)
         assert status == 2

@@ -52,7 +52,7 @@ def test_check_of_a_damaged_dataset(tmp_path: Path, capsys) -> None:
     assert "Forest/Forest_1.jpg" in shown
 
 
-def test_check_of_a_good_one_and_of_its_images(tmp_path: Path, capsys) -> None:
+def test_check_of_a_complete_dataset_and_its_images(tmp_path: Path, capsys) -> None:
     folder = trees.make(tmp_path, "digestpath")
     run("check", "digestpath", "--root", str(tmp_path), "--images")
     assert "no problems" in capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_check_of_a_good_one_and_of_its_images(tmp_path: Path, capsys) -> None:
     assert "wrong: patches/test/benign/benign-0.png: an empty file" in capsys.readouterr().out
 
 
-def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
+def test_check_of_a_user_folder(tmp_path: Path, capsys) -> None:
     root = samples.picture_folder(tmp_path / "photos")
     (root / "ant" / "phone.heic").write_bytes(b"x")
     samples.picture(root / "ant" / "young" / "1.png", seed=1)
@@ -84,7 +84,7 @@ def test_check_of_ones_own_images(tmp_path: Path, capsys) -> None:
     assert "wrong: bee/3.png: text, not an image" in capsys.readouterr().out
 
 
-def test_check_of_ones_own_table_with_a_list(tmp_path: Path, capsys) -> None:
+def test_check_of_a_user_table_with_class_list(tmp_path: Path, capsys) -> None:
     root = samples.picture_folder(tmp_path / "photos", names=("a", "b", "c", "d"), each=4)
     rows = "".join(f"{path.relative_to(root)},{path.parent.name}\n" for path in sorted(root.rglob("*.png")))
     table = trees.write(tmp_path / "labels.csv", rows)
@@ -120,7 +120,7 @@ def test_the_catalogue_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_on_a_dataset_of_the_catalogue(tmp_path: Path) -> None:
+def test_train_on_a_catalogue_dataset(tmp_path: Path) -> None:
     trees.make(tmp_path, "dtd")
     config = replace(samples.config(tuner="zero-shot", shots=2), data="dtd", root=str(tmp_path))
     ready = plan(config)

@@ -62,7 +62,7 @@ def test_lists_separated_by_nul_and_names_that_are_not_utf8(
 
 
 @pytest.mark.parametrize("size", [1e308, 1e200])
-def test_logits_that_are_none(size: float) -> None:
+def test_files_without_logits_are_refused(size: float) -> None:
     logits = size * np.array([[1.0, -1.0], [-1.0, 1.0]])
     for measure in (calprompt.evaluate, calprompt.expected_calibration_error):
         with pytest.raises(SettingError, match=r"logits must be at most 1e\+100 in size, got 1e"):
@@ -178,7 +178,7 @@ def test_a_dry_run_looks_at_everything_that_is_given(told, tmp_path: Path) -> No
     assert told(*dry, "--out", "runs")[0] == 0
 
 
-def test_options_are_read_from_the_files_as_they_are() -> None:
+def test_sweep_options_are_checked_against_the_files() -> None:
     from inspect import signature
 
     from calprompt.calibrators import calibrators

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from calprompt.clip.plain import encode_image_plain
+from benchmarks.plain import encode_image_plain
 from calprompt.clip.prompts import VisualPrompts
 from calprompt.errors import CalpromptError
 from tiny import tiny_backbone

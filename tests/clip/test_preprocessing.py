@@ -14,6 +14,7 @@ from open_clip.transform import image_transform
 from PIL import Image
 from safetensors.torch import load_file
 from torchvision import transforms
+from torchvision.transforms import functional
 
 from calprompt.clip.preprocessing import Preprocessing, random_crop
 from calprompt.errors import CalpromptError
@@ -45,6 +46,21 @@ def test_evaluation_against_open_clip(mode: str, resize_mode: str, interpolation
     preprocessing = Preprocessing(32, interpolation=interpolation, resize_mode=resize_mode)
     reference = image_transform(32, is_train=False, resize_mode=resize_mode, interpolation=interpolation)
     assert torch.equal(preprocessing.evaluation(rgb="last")(picture(mode)), reference(picture(mode)))
+
+
+@pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64), (33, 34), (1, 5), (113, 71)])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"interpolation": "bilinear"}, {"resize_mode": "squash"}])
+def test_pixels_are_those_of_the_public_transforms(options: dict[str, str], mode: str, size: tuple[int, int]) -> None:
+    noise = np.random.default_rng(size).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image, preprocessing = Image.fromarray(noise).convert(mode), Preprocessing(32, **options)
+    settings = {"resize_mode": "shortest", "interpolation": "bicubic"} | options
+    reference = image_transform(32, is_train=False, **settings)
+    assert torch.equal(preprocessing.evaluation()(image), reference(image.convert("RGB")))
+    levels = preprocessing.training(torch.Generator().manual_seed(1)).levels(image)
+    view = preprocessing.training(torch.Generator().manual_seed(1)).picture(image)
+    expected = functional.normalize(functional.to_tensor(view), preprocessing.mean, preprocessing.std)
+    assert torch.equal(preprocessing.normalise(levels[None])[0], expected)
 
 
 def test_order_of_conversion_matters_for_palettes_and_transparency_only() -> None:

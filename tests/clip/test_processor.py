@@ -1,11 +1,13 @@
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from calprompt.clip import processor
 from calprompt.clip.load import load_backbone
-from calprompt.clip.processor import make_half_precision_safe
+from calprompt.clip.processor import check_half_precision, make_half_precision_safe
 from tiny import tiny_backbone
 
 
@@ -20,10 +22,13 @@ def machine(monkeypatch):
         return asked
 
     before = torch.backends.mkldnn.enabled
-    make_half_precision_safe.cache_clear()
+    for each in (make_half_precision_safe, check_half_precision):
+        each.cache_clear()
+    monkeypatch.setattr(processor, "slowdown", lambda dtype: 1.0)
     yield make
     torch.backends.mkldnn.set_flags(before)
-    make_half_precision_safe.cache_clear()
+    for each in (make_half_precision_safe, check_half_precision):
+        each.cache_clear()
 
 
 def use(dtype: torch.dtype, autocast: torch.dtype | None = None) -> None:
@@ -52,6 +57,26 @@ def test_a_healthy_machine_keeps_onednn(machine):
     make_half_precision_safe()
     assert asked == ["once"]
     assert torch.backends.mkldnn.enabled == before
+
+
+def test_slow_half_precision_is_said_once(machine, monkeypatch, recwarn):
+    machine(lives=True)
+    monkeypatch.setattr(processor, "slowdown", lambda dtype: 58.0 if dtype == torch.float16 else 0.5)
+    use(torch.bfloat16)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="no units for float16: a product of matrices takes 58 times as long"):
+        use(torch.float32, torch.float16)
+    use(torch.float16)
+    assert not recwarn.list
+
+
+def test_a_processor_without_units_is_found(tmp_path):
+    """oneDNN multiplies in bfloat16 with AVX-512 or AMX; held to AVX2, it is as slow as an old processor."""
+    script = "import torch; from calprompt.clip.processor import slowdown; print(slowdown(torch.bfloat16))"
+    limits = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    run = [sys.executable, "-c", script]
+    done = subprocess.run(run, env=os.environ | limits, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > processor.SLOW
 
 
 def test_a_process_killed_by_a_signal_is_told_from_one_that_lives(monkeypatch):

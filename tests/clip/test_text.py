@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from calprompt.clip.plain import encode_text_plain
+from benchmarks.plain import encode_text_plain
 from calprompt.clip.prompts import TextPrompts
 from calprompt.clip.text import best_row, encode_text, fold
 from calprompt.errors import CalpromptError

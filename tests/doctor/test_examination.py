@@ -36,11 +36,11 @@ def test_checks_run_in_one_process_that_is_not_this_one() -> None:
     assert first.value == second.value != str(os.getpid())
 
 
-def test_a_check_that_hangs_is_given_up() -> None:
+def test_hanging_check_is_stopped() -> None:
     start = time.monotonic()
     before, problem, after = examined("hanging", "fine", patience=5)
     assert (before.status, problem.status, after.status) == ("ok", "problem", "ok")
-    assert problem.value == "did not finish within 5 s and was given up"
+    assert problem.value == "did not finish within 5 s and was stopped"
     assert time.monotonic() - start < 30
 
 
@@ -52,7 +52,7 @@ def test_a_check_that_crashes_says_where() -> None:
     assert "install it again" in problem.advice
 
 
-def test_a_process_that_ends_leaves_its_last_words() -> None:
+def test_dead_check_process_shows_its_last_line_of_stderr() -> None:
     (problem,) = examined("exiting")
     words = "last line of stderr: libgomp: Thread creation failed"
     assert problem.value == f"crashed the process of this check (exit code 3); {words}"
@@ -65,7 +65,7 @@ def test_an_interpreter_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp
     assert "no process can be started for it" in problem.value
 
 
-def test_whoever_stops_listening_leaves_no_process_behind() -> None:
+def test_stopping_early_leaves_no_process() -> None:
     findings = examine([Check("fine", "doctor_checks:fine"), Check("hanging", "doctor_checks:hanging")])
     process = int(next(findings).value)
     next(findings)
@@ -74,12 +74,12 @@ def test_whoever_stops_listening_leaves_no_process_behind() -> None:
         os.kill(process, 0)
 
 
-def test_a_worker_that_was_never_needed_ends() -> None:
+def test_unused_worker_ends() -> None:
     with Worker(1):
         pass
 
 
-def test_what_cannot_work_is_not_tried() -> None:
+def test_checks_with_broken_needs_are_skipped() -> None:
     """One cause is one problem, however much depends on it."""
     found = list(
         examine(

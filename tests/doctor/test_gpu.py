@@ -47,7 +47,7 @@ def test_a_device_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
 def test_without_a_gpu_there_is_nothing_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     (found,) = gpu.check_gpu()
-    assert (found.status, found.value) == ("note", "torch finds none: there is nothing to verify")
+    assert (found.status, found.value) == ("note", "torch finds no GPU, so there is nothing to verify")
 
 
 def test_the_command_verifies_the_gpu_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_a_container_with_a_quota_and_too_many_threads(tmp_path: Path, monkeypat
     assert usable_cores() == 1
 
 
-def test_a_number_of_threads_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_num_threads_that_is_no_number_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(machine.THREADS, "all")
     assert found()["threads"].status == "note"
     assert "should be a number" in found()["threads"].advice

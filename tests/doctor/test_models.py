@@ -154,7 +154,9 @@ def test_a_pocket_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
         (torch.eye(1, 128), "was taken for"),
     ],
 )
-def test_a_machine_that_computes_nonsense(monkeypatch: pytest.MonkeyPatch, feature: torch.Tensor, says: str) -> None:
+def test_wrong_results_of_the_self_test_are_problems(
+    monkeypatch: pytest.MonkeyPatch, feature: torch.Tensor, says: str
+) -> None:
     monkeypatch.setattr("calprompt.clip.backbone.encode_image", lambda *_: feature)
     finding = self_test(load_embedded("pocket"))
     assert finding.status == "problem"

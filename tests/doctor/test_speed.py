@@ -10,7 +10,7 @@ from calprompt.doctor import models
 from calprompt.doctor.models import PRODUCTS, VIT_B_16, check_speed, load_embedded, per_second
 
 
-def test_it_is_said_what_was_measured_and_what_estimated() -> None:
+def test_speed_says_what_is_measured_or_estimated() -> None:
     load_embedded("pocket")
     threads = torch.get_num_threads()
     start = time.process_time()

@@ -27,13 +27,13 @@ def found() -> dict[str, Finding]:
     return {finding.name: finding for finding in check_storage()}
 
 
-def test_a_cache_that_is_not_there_yet_is_not_made(folder: Path) -> None:
+def test_storage_check_does_not_create_the_cache(folder: Path) -> None:
     assert {finding.status for finding in found().values()} == {"ok"}
     assert found()["cache folder"].value == f"{folder} can be written to (CALPROMPT_CACHE is set)"
     assert not folder.exists()
 
 
-def test_nothing_is_left_in_it(folder: Path) -> None:
+def test_storage_check_leaves_no_file(folder: Path) -> None:
     (folder / "features").mkdir(parents=True)
     (folder / "features" / "a").write_bytes(bytes(1500))
     assert found()["cache size"].value.startswith("1.5 KB;")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ import pytest
 from calprompt.errors import CalpromptError, UnknownNameError
 from calprompt.evaluation.bootstrap import (
     NOT_COVERED,
+    ResampledMetrics,
     bootstrap_intervals,
     draw_counts,
     expected_interval,
     percentile_interval,
-    resampled_metrics,
 )
-from calprompt.metrics import Convention, EqualWidth, Metric, Predictions, accuracy, evaluate, metrics, predictions
+from calprompt.metrics import Convention, EqualWidth, Predictions, evaluate, metrics, predictions
 
 LOGIT_STEPS = np.array([0.0, 0.0, 1.0, 3.0, 40.0, -2.0])
 
@@ -33,21 +32,21 @@ def drawn(seed: int, n: int = 120, classes: int = 4, ties: bool = False) -> Pred
 @pytest.mark.parametrize("convention", ["default", "tcpt", "dac"])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("classes", [2, 4, 30])
-def test_a_resample_is_what_the_metrics_say_of_it(convention: str, ties: bool, classes: int) -> None:
+def test_resampled_metrics_equal_metrics_of_the_resample(convention: str, ties: bool, classes: int) -> None:
     given = drawn(0, classes=classes, ties=ties)
     counts = draw_counts(np.random.default_rng(1), 120, 20)
     counts[0] = 1  # the sample itself
     counts[1] = 0
     counts[1, 7] = 120  # one image, over and over
     assert (counts.sum(axis=1) == 120).all()
-    found = resampled_metrics(given, counts, n_bins=10, convention=convention)
+    found = ResampledMetrics(given, n_bins=10, convention=convention)(counts)
     assert set(found) == set(metrics.available())
     for row, count in enumerate(counts):
         expected = evaluate(given.take(np.repeat(np.arange(120), count)), n_bins=10, convention=convention)
         assert {name: values[row] for name, values in found.items()} == pytest.approx(expected, abs=1e-10)
 
 
-def test_bins_that_leave_out_or_only_weigh_their_ends() -> None:
+def test_resampled_bins_with_dropped_or_weighed_ends() -> None:
     """Probabilities of exactly 0 and 1 under bins that treat them in every possible way."""
     probs = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.2, 0.8, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     sample = predictions(probs, [0, 1, 2, 1, 2])
@@ -55,18 +54,21 @@ def test_bins_that_leave_out_or_only_weigh_their_ends() -> None:
     for closed in ("left", "right"):
         for outermost in ("keep", "drop", "weigh"):
             rule = Convention(ece=EqualWidth(closed=closed, outermost=outermost))
-            values = resampled_metrics(sample, counts, names=["classwise_ece", "ece"], convention=rule)
+            values = ResampledMetrics(sample, names=["classwise_ece", "ece"], convention=rule)(counts)
             for row, count in enumerate(counts):
                 resample = sample.take(np.repeat(np.arange(5), count))
                 expected = evaluate(resample, names=values, convention=rule)
                 assert {name: drawn[row] for name, drawn in values.items()} == pytest.approx(expected, abs=1e-12)
 
 
+Measure = Callable[[Predictions], float]
+
+
 @pytest.fixture
-def registered() -> Iterator[Callable[[str, Metric], None]]:
+def registered() -> Iterator[Callable[[str, Measure], None]]:
     names: list[str] = []
 
-    def register(name: str, metric: Metric) -> None:
+    def register(name: str, metric: Measure) -> None:
         metrics.register(name)(metric)
         names.append(name)
 
@@ -75,9 +77,9 @@ def registered() -> Iterator[Callable[[str, Metric], None]]:
         del metrics._things[name], metrics._info[name]
 
 
-def test_a_metric_of_the_user_gets_an_interval(registered: Callable[[str, Metric], None]) -> None:
-    def error_rate(probs: Any, labels: Any = None, **options: Any) -> float:
-        return 1 - accuracy(probs, labels, **options)
+def test_a_metric_of_the_user_gets_an_interval(registered: Callable[[str, Measure], None]) -> None:
+    def error_rate(sample: Predictions) -> float:
+        return float(1 - sample.correct.mean())
 
     registered("error_rate", error_rate)
     sample = drawn(6)
@@ -91,10 +93,10 @@ def test_a_metric_of_the_user_gets_an_interval(registered: Callable[[str, Metric
 
 
 def test_a_metric_that_is_undefined_on_a_resample_has_no_interval(
-    registered: Callable[[str, Metric], None],
+    registered: Callable[[str, Measure], None],
 ) -> None:
-    def strict(probs: Any, labels: Any = None, **options: Any) -> float:
-        return 0.5 if len(np.unique(probs.labels)) == 4 else float("nan")
+    def strict(sample: Predictions) -> float:
+        return 0.5 if len(np.unique(sample.labels)) == 4 else float("nan")
 
     registered("strict", strict)
     assert set(bootstrap_intervals(drawn(0, n=8), names=["strict", "nll"], resamples=100)) == {"nll"}
@@ -136,7 +138,7 @@ def test_more_images_make_a_narrower_interval() -> None:
     assert widths[1] < widths[0] / 4
 
 
-def test_one_image_has_a_point_but_for_the_accuracy() -> None:
+def test_one_image_has_intervals_of_no_width_but_for_accuracy() -> None:
     intervals = bootstrap_intervals(drawn(0, n=1), resamples=10)
     low, high = intervals.pop("accuracy")
     assert high - low > 0.5
@@ -149,7 +151,7 @@ def test_calibration_errors_have_no_percentile_interval() -> None:
     assert bootstrap_intervals(drawn(0), names=["ece", "mce"], resamples=10) == {}
 
 
-def test_all_right_is_not_sure_to_stay_so() -> None:
+def test_accuracy_of_1_has_an_interval_below_1() -> None:
     sample = predictions([[0.9, 0.1]] * 30, [0] * 30)
     assert bootstrap_intervals(sample, names=["accuracy"], resamples=10)["accuracy"][0] == pytest.approx(
         0.886, abs=1e-3

@@ -49,4 +49,5 @@ def do(chore: Chore) -> Outcome[Chore]:
     while time.monotonic() < end:
         time.sleep(0.05)
     (folder / f"{chore.key}-{attempt}.done").touch()
-    return Outcome(chore, "finished", result=(os.environ["OMP_NUM_THREADS"], os.getcwd(), os.getppid(), time.time()))
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return Outcome(chore, "finished", result=(os.environ["OMP_NUM_THREADS"], os.getcwd(), os.getppid(), gpu))

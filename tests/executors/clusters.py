@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine for tests: two nodes, with a worker each.
+"""A Ray cluster on this machine for tests: two nodes, with a worker each, and a GPU that only Ray believes in.
 
 It is started once for all tests, in a folder of its own, and ended with the process that started it.
 """
@@ -36,7 +36,7 @@ def cluster() -> Any:
     from ray.cluster_utils import Cluster
 
     _be_patient()
-    head = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+    head = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
     started = Cluster(initialize_head=True, head_node_args=head)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(started.shutdown)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.executors import protocol, ray_cluster
+from calprompt.executors.local import LocalExecutor
 from calprompt.executors.protocol import (
     WorkerResources,
     is_shared,
@@ -25,6 +26,8 @@ from calprompt.executors.protocol import (
     unpack_folder,
 )
 from calprompt.executors.ray import RayExecutor, cut_groups
+from executors import chores
+from executors.chores import Chore
 
 
 @given(st.lists(st.lists(st.integers(), max_size=30), max_size=8), st.integers(1, 20))
@@ -60,6 +63,17 @@ def test_resources_as_they_are_written() -> None:
     usual = WorkerResources(cpus=2)
     assert parse_resources({}, "here", usual) == usual
     assert parse_resources({"gpus": 0.5, "memory": "2GB"}, "here", usual) == WorkerResources(2, 0.5, 2_000_000_000)
+
+
+def test_workers_are_spread_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees one of those that the driver sees, also one that replaces a worker that was killed."""
+    paths = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    tasks = [Chore(str(number), str(tmp_path), seconds=1.0, kills=number == 0) for number in range(4)]
+    local = LocalExecutor(workers=2, devices=("cuda:0", "cuda:2"))
+    seen = {outcome.task.key: outcome.result[3] for outcome in local.map([tasks[:2], tasks[2:]], chores.do)}
+    assert seen == {"0": "4", "1": "4", "2": "7", "3": "7"}
 
 
 def test_nothing_imports_ray_before_it_is_used() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calprompt.errors import CalpromptError
+from calprompt.errors import CalpromptError, NotFoundError
 from calprompt.executors import ray as ray_module
 from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import RayExecutor
@@ -120,6 +121,24 @@ def test_workers_with_other_versions_are_refused(cluster: Any, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_workers_share_a_gpu_by_fractions(cluster: Any, tmp_path: Path) -> None:
+    tasks = [Chore(f"g{number}", str(tmp_path), seconds=0.5) for number in range(6)]
+    with executor(cluster, resources=WorkerResources(cpus=0.5, gpus=0.5)) as ray:
+        assert ray.connect() == 2, "one machine has a GPU, and two workers share it"
+        assert {outcome.result[3] for outcome in ray.map([tasks], chores.do)} == {"0"}
+
+
 def test_what_no_machine_has_is_said_at_once(cluster: Any) -> None:
     with pytest.raises(CalpromptError, match="no machine of the Ray cluster has what a worker needs: 1 CPU, 2 GPU"):
         executor(cluster, resources=WorkerResources(gpus=2)).connect()
+
+
+def test_another_address_is_refused_once_connected(cluster: Any) -> None:
+    """Not quietly replaced by the cluster that is there."""
+    with pytest.raises(NotFoundError, match="no Ray cluster answers at 127.0.0.1:1 "):
+        RayExecutor("127.0.0.1:1").connect()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(CalpromptError, match=f"{address}: this process is connected to the one at {cluster.address}"):
+            RayExecutor(address).connect()
+    assert RayExecutor(f"localhost:{cluster.address.rpartition(':')[2]}").connect() == 2

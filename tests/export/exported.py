@@ -17,9 +17,9 @@ from calprompt import tuners
 from calprompt.export import graphs
 from calprompt.export.exporter import export_predictor
 from calprompt.export.onnx_predictor import OnnxPredictor
+from calprompt.kernel import class_scores, softmax
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, OpenSetRule, SetRule
-from calprompt.promises.conformal import class_scores, softmax
 from calprompt.tuners import Tuner
 from tiny import BASE, NOVEL, build, tiny_backbone
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from calibrators.drawn import complete, drawn
-from calprompt import calibrators
+from calprompt import calibrators, kernel
 from calprompt.calibrators import Calibrator, Chain, StoredLogits
-from calprompt.errors import CalpromptError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, SettingError
 from calprompt.evaluation.settings import create_calibrator
-from calprompt.export import runtime
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from export.exported import CLASSES, export, pictures, tuned
@@ -57,9 +56,9 @@ def test_steps_give_what_torch_gives(spec: str, seed: int, classes: int, scale: 
         assert any(text in str(error) for text in ("no temperature fits", "images are classified"))  # noqa: PT017
         return
     steps = json.loads(json.dumps(calibrator.export(classes_only(record)), allow_nan=False))
-    assert {step["step"] for step in steps} <= set(runtime.STEPS)
+    assert {step["step"] for step in steps} <= set(kernel.STEPS)
     assert record.zero_shot_logits is not None
-    ours = runtime.calibrated_logits(steps, record.logits.numpy(), record.zero_shot_logits.numpy())
+    ours = kernel.calibrated_logits(steps, record.logits.numpy(), record.zero_shot_logits.numpy())
     wanted = calibrator(record).double()
     rows = well_posed(calibrator, record, wanted)
     assert rows.mean() > 0.5
@@ -71,21 +70,21 @@ def test_steps_give_what_torch_gives(spec: str, seed: int, classes: int, scale: 
 def test_every_step_is_that_of_a_calibrator() -> None:
     record = complete(*drawn(0))
     steps = [calibrators.parse(name).fit(record).export(record) for name in calibrators.available()]
-    assert {step["step"] for each in steps for step in each} == set(runtime.STEPS)
+    assert {step["step"] for each in steps for step in each} == set(kernel.STEPS)
 
 
 def test_ties_that_rounding_makes_are_given_back() -> None:
     flat = [{"step": "multiply", "by": 0.0, "keeps_argmax": True}]
-    assert runtime.calibrated_logits(flat, np.array([[1.0, 3.0, 2.0]])).argmax() == 1
-    assert runtime.calibrated_logits(flat, np.empty((0, 3))).shape == (0, 3)
+    assert kernel.calibrated_logits(flat, np.array([[1.0, 3.0, 2.0]])).argmax() == 1
+    assert kernel.calibrated_logits(flat, np.empty((0, 3))).shape == (0, 3)
 
 
 def test_an_image_without_a_range_is_refused() -> None:
     sals = [{"step": "zero-shot range", "keeps_argmax": True}]
-    with pytest.raises(runtime.ModelError, match="the same logit for every class"):
-        runtime.calibrated_logits(sals, np.ones((1, 3)), np.array([[1.0, 2.0, 3.0]]))
-    with pytest.raises(runtime.DamagedModelError, match="needs zero-shot logits"):
-        runtime.calibrated_logits(sals, np.array([[1.0, 2.0, 3.0]]))
+    with pytest.raises(SettingError, match="the same logit for every class"):
+        kernel.calibrated_logits(sals, np.ones((1, 3)), np.array([[1.0, 2.0, 3.0]]))
+    with pytest.raises(DamagedFileError, match="needs zero-shot logits"):
+        kernel.calibrated_logits(sals, np.array([[1.0, 2.0, 3.0]]))
 
 
 @pytest.mark.parametrize(

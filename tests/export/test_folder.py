@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 
 import calprompt
+from calprompt import export as room
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
-from calprompt.export import exporter, packages, runtime
+from calprompt.export import exporter, runtime
 from calprompt.export.folder import script
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
@@ -23,7 +26,7 @@ from export.exported import export, folder, own_copy, pictures, tuned
 VERIFIED = ["logits.onnx", "model.json", "model.onnx", "weights.npz"]
 
 
-def test_what_is_in_it() -> None:
+def test_an_exported_folder_has_all_files_and_the_script() -> None:
     out = folder("cocoop")
     assert sorted(path.name for path in out.iterdir()) == sorted([*VERIFIED, "README.md", "card.md", "predict.py"])
     assert (out / "predict.py").read_text(encoding="utf-8") == script()
@@ -103,7 +106,7 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
             OnnxPredictor(place)
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_export_never_overwrites_existing_files(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -143,7 +146,7 @@ def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path, monkeypat
     assert os.listdir(tmp_path / "out") == ["theirs"]
 
 
-def test_progress_and_weights(tmp_path: Path) -> None:
+def test_export_reports_progress_and_stores_only_needed_weights(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     export(
         Predictor(tuned("coop")),
@@ -156,13 +159,13 @@ def test_progress_and_weights(tmp_path: Path) -> None:
         assert weights["text"].dtype == np.float32
 
 
-def test_withdrawn_promises_are_in_every_answer(tmp_path: Path) -> None:
+def test_withdrawn_promises_are_stated_and_not_promised(tmp_path: Path) -> None:
     rule = DecisionRule(min_confidence=0.3, target_error=0.1).without_promises("the classes were changed by hand")
     out = export(Predictor(tuned("coop")), tmp_path / "out", rule=rule, promises=["hardly ever wrong"])
     assert "hardly ever wrong" not in (out / "README.md").read_text()
     assert "does not hold: the classes were changed by hand" in (out / "README.md").read_text()
     assert not any(answer.promised for answer in OnnxPredictor(out).answers(pictures(3)))
-    assert runtime.Model(out).answers(pictures(1))[0].withdrawn == "the classes were changed by hand"
+    assert runtime.Model(out).rule.withdrawn == "the classes were changed by hand"
 
 
 def test_no_promise_stands_behind_a_threshold_by_hand() -> None:
@@ -182,10 +185,11 @@ def test_no_promise_stands_behind_a_threshold_by_hand() -> None:
 
 
 def test_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: None if name != "onnxscript" else name)
+    monkeypatch.setattr(room, "find_spec", lambda name: None if name != "onnxscript" else name)
     with pytest.raises(
         SettingError, match=r"need onnx and onnxruntime, which are not installed: pip install 'calprompt"
     ):
         export(Predictor(tuned("coop")), tmp_path / "out")
+    monkeypatch.delitem(sys.modules, OnnxPredictor.__module__)
     with pytest.raises(SettingError, match="need onnxruntime, which is not installed"):
-        OnnxPredictor(folder())
+        import_module(OnnxPredictor.__module__)

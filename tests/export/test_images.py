@@ -13,10 +13,9 @@ import torch
 from PIL import Image
 
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.data.inputs import open_image
+from calprompt.data.images import open_image
 from calprompt.errors import ImageError
 from calprompt.export import runtime
-from calprompt.features.encoding import Uint8Preprocessing, normalise
 from export.exported import loaded, pictures
 
 NOISE = np.random.default_rng(0)
@@ -82,13 +81,12 @@ PREPROCESSINGS = [
 @pytest.mark.parametrize("upright", [False, True])
 def test_pixels_are_those_of_the_library(kind: str, upright: bool) -> None:
     for preprocessing in PREPROCESSINGS:
-        as_uint8 = Uint8Preprocessing.from_dict(preprocessing.to_dict())
-        wanted = open_image(KINDS[kind], 0, upright=upright).views(as_uint8)[0]
+        wanted = open_image(KINDS[kind], 0, upright=upright).views(preprocessing)[0]
         plain = preprocessing.to_dict()
         levels = runtime.levels(runtime.open_image(KINDS[kind], upright=upright), plain)
         np.testing.assert_array_equal(levels, wanted.numpy())
         pixels = torch.from_numpy(runtime.normalise([levels], plain))
-        torch.testing.assert_close(pixels, normalise(wanted[None], preprocessing))
+        torch.testing.assert_close(pixels, preprocessing.normalise(wanted[None]))
 
 
 def failures(path: Path) -> Iterator[tuple[str, Any]]:
@@ -112,10 +110,7 @@ def test_what_the_library_cannot_read_is_refused_with_the_name(tmp_path: Path) -
         with pytest.raises(ImageError) as error:
             ours.predict_proba([COLOUR, image])
         assert error.value.name == (str(image) if isinstance(image, Path) else "image 1"), number
-        assert error.value.reason.split()[0] == library.value.reason.split()[0] or image in (
-            tmp_path / "text.png",
-            b"nothing",
-        )
+        assert error.value.reason == library.value.reason
 
 
 def test_images_are_taken_a_batch_at_a_time_and_bad_ones_may_be_skipped() -> None:

@@ -92,7 +92,7 @@ def test_an_int8_model_that_is_worse_is_refused_with_the_numbers(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_good_enough() -> None:
+def test_int8_limits_on_accuracy_and_ece_are_inclusive() -> None:
     def measured(right: float, error: float) -> dict[str, dict[str, float]]:
         return {"accuracy": {"before": 0.625, "after": right}, "ece": {"before": 0.04, "after": error}}
 
@@ -119,7 +119,7 @@ def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.sum(axis=1), 1)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_quantize_refuses_bad_labels_steps_rules_and_images(tmp_path: Path) -> None:
     images = pictures(3)
     for labels, says in (
         ([0, 1], "one for each of 3 images"),
@@ -136,6 +136,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         quantize_folder(folder(), tmp_path / "out", images, [0, 1, 2], refit=lambda *logits: ([], other, []))
     with pytest.raises(CalpromptError, match="there is no folder"):
         quantize_folder(tmp_path / "none", tmp_path / "out", images, [0, 1, 2], refit=refit)
-    with pytest.raises(CalpromptError, match=r"image 1 \(no image"):
+    with pytest.raises(CalpromptError, match=r"image 1 \(text, not an image"):
         quantize_folder(folder(), tmp_path / "out", [images[0], b"text"], [0, 1], refit=refit)
     assert not list(tmp_path.iterdir())

@@ -56,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_it_imports_nothing_else() -> None:
+def test_script_imports_only_its_dependencies() -> None:
     tree = ast.parse(script())
     names = set()
     for node in ast.walk(tree):
@@ -69,7 +69,7 @@ def test_it_imports_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", ["coop", "cocoop"])
-def test_alone_it_gives_the_probabilities_of_the_predictor(name: str, files: list[Path]) -> None:
+def test_script_without_calprompt_gives_the_predictors_probabilities(name: str, files: list[Path]) -> None:
     lines = run_alone(folder(name), *files, "--json", "--sets", "0.9").stdout.splitlines()
     answers = [json.loads(line) for line in lines]
     probabilities = Predictor(tuned(name)).predict_proba(files)
@@ -83,7 +83,7 @@ def test_alone_it_gives_the_probabilities_of_the_predictor(name: str, files: lis
     assert [answer["decision"] for answer in answers] == [answer.decision for answer in loaded(name).answers(files)]
 
 
-def test_alone_it_is_imported(files: list[Path], tmp_path: Path) -> None:
+def test_script_can_be_imported_without_calprompt(files: list[Path], tmp_path: Path) -> None:
     script = tmp_path / "use.py"
     script.write_text(
         "import json, sys\n"
@@ -98,11 +98,11 @@ def test_alone_it_is_imported(files: list[Path], tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, Predictor(tuned("coop")).predict_proba(files), atol=1e-4, rtol=0)
 
 
-def test_mistakes_are_told_without_a_traceback(files: list[Path], tmp_path: Path) -> None:
+def test_script_reports_mistakes_without_a_traceback(files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("hello")
     done = run_alone(folder(), files[0], tmp_path / "none.png", tmp_path / "text.png", tmp_path, files[1], code=2)
     assert len(done.stdout.splitlines()) == 2
-    for part in ("none.png (No such file", "text.png (no image in any format that is read", "(a folder, not a file)"):
+    for part in ("none.png (No such file", "text.png (text, not an image", "(a folder, not a file)"):
         assert part in done.stderr
     out = own_copy(tmp_path / "damaged")
     (out / "model.onnx").write_bytes((out / "model.onnx").read_bytes()[:-1])
@@ -116,7 +116,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: Any, code: int = 0) -> 
     return captured.out, captured.err
 
 
-def test_options_that_do_not_fit(files: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_script_refuses_options_the_model_does_not_support(
+    files: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     model = ("--model", folder())
     for options, says in (
         (("--sets", "0.5"), "no prediction sets of coverage 0.5; it has 0.9, 0.8, 0.9 per class"),
@@ -129,7 +131,9 @@ def test_options_that_do_not_fit(files: list[Path], capsys: pytest.CaptureFixtur
     assert "exported without any" in said(capsys, files[0], "--model", plain, "--sets", "0.9", code=2)[1]
 
 
-def test_lines_for_people(files: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_script_prints_one_readable_line_per_image(
+    files: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     out, _ = said(capsys, *files, "--model", folder(), "--sets", "0.9", "--threads", "1")
     lines = out.splitlines()
     assert len(lines) == len(files)  # a promise stands behind them, so there is no note

@@ -146,6 +146,7 @@ def test_on_a_cluster_that_loses_a_node(tmp_path: Path, computed: list[int]) -> 
     assert computed == []
 
 
+@pytest.mark.long
 def test_interrupted_command_goes_on_where_it_stopped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +170,7 @@ def test_interrupted_command_goes_on_where_it_stopped(
     os.killpg(first.pid, signal.SIGINT)
     _, complaints = first.communicate(timeout=120)
     assert first.returncode == 130, complaints
-    assert "interrupted; the same command goes on with what is not stored yet" in complaints
+    assert "interrupted; run the same command to compute what is not stored yet" in complaints
     assert "Traceback" not in complaints
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(LocalExecutor, "map", lambda self, groups, work: Here().map(groups, work))

@@ -1,7 +1,6 @@
 """Frozen features and pixels: the right view of the right image, whatever is loaded before or beside it."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from calprompt.data.images import ImageFiles, ImageRows
 from calprompt.data.load import load_dataset
 from calprompt.data.unreadable import UnreadableImages, image_digests
 from calprompt.errors import CalpromptError
-from calprompt.features.encoding import FeatureBank, PixelBank, Uint8Preprocessing, normalise, view_generator
+from calprompt.features.encoding import FeatureBank, PixelBank, view_generator
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.parallel import batched, map_in_threads
-from calprompt.training import seeded
 
 backbone, files = samples.loaded, samples.picture_files
 
@@ -70,18 +68,6 @@ def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) ->
     assert not torch.equal(found[0, 0], found[1, 0])
 
 
-@pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64), (33, 34), (1, 5), (113, 71)])
-@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK"])
-@pytest.mark.parametrize("options", [{}, {"interpolation": "bilinear"}, {"resize_mode": "squash"}])
-def test_levels_are_the_pixels_of_the_public_transforms(options, mode: str, size: tuple[int, int]) -> None:
-    noise = torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=seeded(*size))
-    image, plain = Image.fromarray(noise.numpy()).convert(mode), replace(backbone().preprocessing, **options)
-    levels = Uint8Preprocessing.from_dict(plain.to_dict())
-    both = torch.stack([levels.evaluation()(image), levels.training(seeded(1))(image)])
-    expected = torch.stack([plain.evaluation()(image), plain.training(seeded(1))(image)])
-    assert torch.equal(normalise(both, plain), expected)
-
-
 def test_digest_and_pixels_are_of_the_same_content_if_a_file_changes(tmp_path: Path) -> None:
     samples.picture(tmp_path / "a.png", seed=1)
     images, plain = ImageFiles.of(tmp_path, ["a.png"]), backbone().preprocessing
@@ -89,7 +75,7 @@ def test_digest_and_pixels_are_of_the_same_content_if_a_file_changes(tmp_path: P
     picture = images.read(0)
     samples.picture(tmp_path / "a.png", seed=2)
     assert picture.digest == before != images.digest(0)
-    assert torch.equal(picture.views(plain)[0], pixels)
+    assert torch.equal(plain.normalise(picture.views(plain)[0][None])[0], pixels)
     assert not torch.equal(samples.pixels(images, 0, plain), pixels)
 
 
@@ -115,9 +101,7 @@ def test_evaluation_view_without_generators() -> None:
     with Image.open(files().root / files().paths[4]) as image:
         pixels = backbone().preprocessing.evaluation()(image)
     torch.testing.assert_close(found, backbone().encode_image(pixels[None])[None])
-    as_uint8 = Uint8Preprocessing.from_dict(backbone().preprocessing.to_dict())
-    levels = samples.pixels(files(), 4, as_uint8)
-    assert torch.equal(normalise(levels[None], backbone().preprocessing), pixels[None])
+    assert torch.equal(samples.pixels(files(), 4, backbone().preprocessing), pixels)
 
 
 def test_epochs_take_the_views_in_turn() -> None:

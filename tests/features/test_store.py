@@ -141,7 +141,7 @@ def test_a_stale_hit_is_impossible(tmp_path: Path, computed: list[int], monkeypa
     assert missed(plain.view(autocast=torch.bfloat16)) == 6
     monkeypatch.setattr(encoding, "EXTRACTION", encoding.EXTRACTION + 1)
     assert [missed(), missed()] == [6, 0]
-    monkeypatch.setattr(encoding, "version", lambda name: "another")
+    monkeypatch.setattr(encoding, "_versions", lambda *names: dict.fromkeys(names, "another"))
     assert missed() == 6
 
 
@@ -457,14 +457,12 @@ def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_prune_removes_what_is_damaged_or_left_behind_and_nothing_of_others(tmp_path: Path) -> None:
     features(tmp_path)
-    old = tmp_path / ("0123456789abcdef" * 2)  # features as an earlier version kept them
-    for path in (tmp_path / ".1.tmp", tmp_path / ".2.tmp", tmp_path / "3.damaged", old / "4.safetensors"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("half")
+    for name in (".1.tmp", ".2.tmp", "3.damaged"):
+        (tmp_path / name).write_text("half")
     os.utime(tmp_path / ".1.tmp", (0, 0))
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mine.safetensors").write_text("")
-    assert {file.path for file in unused(FeatureStore(tmp_path))} == {tmp_path / ".1.tmp", tmp_path / "3.damaged", old}
+    assert {file.path for file in unused(FeatureStore(tmp_path))} == {tmp_path / ".1.tmp", tmp_path / "3.damaged"}
     remove(to_prune(FeatureStore(tmp_path)))
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([".2.tmp", only_file(tmp_path).name, "letters"])

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.plain import open_clip_model
 from calprompt.calibrators import DistanceAware, StoredLogits, TemperatureSGD
 from calprompt.class_names import fill_template
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.clip.plain import open_clip_model
 from calprompt.clip.tokens import Tokenizer
 from calprompt.errors import CalpromptError
 from calprompt.losses import (

@@ -129,7 +129,7 @@ def test_adaptive_bins_by_hand() -> None:
     assert adaptive_calibration_error(probs, labels, n_bins=3) == pytest.approx(tied)
 
 
-def test_typed_edges_are_edges() -> None:
+def test_decimal_edges_are_bin_edges() -> None:
     """0.3 and 0.7, as typed, close the third and the seventh of ten bins."""
     table = equal_width_table([0.3, 0.7, 0.0, 1.0], [1, 1, 1, 1])
     assert np.flatnonzero(table.count).tolist() == [0, 2, 6, 9]

@@ -76,7 +76,7 @@ def test_the_grid_is_fine_enough(n: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.p_value == pytest.approx(finer.p_value, abs=0.01)
 
 
-def test_of_one_bin_it_is_the_exact_binomial_test() -> None:
+def test_one_bin_gives_the_exact_binomial_test() -> None:
     found = debiased_error(equal_width_table([0.8] * 100, [True] * 65 + [False] * 35))
     assert binom.cdf(65, 100, 0.8 - found.low) == pytest.approx(0.025, abs=0.001)
     assert binom.sf(64, 100, 0.8 - found.high) == pytest.approx(0.025, abs=0.001)
@@ -84,7 +84,7 @@ def test_of_one_bin_it_is_the_exact_binomial_test() -> None:
 
 
 @pytest.mark.parametrize(("n", "bias", "ece"), [(50, 0.0, 0.0), (50, 0.1, 0.1), (200, 0.05, 0.05), (1000, 0.02, 0.02)])
-def test_the_interval_covers_what_very_many_images_show(n: int, bias: float, ece: float) -> None:
+def test_debiased_interval_covers_the_error_of_many_images(n: int, bias: float, ece: float) -> None:
     """The percentile bootstrap covered an ECE of 5 % in 61 % of samples of 200 images."""
     found = [debiased_error(equal_width_table(*drawn(seed, n, bias))) for seed in range(100)]
     covered = np.mean([each.low <= ece <= each.high for each in found])
@@ -92,7 +92,7 @@ def test_the_interval_covers_what_very_many_images_show(n: int, bias: float, ece
     assert np.mean([each.value for each in found]) < np.mean([each.measured for each in found])
 
 
-def test_a_calibrated_model_is_refused_as_often_as_said_and_a_bad_one_nearly_always() -> None:
+def test_calibration_test_keeps_its_level_and_has_power() -> None:
     refused = [
         np.mean([debiased_error(equal_width_table(*drawn(seed, 200, bias))).p_value <= 0.05 for seed in range(100)])
         for bias in (0.0, 0.2)
@@ -102,7 +102,7 @@ def test_a_calibrated_model_is_refused_as_often_as_said_and_a_bad_one_nearly_alw
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 1000))
-def test_any_sample_has_ends_in_order(n: int, bins: int, seed: int) -> None:
+def test_interval_ends_are_in_order(n: int, bins: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     confidence = rng.choice([0.0, 0.2, 0.5, 0.55, 0.9, 1.0], n)
     right = (rng.random(n) < rng.random()).astype(np.float64)
@@ -113,7 +113,7 @@ def test_any_sample_has_ends_in_order(n: int, bins: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("convention", ["default", "tcpt", "dac"])
-def test_ece_and_ace_have_the_bins_of_the_convention(convention: str) -> None:
+def test_ece_and_ace_follow_the_convention(convention: str) -> None:
     confidence, right = drawn(3)
     kept = confidence >= 0.5
     probabilities = np.stack([confidence, 1 - confidence], axis=1)

@@ -79,7 +79,9 @@ def test_changed_value_is_a_failure(
         ("dac", replace(DAC, ece=replace(DAC.ece, closed="right"))),
     ],
 )
-def test_each_choice_of_a_convention_is_needed(tensors: dict[str, np.ndarray], theirs: str, wrong: Any) -> None:
+def test_every_choice_of_a_convention_changes_a_golden_value(
+    tensors: dict[str, np.ndarray], theirs: str, wrong: Any
+) -> None:
     """With any one choice changed, some golden value is missed: the presets have no idle options."""
     worst = 0.0
     for name in tensors:

@@ -22,7 +22,7 @@ from calprompt.metrics import (
     risk_coverage,
 )
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.metrics.selective import STARTS, THRESHOLDS, choose_start
+from calprompt.metrics.selective import STARTS, THRESHOLDS, choose_start, guarantee_chance
 
 confidences = st.one_of(st.floats(0, 1, allow_subnormal=False), st.integers(0, 6).map(lambda k: k / 6))
 samples = st.lists(st.tuples(confidences, st.booleans()), min_size=1, max_size=40)
@@ -34,7 +34,7 @@ def vectors(sample: list[tuple[float, bool]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(samples)
-def test_the_curve_is_what_it_says(sample: list[tuple[float, bool]]) -> None:
+def test_risk_coverage_curve_by_hand(sample: list[tuple[float, bool]]) -> None:
     confidence, correct = vectors(sample)
     curve = risk_coverage(confidence, correct)
     assert curve.threshold.tolist() == sorted(set(confidence.tolist()), reverse=True)
@@ -45,7 +45,7 @@ def test_the_curve_is_what_it_says(sample: list[tuple[float, bool]]) -> None:
 
 
 @given(samples, st.randoms(use_true_random=False))
-def test_the_area_is_the_mean_risk_at_each_image_in_any_order(sample: list[tuple[float, bool]], random) -> None:
+def test_aurc_is_the_mean_risk_in_any_order(sample: list[tuple[float, bool]], random) -> None:
     confidence, correct = vectors(sample)
     plain = np.mean([1 - correct[confidence >= own].mean() for own in confidence])
     area = area_under_risk_coverage(confidence, correct)
@@ -56,7 +56,7 @@ def test_the_area_is_the_mean_risk_at_each_image_in_any_order(sample: list[tuple
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_without_ties_it_is_the_usual_area(correct: list[bool]) -> None:
+def test_aurc_without_ties_is_the_usual_one(correct: list[bool]) -> None:
     right, n = np.array(correct), len(correct)
     usual = np.mean([(~right[: k + 1]).mean() for k in range(n)])  # most confident first
     confidence = np.linspace(0.9, 0.1, n)
@@ -73,7 +73,7 @@ def test_ranking_errors_last_is_best_and_first_is_worst() -> None:
     assert area_under_risk_coverage(np.full(10, 0.5), right) == pytest.approx(0.3)
 
 
-def test_the_registered_metric_is_of_the_largest_probability() -> None:
+def test_aurc_metric_uses_the_largest_probability() -> None:
     logits = np.random.default_rng(0).normal(size=(50, 4))
     found = predictions(logits, np.arange(50) % 4, from_logits=True)
     assert aurc(found) == area_under_risk_coverage(found.confidence, found.correct)
@@ -108,7 +108,7 @@ def plain_threshold(confidence: np.ndarray, correct: np.ndarray, target: float, 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_against_a_plain_reading(seed: int) -> None:
+def test_guaranteed_threshold_against_a_plain_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)
     confidence = rng.beta(4, 1, size=int(rng.integers(50, 800)))
     correct = rng.random(len(confidence)) < confidence ** rng.uniform(0.2, 1.5)
@@ -159,7 +159,7 @@ def test_the_guarantee_holds(world: str, n: int) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 10_000), st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
-def test_asking_for_more_never_lowers_the_threshold(seed: int, a: float, b: float, c: float, d: float) -> None:
+def test_stricter_targets_never_lower_the_threshold(seed: int, a: float, b: float, c: float, d: float) -> None:
     rng = np.random.default_rng(seed)
     confidence = rng.beta(3, 1, size=300)
     correct = rng.random(300) < confidence**0.5
@@ -176,7 +176,7 @@ def test_order_does_not_matter() -> None:
     assert second.images == 600
 
 
-def test_all_right_accepts_everything_if_there_are_enough() -> None:
+def test_enough_right_images_accept_everything() -> None:
     chosen = guaranteed_threshold([0.7] * 94, [True] * 94, 0.05)
     assert (chosen.threshold, chosen.coverage, chosen.error, chosen.reason) == (0.0, 1.0, 0.0, None)
     few = guaranteed_threshold([0.7] * 93, [True] * 93, 0.05)  # 0.95^93 > 0.05 / 6
@@ -187,7 +187,7 @@ def test_all_right_accepts_everything_if_there_are_enough() -> None:
     )
 
 
-def test_a_start_chosen_on_other_images_needs_fewer_of_them() -> None:
+def test_chosen_start_needs_fewer_images() -> None:
     rng = np.random.default_rng(4)
     pilot, held_out = rng.uniform(0.5, 1, 200), rng.uniform(0.5, 1, 70)
     start = choose_start(pilot, np.ones(200), 0.05, images=70)
@@ -197,7 +197,7 @@ def test_a_start_chosen_on_other_images_needs_fewer_of_them() -> None:
     assert chosen.threshold == 0.0
 
 
-def test_a_chosen_start_keeps_the_guarantee() -> None:
+def test_chosen_start_keeps_the_guarantee() -> None:
     """Also if the other images mislead: theirs are all right."""
     rng = np.random.default_rng(5)
     broken = 0
@@ -209,7 +209,7 @@ def test_a_chosen_start_keeps_the_guarantee() -> None:
     assert broken / 2000 <= 0.1 + 3 * math.sqrt(0.09 / 2000)
 
 
-def test_what_cannot_be_guaranteed_says_why() -> None:
+def test_missing_threshold_has_a_reason() -> None:
     wrong = guaranteed_threshold([0.97] * 500, [False] * 500, 0.05)
     assert (wrong.threshold, wrong.needed) == (None, None)
     assert "500 of the 500 validation images with a confidence of 0.3 or more are wrong" in str(wrong.reason)
@@ -249,3 +249,19 @@ def test_targets_are_fractions(value: float) -> None:
         guaranteed_threshold([0.5], [1], value)
     with pytest.raises(CalpromptError, match="confidence_level must be a fraction above 0 and below 1"):
         guaranteed_threshold([0.5], [1], 0.05, value)
+
+
+@pytest.mark.parametrize(("rate", "images"), [(0.0, 40), (0.03, 80), (0.06, 150), (0.2, 100)])
+def test_the_chance_of_a_guarantee_is_how_often_it_is_given(rate: float, images: int) -> None:
+    """Half of the images are sure, and wrong at the rate; the others are unsure and often wrong."""
+    rng = np.random.default_rng(0)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        confidence = np.repeat([0.95, 0.4], n // 2)
+        return confidence, rng.random(len(confidence)) >= np.where(confidence > 0.5, rate, 0.5)
+
+    chance, _ = guarantee_chance(*draw(100_000), target_error=0.1, images=images)
+    made = [
+        guaranteed_threshold(*draw(images), target_error=0.1, starts=[0.95]).threshold is not None for _ in range(500)
+    ]
+    assert np.mean(made) == pytest.approx(chance, abs=0.07)

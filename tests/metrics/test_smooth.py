@@ -33,7 +33,7 @@ def by_definition(confidence: np.ndarray, correct: np.ndarray, width: float) -> 
 
 @pytest.mark.parametrize("n", [20, 300, 3000])
 @pytest.mark.parametrize("power", [0.7, 1.0, 1.5])
-def test_it_is_the_error_smoothed_by_itself(n: int, power: float) -> None:
+def test_smooth_ece_is_the_error_at_its_own_width(n: int, power: float) -> None:
     sample = drawn(1, n, power)
     found = smooth_calibration_error(*sample)
     assert by_definition(*sample, found) == pytest.approx(found, abs=5e-5)
@@ -53,9 +53,7 @@ def test_against_relplot(seed: int, power: float) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(arrays(float, n, elements=UNIT), arrays(bool, n))), st.data())
-def test_it_lies_between_the_mean_gap_and_1_and_ignores_order(
-    sample: tuple[np.ndarray, np.ndarray], data: st.DataObject
-) -> None:
+def test_smooth_ece_bounds_and_order(sample: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
     confidence, correct = sample
     found = smooth_calibration_error(confidence, correct)
     assert abs(float(np.mean(correct - confidence))) - 1e-9 <= found <= 1 + 1e-9
@@ -65,19 +63,19 @@ def test_it_lies_between_the_mean_gap_and_1_and_ignores_order(
     assert smooth_calibration_error(*twice) == pytest.approx(found, abs=1e-9)
 
 
-def test_it_moves_little_where_a_bin_jumps() -> None:
+def test_smooth_ece_is_continuous_where_ece_jumps() -> None:
     """Half of the images at 0.5, all right: just below an edge and just above it."""
     right = np.ones(50, dtype=bool)
     below, above = (smooth_calibration_error(np.full(50, 0.5 + shift), right) for shift in (-1e-4, 1e-4))
     assert above == pytest.approx(below, abs=3e-4)
 
 
-def test_what_is_always_sure_and_always_right_has_no_error() -> None:
+def test_perfect_certain_model_has_smooth_ece_zero() -> None:
     assert smooth_calibration_error([1.0, 1.0], [True, True]) == 0
     assert smooth_calibration_error([1.0, 1.0], [False, False]) == pytest.approx(1)
 
 
-def test_the_metric_takes_what_all_metrics_take() -> None:
+def test_smooth_ece_metric_has_the_shared_options() -> None:
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(50, 3)), rng.integers(3, size=50)
     sample = predictions(logits, labels, from_logits=True)

@@ -76,6 +76,7 @@ def table_rows(page):
     return {row[0].partition(",")[0].strip("`"): row[1:] for row in cells}
 
 
+@pytest.mark.long
 def test_what_is_recorded_of_it_is_what_it_does(recorded):
     """But for two pictures of each half: near ties may go the other way on another processor."""
     found = zero_shot(pocket.MODELS["pocket"], DATA, ["clothes"], echo=lambda _: None)

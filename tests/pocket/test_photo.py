@@ -1,8 +1,12 @@
 """The embedded model for photographs: loaded like any other, no word unknown, and what its card says of it."""
 
+import importlib
 import json
 import re
+import struct
 import warnings
+import zlib
+from pathlib import Path
 
 import open_clip
 import pytest
@@ -70,3 +74,25 @@ def test_the_card_and_the_page_say_what_is_recorded():
         assert told is not None
         assert f"{row['base accuracy']:.1f}" in told[2]
     assert {choice.name for choice in COMPARED} < RECORD["datasets"].keys()
+
+
+def test_the_walk_of_a_new_user_finds_the_photographs_in_resource_files(tmp_path, monkeypatch):
+    """A folder, a plain and a compressed file, as Qt packs them."""
+    names = ["", "gcompris/src/activities/categorization/resource/images/fishes", "fish1.webp", "fish2.webp"]
+    places, text = [], b""
+    for name in names:
+        places.append(len(text))
+        text += struct.pack(">HI", len(name), 0) + name.encode("utf-16-be")
+    packed = struct.pack(">I", 5) + zlib.compress(b"other")
+    data = struct.pack(">I", 5) + b"plain" + struct.pack(">I", len(packed)) + packed
+    tree = b"".join(struct.pack(">IHII", places[i], 2, count, first) for i, count, first in ((0, 1, 1), (1, 2, 2)))
+    tree += struct.pack(">IHHHI", places[2], 0, 0, 0, 0) + struct.pack(">IHHHI", places[3], 1, 0, 0, 9)
+    start = 20
+    header = b"qres" + struct.pack(">4I", 1, start, start + len(tree), start + len(tree) + len(data))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "experiments"))
+    photographs = importlib.import_module("photographs")
+    monkeypatch.setattr(photographs, "FILES", ("categorization",))
+    (tmp_path / "categorization.rcc").write_bytes(header + tree + data + text)
+    photographs.make(tmp_path, tmp_path)
+    assert (tmp_path / "photos" / "fish" / "fish1.webp").read_bytes() == b"plain"
+    assert (tmp_path / "photos_test" / "fish" / "fish2.webp").read_bytes() == b"other"

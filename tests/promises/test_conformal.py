@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import beta
 
 from calprompt.errors import SettingError, UnknownNameError
-from calprompt.kernel import softmax
+from calprompt.kernel import class_scores, softmax
 from calprompt.promises import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
-from calprompt.promises.conformal import class_scores, rank_needed
+from calprompt.promises.conformal import rank_needed
 
 shares = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
 logit_arrays = arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(2, 6)), elements=st.floats(-8, 8, width=32))

@@ -38,6 +38,31 @@ def test_every_image_has_one_place(sizes: list[int], seed: int, held_out: float 
     assert found == divide(labels, names(sizes), Requests(0.1, 0.9), **options)
 
 
+@given(counts, st.integers(0, 5), st.sampled_from([None, 4, 16]), st.integers(1, 4))
+def test_images_given_back_to_learn_from_are_not_promised_on(
+    sizes: list[int], seed: int, most: int | None, group: int
+) -> None:
+    labels = labels_of([10 * size for size in sizes])
+    groups = [index // group for index in range(len(labels))]
+    found = divide(labels, names(sizes), Requests(0.1, 0.9), seed=seed, most_tuned=most, groups=groups)
+    if found.smaller is None:
+        return
+    less = found.smaller
+    assert set(less.tune) > set(found.tune)
+    assert not {groups[index] for index in less.promise} & {groups[index] for index in (*less.tune, *found.tune)}, (
+        "what was learned from before it was decided to hold out fewer is not promised on"
+    )
+    assert len(less.promise) < len(found.promise)
+    assert sorted(less.tune + less.promise + less.unused) == list(range(len(labels)))
+
+
+def test_no_image_is_kept_out_for_a_division_that_holds_out_no_fewer() -> None:
+    sizes = [13, 60, 13, 45, 7]
+    found = divide(labels_of(sizes), names(sizes), Requests(0.3, 0.9, per_class=True))
+    assert found.smaller is None
+    assert found.unused == ()
+
+
 @given(counts, st.sampled_from([None, 4, 16]))
 def test_promises_rest_on_the_proportions_of_the_folder(sizes: list[int], most: int | None) -> None:
     found = divide(labels_of(sizes), names(sizes), Requests(None, 0.5), most_tuned=most)
@@ -147,7 +172,7 @@ def test_the_promise_is_kept_with_groups() -> None:
     assert broken / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_two_hundred_photos_in_ten_folders() -> None:
+def test_division_of_two_hundred_photos_in_ten_folders() -> None:
     found = divide(labels_of([20] * 10), names([20] * 10), Requests(0.1, 0.9))
     assert found.counts == ((14, 6),) * 10
     assert not found.refusals
@@ -216,7 +241,7 @@ def test_what_cannot_be_divided(labels: list[int], class_names: list[str], optio
         divide(labels, class_names, Requests(), **options)
 
 
-def test_requests_are_shares() -> None:
+def test_impossible_requests_are_refused() -> None:
     with pytest.raises(SettingError, match="target_error must be a fraction"):
         Requests(target_error=1.5)
     with pytest.raises(SettingError, match="per_class is about prediction sets"):

@@ -130,7 +130,7 @@ def test_images_of_the_fit_do_not_count() -> None:
     assert (watch.seen, watch.repeated) == (1, 1)
 
 
-def test_memory_has_an_end() -> None:
+def test_remembered_digests_are_bounded() -> None:
     watch = fresh(false_alarms=1e-90)
     size = len(json.dumps(watch.to_dict()))
     for start in range(0, REMEMBERED + 500, 500):
@@ -155,7 +155,7 @@ def test_it_goes_on_from_its_record_to_the_last_bit(cut: int, shift: float) -> N
     assert second.state() == whole.state()
 
 
-def test_values_that_are_no_numbers_are_no_crash() -> None:
+def test_scores_that_are_not_finite_do_not_crash_the_watch() -> None:
     watch = fresh()
     with np.errstate(all="ignore"):
         watch.see(np.array([[np.nan] * 5, [np.inf] * 5, [1e308, -1e308, 0, 0, 0]]))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import UnknownNameError
-from calprompt.kernel import softmax
+from calprompt.kernel import open_set_scores, softmax
 from calprompt.promises import (
     DecisionRule,
     Evidence,
@@ -22,7 +22,6 @@ from calprompt.promises import (
     class_rate_interval,
     make_answers,
     make_promises,
-    open_set_scores,
     rejection_threshold,
 )
 

@@ -83,14 +83,14 @@ def test_the_order_of_images_and_classes_does_not_matter(
     np.testing.assert_array_equal(one.labels, other.labels)
 
 
-def test_what_cannot_be_compared_is_said() -> None:
+def test_incomparable_runs_are_refused() -> None:
     with pytest.raises(SettingError, match="two runs or models that differ, got one"):
         compare_contenders(contenders(one=[answers(1)]))
     with pytest.raises(SettingError, match="baseline must be one of one, two"):
         compare_contenders(contenders(one=[answers(1)], two=[answers(2)]), baseline="three")
     with pytest.raises(DataError, match="no image that all of them"):
         align([answers(1), answers(2, images=["90", "91"])], "toys")
-    with pytest.raises(DataError, match="only some of them know cat, dog"):
+    with pytest.raises(DataError, match="only some of them have the classes cat, dog"):
         align([answers(1), Answers(np.eye(3), np.arange(3), ["0", "1", "2"], ("ant", "bee", "dog"))], "toys")
     other = Answers(np.eye(3), np.array([1, 1, 2]), ["0", "1", "2"], CLASSES)
     with pytest.raises(DataError, match="different labels for 0"):

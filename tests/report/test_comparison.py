@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from calprompt.errors import CalpromptError
-from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
+from calprompt.evaluation.bootstrap import ResampledMetrics, expected_interval, percentile_interval, resample_counts
 from calprompt.metrics import Predictions, evaluate, predictions
 from calprompt.results.comparison import HARMONIC, METRICS, Row, compare
 
@@ -55,11 +55,11 @@ def test_numbers_are_means_of_the_metrics(bins: int) -> None:
     assert len(found) == 4 * (2 * len(METRICS) + 1)
 
 
-def test_of_one_seed_the_interval_is_that_of_the_images() -> None:
+def test_one_seed_has_the_interval_of_its_images() -> None:
     held = {"A": {"base": [drawn(0, 1.5)]}}
     found = table(compare("toys", held, n_bins=7, resamples=300, seed=4))
     counts = np.concatenate(list(resample_counts(np.random.default_rng((4, *b"base")), 200, 300)))
-    drawn_again = resampled_metrics(drawn(0, 1.5), counts, names=METRICS, n_bins=7)
+    drawn_again = ResampledMetrics(drawn(0, 1.5), names=METRICS, n_bins=7)(counts)
     for metric in METRICS:
         row = found["base", "A", metric]
         if metric == "mce":  # of which no interval covers
@@ -85,7 +85,7 @@ def test_differences_are_paired() -> None:
     assert found["base", "B minus A", "accuracy"].excludes_zero
 
 
-def test_of_eight_seeds_seven_are_drawn() -> None:
+def test_seed_resamples_draw_one_fewer_than_there_are() -> None:
     """Runs that are all right or all wrong: images do not matter, and the mean is a share of the seeds drawn."""
     right, wrong = (predictions([probs] * 5, [0] * 5) for probs in ([0.9, 0.1], [0.1, 0.9]))
     runs = 4 * [right, wrong]
@@ -109,7 +109,7 @@ def test_seeds_widen_the_interval_as_much_as_the_mean_of_new_ones_varies() -> No
     assert row.high - row.low > 3 * (alone.high - alone.low)
 
 
-def test_holding_fewer_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_changes_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     first = compare("toys", methods(), differences=PAIR, resamples=30)
     monkeypatch.setattr("calprompt.evaluation.bootstrap.COUNTS_PER_CHUNK", 900)
     for one, other in zip(first, compare("toys", methods(), differences=PAIR, resamples=30), strict=True):
@@ -117,7 +117,7 @@ def test_holding_fewer_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch
         assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=1e-12)
 
 
-def test_what_cannot_be_paired_is_refused() -> None:
+def test_unpaired_runs_are_refused() -> None:
     held = methods()
     other = {**held, "B": {"base": [drawn(0, 1.0, images=7)], "novel": held["B"]["novel"]}}
     with pytest.raises(CalpromptError, match="B was not evaluated on the same base images"):

@@ -24,12 +24,10 @@ from calprompt.errors import SettingError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
 from calprompt.metrics import debiased_errors, evaluate, predictions
 from calprompt.metrics.binomial import share_interval
-from calprompt.report.page.build import build_report
-from calprompt.report.page.document import ReportSettings
-from calprompt.report.page.listings import train_command
-from calprompt.report.page.reading import read_page
+from calprompt.report.page.build import build_report, train_command
+from calprompt.report.page.document import ReportSettings, read_page
+from calprompt.report.page.drawings import clean_svg
 from calprompt.report.page.render import render_report, write_report
-from calprompt.report.page.svg import clean_svg
 from calprompt.report.table import COUNT, DASH, PERCENT, POINTS, Column, Number
 from calprompt.results.sources import read_source
 from calprompt.results.table import read_table
@@ -225,7 +223,7 @@ def test_a_single_run_is_compared_with_the_untuned_model() -> None:
     report = build_report(read_source(reports.folders()[0]), ReportSettings(bootstrap=20, no_figures=True))
     assert "the untuned model" in report.headline[0]
     assert "CoOp" in report.headline[0]
-    assert any("single seed" in line for line in report.remarks)
+    assert any("Only one seed" in line for line in report.remarks)
     assert report.title == load_run(reports.folders()[0]).title
 
 

@@ -16,7 +16,7 @@ from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
 from calprompt.report.page.build import build_report
 from calprompt.report.page.check import UNTOLD, check_report, compare_with, require_true
-from calprompt.report.page.reading import Page, read_page
+from calprompt.report.page.document import Page, read_page
 from calprompt.report.page.render import write_report
 from calprompt.results.sources import read_source
 from report import reports
@@ -163,7 +163,7 @@ def test_the_command_names_the_cell(capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text(reports.altered(html(), place), encoding="utf-8")
     assert main(["report", "--check", str(path), "--quiet"]) == 2
     error = capsys.readouterr().err
-    assert "does not say what its runs say:" in error
+    assert "does not match its runs:" in error
     assert "table 'All results', row photos <b>, " in error
     assert main(["report", "--check", str(reports.written()), "--quiet"]) == 0
     assert "is true" in capsys.readouterr().out

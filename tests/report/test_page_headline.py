@@ -54,7 +54,7 @@ def told(results: Measurements) -> tuple[list[str], list[str]]:
     return headline(results, sure_shares(results, QUICK), dataset_table(results, QUICK), QUICK)
 
 
-def test_the_answer_names_ece_and_accuracy_and_stands_first() -> None:
+def test_headline_names_ece_and_accuracy_first() -> None:
     results = two(0.7, 0.9)
     sentences, fine = told(results)
     assert len(sentences) == 1
@@ -70,14 +70,14 @@ def test_the_answer_names_ece_and_accuracy_and_stands_first() -> None:
     assert [row.cells[7].value for row in table.rows] == pytest.approx([0.7, 0.9])  # type: ignore[union-attr]
 
 
-def test_what_may_be_chance_is_called_that() -> None:
+def test_headline_says_what_may_be_chance() -> None:
     sentences, fine = told(two(0.80, 0.81))
     assert "TCPT does not clearly change the ECE of CoOp (15.00 to 14.00: -1.00 [" in sentences[0]
     assert "It does not clearly change its accuracy (80.00 to 81.00: +1.00 [" in sentences[0]
     assert "with TCPT 81 times, a difference that may be chance." in fine[1]
 
 
-def test_what_goes_the_other_way_stands_beside_it() -> None:
+def test_headline_shows_datasets_that_get_worse() -> None:
     """Lower on one dataset and higher on another: both, in the same sentence."""
     results = two(0.7, 0.9)
     results.results += two(0.9, 0.7, dataset="tools").results
@@ -88,7 +88,7 @@ def test_what_goes_the_other_way_stands_beside_it() -> None:
     assert "lowers it on tools (" in sentence
 
 
-def test_the_level_is_the_highest_with_enough_predictions() -> None:
+def test_confidence_level_is_the_highest_with_enough_predictions() -> None:
     results = two(0.7, 0.75, confidence=0.72)
     assert {share.level for share in sure_shares(results, QUICK)} == {0.7}
     few = measured(
@@ -125,7 +125,7 @@ def test_one_method_is_compared_with_the_untuned_model_or_with_nothing() -> None
     sentences, fine = told(alone)
     assert "CoOp is right 90 times out of 100" in sentences[0]
     assert "Its ECE is 5.00 points." in sentences[0]
-    assert "nothing of the same kind" in fine[0]
+    assert "nothing comparable" in fine[0]
     assert headline(measured(), [], None, QUICK)[0] == ["There is no finished run with results in this report."]
 
 

@@ -63,7 +63,7 @@ def test_a_panel_holds_the_numbers_of_the_metrics() -> None:
     assert (panel.accuracy, panel.ece) == pytest.approx((values["accuracy"], values["ece"]))
     assert panel.confidence == pytest.approx(values["mean_confidence"])
     assert panel.share.sum() == pytest.approx(1)
-    same = confidence_panel(given(0).confidence, given(0).correct)
+    same = confidence_panel([(given(0).confidence, given(0).correct)])
     assert same.table.rows() == expected.rows()
 
 
@@ -116,7 +116,9 @@ def look(bar: Any) -> tuple[Any, ...]:
 def test_what_is_drawn_is_what_the_legend_says() -> None:
     bins = ((0.9, 10, 10), (0.6, 18, 2), (0.3, 1, 4))  # confidence, right, wrong
     confidence = [sure for sure, right, wrong in bins for _ in range(right + wrong)]
-    panel = confidence_panel(confidence, [hit for _, right, wrong in bins for hit in right * [True] + wrong * [False]])
+    panel = confidence_panel(
+        [(confidence, [hit for _, right, wrong in bins for hit in right * [True] + wrong * [False]])]
+    )
     figure = reliability_figure({"base": {"A": panel}})
     legend, (diagram, histogram) = figure.legends[0], figure.axes
     told = {text.get_text(): each for text, each in zip(legend.get_texts(), legend.legend_handles, strict=True)}
@@ -184,7 +186,7 @@ def test_the_band_of_chance_has_what_a_calibrated_model_does() -> None:
     for _ in range(60):
         confidence = rng.uniform(0.2, 1, 800)
         for right, found in ((confidence, inside), (confidence**2.5, outside)):
-            panel = confidence_panel(confidence, rng.random(800) < right, n_bins=10)
+            panel = confidence_panel([(confidence, rng.random(800) < right)], n_bins=10)
             (low, high), filled = panel.chance, panel.table.count > 0
             assert (low[filled] <= panel.table.confidence[filled] + 1e-12).all()
             assert (panel.table.confidence[filled] <= high[filled] + 1e-12).all()

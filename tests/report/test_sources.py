@@ -38,7 +38,7 @@ def test_a_table_of_the_same_runs_adds_nothing(tmp_path: Path) -> None:
     assert read_source(table).runs == ()
 
 
-def test_a_run_that_is_here_counts_as_it_is(tmp_path: Path) -> None:
+def test_run_folders_win_over_rows_of_tables(tmp_path: Path) -> None:
     """Another processor rounds otherwise: what a table says of a run gives way to its logits."""
     whole = read_source(reports.runs())
     other = Table(tuple({**row, "ece": row["ece"] + 1e-7} for row in whole.table.rows))
@@ -71,7 +71,7 @@ def test_where_images_lie_and_where_it_was_computed_do_not_matter(tmp_path: Path
     assert read_source("paper/lambda", tmp_path / "moved.csv").missing == ()
 
 
-def test_rows_without_identity_give_way(tmp_path: Path) -> None:
+def test_rows_with_a_fingerprint_replace_those_without(tmp_path: Path) -> None:
     """A table that does not say which run a number is of yields to one that does."""
     rows = sample_rows.sweep_rows(read_sweep("paper/pocket-lambda")).rows
     vague = tuple({**row, "run": None, "fingerprint": None, "accuracy": 0.5} for row in rows)
@@ -99,7 +99,7 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
 def test_wrong_places_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="at least one place"):
         read_source()
-    with pytest.raises(SettingError, match="where their results are; give the folder of its runs"):
+    with pytest.raises(SettingError, match="no results of its own; give the folder of its runs"):
         read_source("paper/pocket-main")
     with pytest.raises(UnknownNameError, match="pocket-main"):
         read_source("paper/pocket-mane", reports.runs())

@@ -18,8 +18,7 @@ from calprompt.errors import DataError
 from calprompt.paper.tables import make_tables
 from calprompt.report.figures import draw
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import ReportSettings
-from calprompt.report.page.reading import read_page
+from calprompt.report.page.document import ReportSettings, read_page
 from calprompt.results.methods import Cells, methods_of
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from calprompt.cli import main
-from calprompt.metrics import accuracy, metrics
-from calprompt.report.page.reading import read_page
+from calprompt.metrics import Predictions, metrics
+from calprompt.report.page.document import read_page
 from report import rows as sample_rows
 
 
 @pytest.fixture
 def metric() -> Iterator[str]:
     @metrics.register("error_rate", label="error rate", about="share of wrong predictions, percent")
-    def error_rate(probs: Any, labels: Any = None, **options: Any) -> float:
-        return 1 - accuracy(probs, labels, **options)
+    def error_rate(sample: Predictions) -> float:
+        return float(1 - sample.correct.mean())
 
     yield "error_rate"
     del metrics._things["error_rate"], metrics._info["error_rate"]

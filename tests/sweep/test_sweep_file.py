@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
 from calprompt.sweep import sweep_file
 from calprompt.sweep.sweep_file import Sweep, parse_sweep, read_sweep
+from calprompt.sweep.sweep_plan import plan_sweep
 
 BASE: dict[str, Any] = {"settings": {"backbone": "pocket", "data": "pocket_photos"}}
 
@@ -50,7 +51,35 @@ def test_recipes_and_devices_of_all_runs() -> None:
     assert sweep.cells[0].settings["crop"] == 1.0
     assert sweep.cells[0].settings["device"] == "cuda:1"
     assert (sweep.threads, sweep.workers) == (2, 3)
-    assert parse_sweep({**BASE, "device": "cuda"}, "a", "a", device="cpu", root="/d").cells[0].settings["root"] == "/d"
+    assert parse_sweep({**BASE, "device": "cuda"}, "a", "a", root="/d").cells[0].settings["root"] == "/d"
+
+
+def test_devices_of_the_file_and_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on any of the GPUs are the same run: its settings name the kind, the worker the number."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump({**BASE, "devices": ["cuda:0", "cuda:2"]}))
+    for sweep in (read_sweep(file), read_sweep("paper/pocket-main", devices=["cuda:0", "cuda:2"])):
+        assert sweep.devices == ("cuda:0", "cuda:2")
+        assert {cell.settings["device"] for cell in sweep.cells} == {"cuda"}
+    assert plan_sweep(read_sweep(file), tmp_path).workers == 2
+    assert plan_sweep(read_sweep(file), tmp_path, workers=3).workers == 6
+    moved = read_sweep(file, device="cpu")
+    assert (moved.devices, moved.cells[0].settings["device"]) == ((), "cpu")
+    with pytest.raises(SettingError, match="leave it out where devices are given"):
+        read_sweep(file, device="cpu", devices=["cuda:0"])
+    for devices, problem in (
+        (["cpu"], "a.yaml: devices must be GPUs such as cuda:0 and cuda:1, got 'cpu'"),
+        (["cuda:1", "cuda:1"], "has a GPU twice"),
+        (["cuda:0"], "devices stands beside another device"),
+    ):
+        settings = {**BASE["settings"], "device": "cpu"} if "beside" in problem else BASE["settings"]
+        file.write_text(yaml.safe_dump({**BASE, "settings": settings, "devices": devices}))
+        with pytest.raises(SettingError, match=problem):
+            read_sweep(file)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    with pytest.raises(SettingError, match="has cuda:1, but CUDA_VISIBLE_DEVICES is '5'"):
+        read_sweep("paper/pocket-main", devices=["cuda:0", "cuda:1"])
 
 
 def test_excluded_runs_are_left_out() -> None:
@@ -141,7 +170,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"backbone": "b", "data": "pocket_photo"}}, r"unknown dataset 'pocket_photo'\. Did you mean"),
     ({"axes": {"options.context": [4], "options": [{"context": 2}]}}, r"options\.context stands by itself and in opt"),
     ({"zip": [{"options": [{}, {"context": 16}], "recipe": ["coop-tcpt"] * 2}]}, "two runs are the same"),
-    ({"device": "cpu", "settings": {**BASE["settings"], "device": "cuda"}}, r"device stands under settings and beside"),
+    ({"device": "cpu", "settings": {**BASE["settings"], "device": "cuda"}}, r"device stands beside another device"),
 ]  # fmt: skip
 
 
@@ -191,9 +220,9 @@ print(used.ru_utime + used.ru_stime)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert lines[0] == "main: 495 runs in runs"
-    assert lines[1].split() == ["495", "not", "begun"]
+    assert lines[1].split() == ["495", "not", "started"]
     assert sum(line.startswith("missing ") for line in lines) == 495
-    assert "estimated time: unknown" in lines[-2]
+    assert "estimated time: unknown" in lines[-3]
     assert float(lines[-1]) < 2
     assert not list(tmp_path.iterdir())
 

@@ -90,7 +90,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to all of its processes
     _, complaints = first.communicate(timeout=120)
     assert first.returncode == 130, complaints
-    assert "interrupted; the same command continues" in complaints
+    assert "interrupted; run the same command to resume" in complaints
     assert "Traceback" not in complaints
     assert is_gone(worker)
     note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))["passes"][0]

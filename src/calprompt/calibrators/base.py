@@ -2,12 +2,12 @@
 
     StoredLogits(val)  ── fit ──▶  calibrator          StoredLogits(test)  ── calibrator ──▶  logits [n, C], float64
 
-A subclass says what it promises, what it needs and what it learns, and writes `learn` and `apply`. The checks are here.
+A subclass says what it promises, what it needs and what it learns, and writes `learn` and either `as_step`, one of the
+steps that `calprompt.kernel` and every exported model can compute, or `apply`. The checks are here.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from calprompt.errors import SettingError
-from calprompt.metrics.inputs import ArrayLike
+from calprompt.kernel import apply_step
+from calprompt.metrics.inputs import ArrayLike, as_array
 from calprompt.registry import Registry
 
 MEANING = {
@@ -129,18 +130,11 @@ def _as_tensor(values: Any, name: str) -> Tensor:
     """A tensor as it is; arrays and nested lists of numbers as one, in float64 if they are no labels."""
     if isinstance(values, Tensor):
         return values
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise SettingError(f"must be a tensor, an array or nested lists of numbers: {error}", parameter=name) from None
+    array, dtype = as_array(values, name)
     if array.dtype.kind not in "iuf":
-        raise SettingError(
-            f"must be a tensor, an array or nested lists of numbers: they hold {array.dtype.name} values",
-            parameter=name,
-        )
-    if name == "labels":
-        return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
-    return torch.from_numpy(array.astype(np.float64))
+        raise SettingError(f"must be a tensor, an array or nested lists of numbers, got {dtype} values", parameter=name)
+    whole = name == "labels" and array.dtype.kind != "f"
+    return torch.from_numpy(array.astype(np.int64 if whole else np.float64))
 
 
 def as_stored_logits(record: StoredLogits | ArrayLike, labels: ArrayLike | None = None) -> StoredLogits:
@@ -163,7 +157,7 @@ Own = TypeVar("Own", bound="Calibrator")
 ROUNDING = 1e-12  # a difference of logits that is a tie
 
 
-class Calibrator(ABC):
+class Calibrator:
     """Fit on validation results of the base classes, apply to any.
 
     keeps_argmax  predictions, and so accuracy, stay as they are
@@ -220,9 +214,14 @@ class Calibrator(ABC):
         """Set what `learns` names, from logits of two classes or more and their labels."""
         raise TypeError(f"{type(self).__name__} learns {', '.join(self.learns)} and has to say how")
 
-    @abstractmethod
     def apply(self, record: StoredLogits) -> Tensor:
-        """Calibrated logits [n, C] in float64."""
+        """Calibrated logits [n, C] in float64, as `as_step` says, unless a subclass computes them itself."""
+        if type(self).as_step is Calibrator.as_step:
+            raise TypeError(f"{type(self).__name__} has neither a method apply nor as_step")
+        z0 = record.zero_shot_logits
+        z0_numbers = None if z0 is None else z0.double().cpu().numpy()
+        found = apply_step(record.logits.double().cpu().numpy(), self.as_step(record), z0_numbers)
+        return torch.from_numpy(found).to(record.logits.device)
 
     def export(self, record: StoredLogits) -> list[dict[str, Any]]:
         """What it does to logits, as steps of plain data that an exported model repeats without torch.
@@ -237,10 +236,10 @@ class Calibrator(ABC):
         return [{**self.as_step(record), "keeps_argmax": self.keeps_argmax}]
 
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
-        """One of the steps that `calprompt.export.runtime` can compute: its name and its numbers."""
+        """One of the steps that `calprompt.kernel` can compute: its name and its numbers."""
         raise SettingError(
             f"the calibrator {self.name!r} cannot be exported: it has no method as_step that writes it as one of the "
-            "steps of calprompt/export/runtime.py"
+            "steps of calprompt/kernel.py"
         )
 
     @property

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from calprompt.calibrators.base import Calibrator, StoredLogits, calibrators
 from calprompt.errors import SettingError
-from calprompt.losses.zero_shot import rescale_to_range
 from calprompt.registry import unknown
 
 DIVISORS = ("neighbours", "k")
@@ -140,7 +139,7 @@ class SampleLogitScaling(Calibrator):
                 f"sals: the zero-shot logits of image {flat[0]} are the same for every class, so its prediction would "
                 f"be lost (this is so for {len(flat)} of {len(zero_shot)} images)"
             )
-        return rescale_to_range(record.logits.double(), zero_shot)
+        return super().apply(record)
 
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
         return {"step": "zero-shot range"}

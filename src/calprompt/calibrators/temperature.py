@@ -79,41 +79,27 @@ class Temperature(Calibrator):
             low, high = (middle, high) if slope(middle, logits, at_label) < 0 else (low, middle)
         self.temperature = spread / high
 
-    def apply(self, record: StoredLogits) -> Tensor:
-        assert self.temperature is not None
-        return record.logits.double() / self.temperature
-
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
         return {"step": "divide", "by": self.temperature}
 
 
 @calibrators.register("temperature_fixed")
 @dataclass
-class FixedTemperature(Calibrator):
+class FixedTemperature(Temperature):
     """All logits divided by a given number; 1.16 is that of the released TCPT code for ViT.
-
-    Attributes:
-        temperature: The number.
 
     >>> import torch
     >>> FixedTemperature(2.0)(torch.tensor([[4.0, 0.0]]))
     tensor([[2., 0.]], dtype=torch.float64)
     """
 
-    keeps_argmax = True
-    novel = True
+    learns = ()  # type: ignore[assignment]
 
     temperature: float = 1.16
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
             raise SettingError(f"must be a finite number above 0, got {self.temperature}", parameter="temperature")
-
-    def apply(self, record: StoredLogits) -> Tensor:
-        return record.logits.double() / self.temperature
-
-    def as_step(self, record: StoredLogits) -> dict[str, Any]:
-        return {"step": "divide", "by": self.temperature}
 
 
 def slope(s: float, logits: Tensor, at_label: Tensor) -> float:
@@ -172,17 +158,10 @@ class TemperatureSGD(Calibrator):
                 f"temperature_sgd diverged at lr={self.lr}; lower it, or use the calibrator 'temperature'"
             )
 
-    def apply(self, record: StoredLogits) -> Tensor:
-        return record.logits.double() * self.factor(record)
-
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
-        return {"step": "multiply", "by": self.factor(record)}
-
-    def factor(self, record: StoredLogits) -> float:
-        """What logits are multiplied by: the fitted scale over the one they have."""
         assert record.logit_scale is not None
         assert self.log_scale is not None
-        return math.exp(self.log_scale) / record.logit_scale
+        return {"step": "multiply", "by": math.exp(self.log_scale) / record.logit_scale}
 
     @torch.enable_grad()
     def descend(self, cosines: Tensor, labels: Tensor) -> Descent:
@@ -216,14 +195,8 @@ class TemperatureSGD(Calibrator):
 
 @dataclass
 class Descent:
-    """The course of a fit.
+    """The course of a fit."""
 
-    Attributes:
-        log_scales: θ after each epoch.
-        rates: Learning rate of each epoch.
-        losses: Loss of each step.
-    """
-
-    log_scales: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    log_scales: list[float] = field(default_factory=list)  # θ after each epoch
+    rates: list[float] = field(default_factory=list)  # learning rate of each epoch
+    losses: list[float] = field(default_factory=list)  # loss of each step

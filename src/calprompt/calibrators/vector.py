@@ -94,20 +94,11 @@ class Vector(Calibrator):
         pull = torch.cat([w - 1, b]) * (2 * self.ridge / C)
         return torch.cat([(off * z).mean(dim=0), off.mean(dim=0)]) + pull, hessian
 
-    def apply(self, record: StoredLogits) -> Tensor:
-        self.check_classes(record)
-        z = record.logits.double()
-        return z.new_tensor(self.scale) * z + z.new_tensor(self.bias)
-
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
-        self.check_classes(record)
-        return {"step": "affine", "scale": self.scale, "bias": self.bias}
-
-    def check_classes(self, record: StoredLogits) -> None:
-        """Raise if there are not as many classes as in the fit."""
         assert self.scale is not None
         if record.logits.shape[1] != len(self.scale):
             raise SettingError(
                 f"vector scaling was fitted on {len(self.scale)} classes and cannot be applied to "
                 f"{record.logits.shape[1]}; for other classes use temperature or dac"
             )
+        return {"step": "affine", "scale": self.scale, "bias": self.bias}

@@ -33,18 +33,7 @@ def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
 
 
 class AnswerFile:
-    """A CSV file or one of JSON lines that answers are added to, a row each; what an interrupted row left is cut off.
-
-    Args:
-        path: Ending in .csv or .jsonl; made if it is not there.
-        kind: Of the answers.
-
-    Attributes:
-        names: Of the images that are answered in it.
-
-    Raises:
-        CalpromptError: if the file cannot be written or has rows of another kind.
-    """
+    """A CSV or JSON-lines file that answers are added to; what an interrupted row left is cut off."""
 
     SUFFIXES = (".csv", ".jsonl")
 
@@ -83,7 +72,7 @@ class AnswerFile:
                 self.names = {row[0] for row in rows if len(row) == len(self.columns)}
         except (ValueError, KeyError, TypeError) as error:
             raise CalpromptError(
-                f"{self.path} is no file of answers of this kind ({error}); give another file, which is made"
+                f"{self.path} holds something else than answers of this kind ({error}); name a new file"
             ) from error
         self.before = len(self.names)
 
@@ -149,11 +138,7 @@ def _shown_decision(row: Any) -> str:
 
 
 class Mover:
-    """Moves images into a folder per answer, and writes down from where to where.
-
-    Args:
-        folder: Gets a subfolder for every class, one for unsure and one for none of these, and moved.csv.
-    """
+    """Moves images into a folder per answer, and writes down from where to where."""
 
     LOG = "moved.csv"
 

@@ -13,41 +13,43 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import calprompt
-from calprompt.cli.flags import flags_of
+from calprompt.cli.flags import describe, flags_of
 from calprompt.errors import CalpromptError, Message
 from calprompt.text import os_problem, visible
 
 COMMANDS = {  # with the line of each in the list of commands
-    "demo": "zero-shot, CoOp and CoOp + TCPT compared on the package's own model and pictures",
-    "fit": "make a classifier from a folder of images, with confidences that can be acted on",
-    "predict": "the class of images, with calibrated probabilities",
-    "evaluate": "measure a fitted model on new images, or runs under calibrators from their stored logits",
-    "export": "a fitted model as a folder that runs with onnxruntime, numpy and Pillow alone",
-    "serve": "a web page and a JSON API over a model",
+    "demo": "compare zero-shot, CoOp and CoOp + TCPT on the embedded model and pictures",
+    "fit": "make a classifier from a folder of images, with confidences you can act on",
+    "predict": "classify images, with calibrated probabilities",
+    "suggest": "list the images to label next, so that a model learns most from them",
+    "evaluate": "measure a fitted model on new images, or runs under calibrators",
+    "export": "write a fitted model as a folder that needs only onnxruntime, numpy and Pillow",
+    "serve": "serve a model: a web page and a JSON API",
     "train": "tune prompts on base classes, evaluate on base and novel ones",
     "transfer": "evaluate runs on other data: the same classes in other images, or other classes",
     "sweep": "run a grid of settings, several at a time",
-    "results": "one table of all runs in a folder, finished and not",
-    "table": "a table of the paper from results",
+    "results": "make one table of all runs in a folder",
+    "table": "make a table of the paper from results",
     "figure": "draw a figure of runs or results: reliability, margins, shots, effects, …",
-    "compare": "runs or models side by side on the same images",
-    "report": "one HTML page of runs, a sweep or a table of results; and whether a page is true",
+    "compare": "compare runs or models on the same images",
+    "report": "write one HTML page about runs or results, or check one",
     "show": "print the table of a run again",
-    "list": "tuners, losses, calibrators, metrics and recipes there are",
+    "list": "list tuners, losses, calibrators, metrics and recipes",
     "data": "datasets: list, info, check, prepare",
     "extract": "compute image features ahead of training, with many workers",
-    "cache": "image features kept for other runs: show, prune, verify, merge",
+    "cache": "the store of image features: show, prune, verify, merge",
     "doctor": "check this machine and this installation, and say what to do",
 }
 MODULES = {"list": "names"}  # those that are not called like their command
-EPOCHS = "continues after the last finished epoch"
+EPOCHS = "resume after the last finished epoch"
 RESUMABLE = {
     **dict.fromkeys(("train", "demo", "fit", "sweep"), EPOCHS),
-    "extract": "goes on with what is not stored yet",
+    "extract": "compute what is not stored yet",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -68,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for word in arguments:
                 if "\0" in word:
                     raise CalpromptError(f"arguments must not have NUL bytes in them, got {word!r}")
-            args = parser.parse_args(arguments)
+            args, unknown = parser.parse_known_args(arguments)
             name = args.command_name
+            if unknown:
+                _refuse_unknown(_commands(parser)[name], unknown)
             flags |= flags_of(_commands(parser)[name])
             _refuse_empty(args)
             status = args.command(args) or 0
@@ -91,22 +95,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error("error", message, "red")
         return 2
     except KeyboardInterrupt:
-        hint = f"; the same command {RESUMABLE[name]}" if name in RESUMABLE else ""
+        hint = f"; run the same command to {RESUMABLE[name]}" if name in RESUMABLE else ""
         _print_error(f"interrupted{hint}", "", None)
         return 130
 
 
 class _Command(argparse.ArgumentParser):
-    """The parser of a command, whose module is imported when the command is chosen."""
+    """The parser of a command, whose module is imported when the command is chosen; its docstring is the help."""
 
     def __init__(self, *, module: str, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        super().__init__(**settings)
         self.module: str | None = module
 
     def load(self) -> None:
         """Add the command's arguments, once."""
         if self.module is not None:
             module, self.module = import_module(f"calprompt.cli.{self.module}"), None
+            describe(self, module.__doc__)
+            self.set_defaults(command=getattr(module, "run", None))
             module.add_arguments(self)
 
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
@@ -133,6 +139,13 @@ def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
 
 def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     return next(each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+
+
+def _refuse_unknown(command: argparse.ArgumentParser, words: list[str]) -> NoReturn:
+    """End with the usage of the command, and the flag that may have been meant."""
+    flags = [flag for flag in flags_of(command).values() if flag.startswith("--")]
+    near = next((flag for word in words for flag in get_close_matches(word.partition("=")[0], flags, 1, 0.75)), None)
+    command.error(f"unrecognized arguments: {' '.join(words)}" + (f"; did you mean {near}?" if near else ""))
 
 
 def _refuse_empty(args: argparse.Namespace) -> None:

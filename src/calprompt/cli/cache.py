@@ -1,4 +1,14 @@
-"""`calprompt cache`: what the feature store holds, pruning it, checking it, and merging others into it."""
+"""
+Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of ~/.cache/calprompt if that
+is not set.
+
+examples:
+  calprompt cache show
+  calprompt cache prune --older-than 30d
+  calprompt cache prune --max-size 5GB --yes
+  calprompt cache verify
+  calprompt cache merge /mnt/other-machine/features
+"""
 
 from __future__ import annotations
 
@@ -8,77 +18,37 @@ import time
 from typing import Any
 
 from calprompt.cache import KINDS, cache_folder, folder_size
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_actions, create_action, describe
+from calprompt.cli.console import output, say, show_progress
+from calprompt.cli.flags import add_action
 from calprompt.errors import DamagedFileError
 from calprompt.files import check_writable
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-EXAMPLES = """\
-  calprompt cache show
-  calprompt cache prune --older-than 30d
-  calprompt cache prune --max-size 5GB --yes
-  calprompt cache verify
-  calprompt cache merge /mnt/other-machine/features
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `cache` to its parser."""
-    describe(
-        parser,
-        "Image features are kept for other runs in the folder 'features' of CALPROMPT_CACHE, or of\n"
-        "~/.cache/calprompt if that is not set.",
-        EXAMPLES,
+    actions = parser.add_subparsers(
+        required=True, parser_class=argparse.ArgumentParser, title="actions", metavar="ACTION"
     )
-    actions = add_actions(parser, title="actions", metavar="ACTION")
-    parser = create_action(
-        actions, "show", help="what is in the store, and what it has saved", description="Show what is in the store."
-    )
-    parser.set_defaults(command=show)
-    parser = create_action(
-        actions,
-        "prune",
-        help="remove features that are old, or more than you want to keep",
-        description="Show which features would be removed, or remove them with --yes. Without a rule, only damaged "
-        "files and those of earlier versions are removed.",
-    )
-    parser.set_defaults(command=prune)
-    add = parser.add_argument
+    add_action(actions, show, "what is in the store, and what it has saved")
+    add = add_action(actions, prune, "remove features that are old, or more than you want to keep").add_argument
     add(
         "--older-than", type=parse_span, metavar="SPAN", help="remove what was not used for so long, such as 30d or 12h"
     )
-    add(
-        "--max-size",
-        type=parse_size,
-        metavar="SIZE",
-        help="remove what was not used for longest until so much is left, such as 5GB",
-    )
-    add("--backbone", metavar="FP", help="only features of the backbone whose name or fingerprint begins like this")
+    size = "remove the least recently used until this much is left, such as 5GB"
+    add("--max-size", type=parse_size, metavar="SIZE", help=size)
+    add("--backbone", metavar="FP", help="only features of backbones whose name or fingerprint starts like this")
     add("--yes", action="store_true", help="remove it; without this, only show what would be removed")
-    parser = create_action(
-        actions, "verify", help="compare all checksums", description="Compare the checksums of all files in the store."
-    )
-    parser.set_defaults(command=verify)
-    parser = create_action(
-        actions,
-        "merge",
-        help="copy features from the stores of other machines",
-        description="Copy the features that are missing here from the stores of other machines, whose folders were "
-        "copied or\nmounted. They are only read. Damaged files are named and left out. If both have a feature, the one "
-        "here stays;\na difference that rounding does not explain is reported. The exit status is 2 then. A merge that "
-        "was stopped goes on\nwith the same command.",
-    )
-    parser.set_defaults(command=merge)
-    add = parser.add_argument
+    add_action(actions, verify, "compare all checksums")
+    add = add_action(actions, merge, "copy features from the stores of other machines").add_argument
     add("stores", nargs="+", metavar="FROM", help="folder of a store, or the cache folder it is in")
     add("--into", metavar="STORE", help="folder of the store that gets the features (default: the one of 'show')")
     add("-q", "--quiet", action="store_true", help="no progress bar")
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print a row for every space of the store."""
+    """Show what is in the store."""
     from calprompt.features import housekeeping
     from calprompt.features.store import FeatureStore
     from calprompt.report.writers import text_table
@@ -105,23 +75,23 @@ def show(args: argparse.Namespace) -> None:
     if spaces:
         output().print(text_table(columns, rows))
     total = sum(space.size for space in spaces)
-    output().print(f"{format_size(total)} in {store.folder}", markup=False, soft_wrap=True)
+    say(f"{format_size(total)} in {store.folder}")
     unused = housekeeping.unused(store)
     if unused:
         amount = format_size(sum(file.size for file in unused))
-        line = (
-            f"{amount} are damaged or of an earlier version, and not used; 'calprompt cache prune --yes' removes them"
-        )
-        output().print(line, markup=False, soft_wrap=True)
+        say(f"{amount} are damaged, and not used; 'calprompt cache prune --yes' removes them")
     for kind, what in KINDS.items():
         folder = cache_folder(kind)
         count, size = folder_size(folder)
         if count:
-            output().print(f"{format_size(size)} in {folder}: {what}", markup=False, soft_wrap=True)
+            say(f"{format_size(size)} in {folder}: {what}")
 
 
 def prune(args: argparse.Namespace) -> None:
-    """Print what would be removed, or remove it."""
+    """Show which features would be removed, or remove them with --yes.
+
+    Without a rule, only damaged files are removed.
+    """
     from calprompt.features import housekeeping
     from calprompt.features.store import FeatureStore
 
@@ -134,11 +104,11 @@ def prune(args: argparse.Namespace) -> None:
     elif args.yes:
         housekeeping.remove(files)
         line = f"removed {amount} from {store.folder}"
-    output().print(line, markup=False, soft_wrap=True)
+    say(line)
 
 
 def verify(args: argparse.Namespace) -> None:
-    """Compare all checksums; a damaged file is an error."""
+    """Compare the checksums of all files in the store."""
     from calprompt.features import housekeeping
     from calprompt.features.store import FeatureStore
 
@@ -148,11 +118,15 @@ def verify(args: argparse.Namespace) -> None:
         count = "one file is damaged and is" if len(damaged) == 1 else f"{len(damaged)} files are damaged and are"
         raise DamagedFileError(f"{count} not used any more; what is missing is computed again:{bullets(damaged, 100)}")
     total = format_size(sum(file.size for file, _ in results))
-    output().print(f"{plural(len(results), 'file')}, {total}: all checksums are right", markup=False, soft_wrap=True)
+    say(f"{plural(len(results), 'file')}, {total}: all checksums are right")
 
 
 def merge(args: argparse.Namespace) -> None:
-    """Copy what is missing from other stores; damaged files and conflicts are an error."""
+    """Copy the features that are missing here from the stores of other machines, whose folders were copied or mounted.
+
+    They are only read. Damaged files are named and left out. If both have a feature, the one here stays; a difference
+    that rounding does not explain is reported, and the exit status is 2. Run the same command to resume a merge.
+    """
     from calprompt.features.housekeeping import merge_store
     from calprompt.features.store import FeatureStore
 
@@ -166,7 +140,7 @@ def merge(args: argparse.Namespace) -> None:
         line = f"{source}: {plural(report.copied, 'feature')} copied, {report.same} there already"
         if report.rounded:
             line += f", {report.rounded} there but rounded differently (by {report.largest:.1g} at most)"
-        output().print(f"{line}; into {into.folder}", markup=False, soft_wrap=True)
+        say(f"{line}; into {into.folder}")
         if report.damaged:
             problems.append(f"damaged, and left out:{bullets(report.damaged, 100)}")
         if report.n_conflicts:

@@ -1,4 +1,12 @@
-"""`calprompt compare`: runs or models side by side on the same images."""
+"""Compare runs, or fitted models, on the images that all of them answered: every metric with an interval, the paired
+difference to the first, and how often only one of two is right. Runs that differ only in seed and data are one method.
+Models are compared on the images of which all stored predictions, or with --data on others.
+
+examples:
+  calprompt compare runs/coop-photos-16shot-seed1-0123456789ab runs/coop-photos-16shot-seed1-ba9876543210
+  calprompt compare runs/pocket paper/pocket-time --out effects.png
+  calprompt compare old-model new-model --data held-out/
+"""
 
 from __future__ import annotations
 
@@ -7,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import describe
+from calprompt.cli.console import output, say, show_progress
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output
 from calprompt.folder_kinds import MODEL, folder_kind
@@ -24,11 +31,6 @@ if TYPE_CHECKING:
     from calprompt.results.comparison import Results
     from calprompt.runs.folder import Run
 
-EXAMPLES = """\
-  calprompt compare runs/coop-photos-16shot-seed1-0123456789ab runs/coop-photos-16shot-seed1-ba9876543210
-  calprompt compare runs/pocket paper/pocket-time --out effects.png
-  calprompt compare old-model new-model --data held-out/
-"""
 METRICS = ("accuracy", "ece", "ace", "mce")
 SUMMARY = ("accuracy", "ece", "ace")
 MINUS, DIFFERENCE = " minus ", "difference"
@@ -36,30 +38,20 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `compare` to its parser."""
-    describe(
-        parser,
-        "Compare runs, or fitted models, on the images that all of them answered: every metric with an\n"
-        "interval, the paired difference to the first, and how often only one of two is right. Runs that differ in\n"
-        "nothing but seed and data are one method. Models are compared on the images that all stored predictions of,\n"
-        "or with --data on others.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=compare)
     add = parser.add_argument
     add("source", nargs="+", metavar="SOURCE", help="run folders, folders of runs and sweeps; or folders of models")
     add("--out", metavar="FILE", help="write a figure: .png, .svg or .pdf")
-    add("--json", metavar="FILE", help="write the numbers")
-    add("--csv", metavar="FILE", help="write the numbers as a table")
+    add("--json", metavar="FILE", help="write the numbers as JSON")
+    add("--csv", metavar="FILE", help="write the numbers as CSV")
     add("--data", help="labelled images to compare models on, which none of them learned from")
     add("--baseline", metavar="NAME", help="what the others are compared with (default: the first)")
     add("--zero-shot", action="store_true", help="with the untuned model of the runs")
-    add("--bins", type=int, default=10, metavar="N", help="of calibration errors (default: 10)")
-    add("--resamples", type=int, default=1000, metavar="N", help="draws for intervals (default: 1000)")
+    add("--bins", type=int, default=10, metavar="N", help="bins of the calibration errors (default: 10)")
+    add("--resamples", type=int, default=1000, metavar="N", help="resamples for the intervals (default: 1000)")
     add("--device", help="where to compute with --data: cpu, cuda, …")
 
 
-def compare(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Compare, print, and write what was asked for."""
     from calprompt.metrics.binning import check_n_bins
     from calprompt.results.compare import compare_contenders
@@ -90,8 +82,7 @@ def compare(args: argparse.Namespace) -> None:
         found.results.write_json(Path(args.json).expanduser())
     if args.csv is not None:
         found.results.write_csv(Path(args.csv).expanduser())
-    for path in filter(None, (args.out, args.json, args.csv)):
-        console.print(path, markup=False, soft_wrap=True)
+    say(*filter(None, (args.out, args.json, args.csv)))
 
 
 def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
@@ -230,8 +221,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.summary:
         console.print()
         console.print(terminal_table(_summary_table(comparison)))
-    for note in comparison.notes:
-        console.print(note, markup=False, soft_wrap=True)
+    say(*comparison.notes)
 
 
 def _summary_table(comparison: Comparison) -> Table:

@@ -13,7 +13,7 @@ from calprompt.text import os_problem
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["each_run", "output", "show_progress"]
+__all__ = ["each_run", "output", "say", "show_progress"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,13 @@ def output() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def say(*lines: object) -> None:
+    """Print lines as they are, on standard output."""
+    console = output()
+    for line in lines:
+        console.print(str(line), markup=False, soft_wrap=True)
 
 
 def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T], CalpromptError | None]:

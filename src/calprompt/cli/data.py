@@ -1,21 +1,7 @@
-"""The commands `calprompt data list`, `info`, `check`, `inspect` and `prepare`."""
+"""
+The datasets of the field and data of your own: what is available, and whether it is right on disk.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_actions, create_action, describe, positive
-from calprompt.errors import DataError
-from calprompt.text import plural
-
-if TYPE_CHECKING:
-    from calprompt.data.catalogue import Entry
-    from calprompt.inspection.inspect import Inspection
-
-EXAMPLES = """\
+examples:
   calprompt data list
   calprompt data info dtd
   calprompt data check dtd --root /datasets --images
@@ -24,77 +10,64 @@ EXAMPLES = """\
   calprompt data prepare ucf101 --root /datasets
 """
 
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calprompt.cli.console import output, say, show_progress
+from calprompt.cli.flags import DATA, add_action, add_shared, positive
+from calprompt.errors import DataError
+from calprompt.text import plural
+
+if TYPE_CHECKING:
+    from calprompt.data.catalogue import Entry
+    from calprompt.inspection.inspect import Inspection
+
+ROOT = "folder that has the datasets, or that a table's paths are relative to"
+CLASSES = "file with the order and names of the classes"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data` and its five commands to its parser."""
-    describe(
-        parser,
-        "The datasets of the field and data of your own: what there is, and whether it is right on disk.",
-        EXAMPLES,
+    actions = parser.add_subparsers(
+        required=True, parser_class=argparse.ArgumentParser, title="commands", metavar="COMMAND"
     )
-    actions = add_actions(parser, title="commands", metavar="COMMAND")
+    add_action(actions, list_datasets, "the datasets of the catalogue")
+    parser = add_action(actions, info, "describe a dataset")
+    parser.add_argument("name", metavar="NAME", help="name of a dataset, such as dtd")
 
-    parser = create_action(actions, "list", help="the datasets of the catalogue", description="List the datasets.")
-    parser.set_defaults(command=list_datasets)
-
-    parser = create_action(
-        actions, "info", help="describe a dataset", description="Describe a dataset of the catalogue."
-    )
-    parser.set_defaults(command=info)
-    parser.add_argument("name", metavar="NAME", help="of a dataset, such as dtd")
-
-    parser = create_action(
-        actions,
-        "check",
-        help="check a dataset on disk",
-        description="Check a dataset on disk: list everything that is wrong with it and what to do. Exits with 2 if\n"
-        "something is.",
-    )
-    parser.set_defaults(command=check_data)
+    parser = add_action(actions, check_data, "check a dataset on disk")
     add = parser.add_argument
     add("data", metavar="NAME|PATH", help="dataset of the catalogue, or a folder, table or split file")
-    add("--root", metavar="DIR", help="folder that has the datasets, or that a table's paths are relative to")
-    add("--classes", metavar="FILE", help="file with the order and names of the classes")
+    add("--root", metavar="DIR", help=ROOT)
+    add("--classes", metavar="FILE", help=CLASSES)
     add("--base", metavar="FILE", help="file with the names of the base classes, one per line")
     add("--images", action="store_true", help="also decode every image of a dataset of the catalogue")
-    add("--quiet", action="store_true", help="show no progress")
+    add_shared(parser, "quiet")
 
-    parser = create_action(
-        actions,
-        "inspect",
-        help="find mislabelled images, copies, bad pictures and odd classes",
-        description="Look for what is probably wrong with labelled images: labels that the other images contradict,\n"
-        "copies and near-copies, pictures that are blurred, dark, blank, tiny or unlike all others, and classes\n"
-        "that are too small, too much alike or two. Look before you act: hard images are found too.",
-    )
-    parser.set_defaults(command=inspect_data)
+    parser = add_action(actions, inspect_data, "find mislabelled images, copies, bad pictures and odd classes")
     add = parser.add_argument
-    add("data", metavar="DATA", help="folder with one subfolder per class, a table, or a name of 'calprompt data list'")
+    add("data", metavar="DATA", help=DATA)
     add("--against", metavar="DATA", help="images to evaluate on; copies of them are found (default: the test split)")
     add("--csv", metavar="FILE", help="write the findings, a row each; edit the actions and give it to 'fit --fixes'")
-    add("--page", metavar="FILE", help="write an HTML page with thumbnails, which needs no other file")
+    add("--page", metavar="FILE", help="write a self-contained HTML page with thumbnails")
     add("--rows", type=positive, default=10, metavar="N", help="findings of each kind to print (default: 10)")
-    add("--backbone", default="pocket-photo", metavar="SPEC", help="whose features compare (default: pocket-photo)")
+    add("--backbone", default="pocket-photo", metavar="SPEC", help="backbone for the features (default: pocket-photo)")
     add("--device", default="cpu", help="where to compute (default: cpu)")
-    add("--root", metavar="DIR", help="folder that has the datasets, or that a table's paths are relative to")
-    add("--classes", metavar="FILE", help="file with the order and names of the classes")
+    add("--root", metavar="DIR", help=ROOT)
+    add("--classes", metavar="FILE", help=CLASSES)
     add("--ignore-exif", action="store_true", help="leave images as they are stored, as with fit --ignore-exif")
-    add("--quiet", action="store_true", help="show no progress")
+    add_shared(parser, "quiet")
 
-    parser = create_action(
-        actions,
-        "prepare",
-        help="make what a dataset needs and can be derived",
-        description="Make what a dataset of the catalogue needs and what can be derived from what was downloaded.",
-    )
-    parser.set_defaults(command=prepare)
-    parser.add_argument("name", metavar="NAME", help="of a dataset, such as ucf101")
+    parser = add_action(actions, prepare, "make the files that a dataset needs and that can be derived")
+    parser.add_argument("name", metavar="NAME", help="name of a dataset, such as ucf101")
     parser.add_argument("--root", required=True, metavar="DIR", help="folder that has the datasets")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add_shared(parser, "quiet")
 
 
 def list_datasets(args: argparse.Namespace) -> None:
-    """Print a table of the catalogue."""
+    """List the datasets."""
     from calprompt.data.catalogue import ENTRIES
     from calprompt.report.writers import text_table
 
@@ -110,7 +83,7 @@ def list_datasets(args: argparse.Namespace) -> None:
 
 
 def info(args: argparse.Namespace) -> None:
-    """Print everything the catalogue knows of a dataset."""
+    """Describe a dataset of the catalogue."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -123,7 +96,7 @@ def info(args: argparse.Namespace) -> None:
 
 
 def check_data(args: argparse.Namespace) -> None:
-    """Print what was found, then fail if something is wrong."""
+    """Check a dataset on disk: list its problems and what to do about them. The exit status is 2 if there are any."""
     from calprompt.data.catalogue import Report, check, get, is_known
 
     known = is_known(args.data) and (args.root is not None or not Path(args.data).expanduser().exists())
@@ -150,14 +123,17 @@ def check_data(args: argparse.Namespace) -> None:
     for mark, lines in (("  ", report.facts), ("  note: ", report.notes), ("  wrong: ", report.problems)):
         for line in lines:
             text = f"{mark}{line}"
-            console.print(text.encode("utf-8", errors="backslashreplace").decode(), markup=False, soft_wrap=True)
+            say(text.encode("utf-8", errors="backslashreplace").decode())
     if not report.ok:
         raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")
     console.print("  no problems")
 
 
 def inspect_data(args: argparse.Namespace) -> None:
-    """Look for what is wrong with labelled images; print, and write what is wanted."""
+    """Look for probable mistakes in labelled images: labels that the other images contradict, copies and near-copies,
+    pictures that are blurred, dark, blank, tiny or unlike all others, and classes that are too small, too similar or
+    really two. Look before you act: hard images are found too.
+    """
     from calprompt.data.labelled import labelled_images
     from calprompt.data.load import locate
     from calprompt.data.overview import warn_left_out
@@ -185,8 +161,7 @@ def inspect_data(args: argparse.Namespace) -> None:
 
         write_output(page, render(found).encode("utf-8", errors="backslashreplace"))
     _print_inspection(found, args.rows)
-    for path in filter(None, (csv, page)):
-        output().print(str(path), markup=False, soft_wrap=True)
+    say(*filter(None, (csv, page)))
 
 
 def _print_inspection(found: Inspection, rows: int) -> None:
@@ -194,8 +169,7 @@ def _print_inspection(found: Inspection, rows: int) -> None:
     from calprompt.report.writers import terminal_table
 
     console = output()
-    for line in found.sentences:
-        console.print(line, markup=False, soft_wrap=True)
+    say(*found.sentences)
     if not found.findings:
         return
     columns = [Column(name, name) for name in ("problem", "class", "image", "looks like")]
@@ -210,7 +184,7 @@ def _print_inspection(found: Inspection, rows: int) -> None:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Make what can be derived, and print what was made."""
+    """Make the files that a dataset of the catalogue needs and that can be derived from what was downloaded."""
     from calprompt.data.catalogue import get
 
     entry = get(args.name)
@@ -218,8 +192,7 @@ def prepare(args: argparse.Namespace) -> None:
         raise DataError(f"nothing of {entry.title} has to be prepared; get it from {entry.source}")
     with show_progress(args.quiet) as progress:
         made = entry.prepare(entry, entry.locate(Path(args.root).expanduser()), progress)
-    for line in made:
-        output().print(line, markup=False, soft_wrap=True)
+    say(*made)
 
 
 def _facts(entry: Entry) -> list[tuple[str, str]]:

@@ -1,4 +1,12 @@
-"""`calprompt doctor`: what this machine and this installation are, what does not work, and what to do about it."""
+"""Check this machine and this installation: versions, extras, devices, the cache folder, which CLIPs are available,
+whether the pocket model works and how fast it is. Each line is ok, a note or a problem, with advice. Needs no network.
+The exit status is 1 if something is a problem, else 0.
+
+examples:
+  calprompt doctor
+  calprompt doctor --json > doctor.json
+  calprompt doctor --gpu
+"""
 
 from __future__ import annotations
 
@@ -11,7 +19,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import calprompt
-from calprompt.cli.flags import describe
 from calprompt.text import plural, visible
 
 if TYPE_CHECKING:
@@ -19,30 +26,15 @@ if TYPE_CHECKING:
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 STATUS, NAME = 8, 25  # widths of columns
-EXAMPLES = """\
-  calprompt doctor
-  calprompt doctor --json > doctor.json
-  calprompt doctor --gpu
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `doctor` to its parser."""
-    describe(
-        parser,
-        "Check this machine and this installation: versions, extras, devices, the cache folder, which\n"
-        "CLIPs are there, whether the pocket works and how fast it is. Each line is ok, a note or a\n"
-        "problem, with advice. Needs no network. Exits with 0 if nothing is a problem, with 1 if something is.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=doctor)
-    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
-    parser.add_argument(
-        "--gpu", action="store_true", help="instead, train every tuner on the GPU and compare it with the CPU"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    gpu = "instead, train every tuner on the GPU and compare it with the CPU"
+    parser.add_argument("--gpu", action="store_true", help=gpu)
 
 
-def doctor(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the findings as they come."""
     from calprompt.doctor.examination import CHECKS, GPU_CHECKS, examine
 

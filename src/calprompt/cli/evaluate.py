@@ -1,4 +1,13 @@
-"""`calprompt evaluate`: every metric of runs under calibrators, from their stored logits."""
+"""Measure runs again from their stored logits, without the model: every metric, most of them with intervals,
+uncalibrated and under calibrators fitted on the validation images. Or measure a fitted model on labelled images that
+it did not learn from, and see whether its promises hold there.
+
+examples:
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
+  calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
+  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab --target-error 0.05
+  calprompt evaluate model new_photos/
+"""
 
 from __future__ import annotations
 
@@ -8,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import each_run, output, show_progress
-from calprompt.cli.flags import add_flags, describe, settings_of
+from calprompt.cli.console import each_run, output, say, show_progress
+from calprompt.cli.flags import add_flags, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
-from calprompt.files import check_output, json_bytes, write_output
+from calprompt.files import check_output, csv_bytes, json_bytes, write_output
 from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
 
 if TYPE_CHECKING:
@@ -20,35 +29,17 @@ if TYPE_CHECKING:
     from calprompt.evaluation.run_evaluation import Evaluation
 
 SUFFIXES = (".json", ".csv")
-EXAMPLES = """\
-  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab
-  calprompt evaluate runs/* --calibrators temperature "temperature -> dac" --out evaluations.csv
-  calprompt evaluate runs/coop-photos-16shot-seed1-0123456789ab --target-error 0.05
-  calprompt evaluate model new_photos/
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `evaluate` to its parser; its defaults are those of `EvaluationSettings`."""
-    describe(
-        parser,
-        "Measure runs again from their stored logits, without the model: every metric, most of them with\n"
-        "intervals, as it is and under calibrators fitted on the validation images. Or measure a fitted model on\n"
-        "labelled images that it did not learn from, and see whether its promises hold there.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=evaluate)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="folder of a run; or the folder of a model and labelled images"
-    )
-    parser.add_argument("--json", action="store_true", help="of a model: what was measured, as JSON")
-    parser.add_argument(
-        "--out", metavar="FILE", help=".json or .csv of all runs (default: evaluation.json in each run's folder)"
-    )
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="run folders; or the folder of a model, and labelled images")
+    add("--json", action="store_true", help="print what was measured of a model as JSON")
+    add("--out", metavar="FILE", help=".json or .csv of all runs (default: evaluation.json in each run's folder)")
     add_flags(parser, EvaluationSettings)
 
 
-def evaluate(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Evaluate runs from their logits, print a table of each and write the numbers down."""
     kinds = [folder_kind(place) for place in args.runs]
     if MODEL in kinds[:1] or (len(kinds) == 2 and RUN not in kinds and EXPORT not in kinds):
@@ -79,8 +70,7 @@ def evaluate(args: argparse.Namespace) -> None:
     console = output()
     for evaluation in evaluations:
         print_evaluation(evaluation, console)
-    for path in written:
-        console.print(str(path), markup=False, soft_wrap=True)
+    say(*written)
     if left_out is not None:
         raise left_out
 
@@ -115,15 +105,12 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         *check_sentences(check, str(model.backbone)),
         *(f"{band_sentence(band)}." for band in reversed(check.bands)),
     ]
-    for line in [*lines, *outcome_sentences(check), ""]:
-        console.print(line, markup=False, soft_wrap=True)
+    say(*[*lines, *outcome_sentences(check), ""])
     print_check(check, console)
 
 
 def _metrics_table(check: Check) -> bytes:
     """Every metric of a model as CSV: with its calibrator, and without."""
-    from calprompt.files import csv_bytes
-
     rows = [
         {"metric": name, "calibrated": value, "uncalibrated": check.uncalibrated[name]}
         for name, value in check.metrics.items()

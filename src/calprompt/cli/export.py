@@ -1,66 +1,40 @@
-"""`calprompt export`: a fitted model as a folder that runs without torch."""
+"""Write a fitted model as ONNX, with one script that answers as calprompt does: the same probabilities, the same unsure
+and none of these, the same sets. Needs pip install calprompt[onnx].
+
+examples:
+  calprompt export model exported
+  calprompt export model exported-int8 --int8 --data photos/
+  python exported/predict.py photo.jpg
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import describe
+from calprompt.cli.console import say, show_progress
+from calprompt.cli.flags import add_shared
 from calprompt.errors import Parameter, SettingError
 from calprompt.folder_kinds import MODEL, require_kind
 
-EXAMPLES = """\
-  calprompt export model exported
-  calprompt export model exported-int8 --int8 --data photos/
-  python exported/predict.py photo.jpg
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `export` to its parser."""
-    describe(
-        parser,
-        "Write a fitted model as ONNX, with one script that answers as calprompt does: the same "
-        "probabilities,\nthe same unsure and none of these, the same sets. Needs pip install calprompt[onnx].",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=export)
     add = parser.add_argument
     add("model", metavar="MODEL", help="folder of a fitted model")
-    add("out", metavar="OUT", help="folder for the exported model, which is made")
-    add("--classes", nargs="+", metavar="NAME", help="classes to add by their names; promises are withdrawn")
+    add("out", metavar="OUT", help="folder to create for the exported model")
+    add("--classes", nargs="+", metavar="NAME", help="classes to add by name; promises are withdrawn")
     add("--int8", action="store_true", help="round the image tower to 8 bits, measured on the held-out images")
     add("--data", metavar="DATA", help="with --int8: the images that the model was fitted on")
-    add(
-        "--max-accuracy-drop",
-        type=float,
-        default=0.01,
-        metavar="X",
-        help="with --int8: refuse if accuracy is lower by more than this share (default: 0.01)",
-    )
-    add(
-        "--max-ece-rise",
-        type=float,
-        default=0.01,
-        metavar="X",
-        help="with --int8: refuse if the calibration error is higher by more than this share (default: 0.01)",
-    )
-    add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add(
-        "--import",
-        action="append",
-        metavar="FILE",
-        dest="imports",
-        help="Python file it needs; none is run unless named",
-    )
-    add("--quiet", action="store_true", help="show no progress")
+    for flag, what in (("accuracy-drop", "accuracy drops"), ("ece-rise", "calibration error rises")):
+        about = f"with --int8: refuse if {what} by more than this fraction (default: 0.01)"
+        add(f"--max-{flag}", type=float, default=0.01, metavar="X", help=about)
+    add_shared(parser, "backbone", "imports", "quiet")
 
 
-def export(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Export a model and say how to run it."""
+    from calprompt.export import require_packages
     from calprompt.export.folder import check_free
-    from calprompt.export.packages import require_packages
 
     if args.int8 and args.data is None:
         raise SettingError(
@@ -97,9 +71,8 @@ def export(args: argparse.Namespace) -> None:
             max_ece_rise=args.max_ece_rise,
             progress=progress,
         )
-    console = output()
     for name, digits in (("accuracy", 4), ("ece", 4), ("nll", 4), ("bytes", 0), ("images_per_second", 1)):
         if name in measured:
             before, after = (f"{measured[name][when]:.{digits}f}" for when in ("before", "after"))
-            console.print(f"{name.replace('_', ' ')}: {before} before, {after} in int8", markup=False)
-    console.print(f"{args.out}: the exported model; run it with python {args.out}/predict.py IMAGES", markup=False)
+            say(f"{name.replace('_', ' ')}: {before} before, {after} in int8")
+    say(f"{args.out}: the exported model; run it with python {args.out}/predict.py IMAGES")

@@ -1,47 +1,39 @@
-"""`calprompt extract`: image features of a dataset under several backbones, computed ahead of the runs."""
+"""Fill the feature store with what 'calprompt train' and 'calprompt sweep' look up: the features of all images of a
+dataset, and of the random crops used for training. Stored features are skipped, so the same command resumes after an
+interruption. Unreadable images are listed at the end, and the exit status is then 1.
+
+examples:
+  calprompt extract photos/ --backbone pocket --backbone ViT-B-16-quickgelu/openai
+  calprompt extract imagenet --root datasets --backbone ViT-B-16-quickgelu/openai --ray auto --device cuda
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, describe, positive, settings_of
+from calprompt.cli.console import say, show_progress
+from calprompt.cli.flags import add_flags, add_shared, positive, settings_of
 from calprompt.data.listing import SPLITS
 from calprompt.errors import NotFoundError
 from calprompt.extraction import ExtractionSettings
 from calprompt.text import bullets, plural
 
-EXAMPLES = """\
-  calprompt extract photos/ --backbone pocket --backbone ViT-B-16-quickgelu/openai
-  calprompt extract imagenet --root datasets --backbone ViT-B-16-quickgelu/openai --ray auto --device cuda
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `extract` to its parser."""
-    describe(
-        parser,
-        "Fill the feature store with what 'calprompt train' and 'calprompt sweep' look up: the features\n"
-        "of all images of a dataset, and of the random crops that are trained on. What is stored already is\n"
-        "skipped; the same command goes on after an interruption. Images that cannot be read are listed at the\n"
-        "end, and the exit status is then 1.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=extract)
     add = parser.add_argument
     add("data", metavar="DATA", help="folder, CSV, JSON, or a name of 'calprompt data list'")
     add("--backbone", action="append", required=True, metavar="SPEC", help="as in 'calprompt train'; may be repeated")
     add("--split", action="append", choices=SPLITS, help="train, val or test; may be repeated (default: all)")
     add_flags(parser, ExtractionSettings, leave_out=("data", "backbones", "splits"))
     add("--workers", type=positive, metavar="N", help="processes (default: all cores, or one with an accelerator)")
-    add("--ray", metavar="ADDRESS", help="work on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
+    add_shared(parser, "ray")
     add("--cpus", type=positive, default=1, metavar="N", help="with --ray: CPUs of a worker (default: 1)")
-    add("--send-back", action="store_true", help="with --ray: workers send features back, as they see no shared store")
-    add("--quiet", action="store_true", help="show no progress")
+    add("--send-back", action="store_true", help="with --ray: workers send features back, without a shared store")
+    add_shared(parser, "quiet")
 
 
-def extract(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Fill the store, and print what was there and what was computed."""
     from calprompt.extraction import extract as run_extraction
     from calprompt.extraction import plan_extraction
@@ -73,15 +65,13 @@ def extract(args: argparse.Namespace) -> int:
             state = run_extraction(plan, executor=executor, send_back=args.send_back, progress=progress)
     images = ", ".join(f"{count} {name}" for name, count in plan.images.items())
     rate = f" ({state.computed / state.seconds:,.0f} per second)" if state.computed and state.seconds else ""
-    output().print(
+    say(
         f"{plural(plan.features, 'feature')} of {images} images: {state.computed} computed in {state.seconds:.1f} "
-        f"s{rate}, {state.found} were there",
-        markup=False,
-        soft_wrap=True,
+        f"s{rate}, {state.found} were there"
     )
     if not state.unreadable:
         return 0
     lines = [f"{name} ({reason})" for name, reason in sorted(state.unreadable.items())]
     count = plural(len(lines), "image")
-    output().print(f"{count} cannot be read:{bullets(lines, 100)}", markup=False, soft_wrap=True)
+    say(f"{count} cannot be read:{bullets(lines, 100)}")
     return 1

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import inspect
 import re
+from collections.abc import Callable
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -44,23 +45,65 @@ ALIASES = {
 }
 
 
-def describe(parser: argparse.ArgumentParser, description: str, examples: str | None = None) -> None:
-    """Say at the beginning of a command's help what it does, and show command lines at its end."""
-    parser.description = description
-    parser.epilog = f"examples:\n{examples}" if examples else None
+PARTS = ("base", "novel", "all")
+DATA = "folder with one subfolder per class, a table, or a name of 'calprompt data list'"
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {  # flags of several commands
+    "backbone": (
+        "--backbone",
+        {"metavar": "SPEC", "help": "new location of the same weights (default: the recorded one)"},
+    ),
+    "device": ("--device", {"help": "cpu, cuda, cuda:1, … (default: {})"}),
+    "filter": (
+        "--filter",
+        {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "only rows with this value in a column"},
+    ),
+    "imports": (
+        "--import",
+        {
+            "action": "append",
+            "metavar": "FILE",
+            "dest": "imports",
+            "help": "Python file it needs; none runs unless named",
+        },
+    ),
+    "no_cache": ("--no-cache", {"action": "store_true", "help": "neither read nor write image features on disk"}),
+    "quiet": ("--quiet", {"action": "store_true", "help": "show no progress"}),
+    "ray": (
+        "--ray",
+        {"metavar": "ADDRESS", "help": "use a Ray cluster: auto, HOST:PORT of its head, or local to start one"},
+    ),
+}
 
 
-def add_actions(parser: argparse.ArgumentParser, **settings: Any) -> Any:
-    """What `create_action` adds to."""
-    return parser.add_subparsers(required=True, parser_class=argparse.ArgumentParser, **settings)
+def add_shared(parser: argparse.ArgumentParser, *names: str, device: str = "") -> None:
+    """Add flags that several commands have; `device` is the default that its help names."""
+    for name in (*names, *(["device"] if device and "device" not in names else [])):
+        flag, settings = SHARED[name]
+        parser.add_argument(flag, **{**settings, "help": settings["help"].format(device or "the model's")})
 
 
-def create_action(actions: Any, name: str, *, help: str, description: str) -> argparse.ArgumentParser:
-    """Add an action to a command that has several, such as `cache prune`."""
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=help, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def describe(parser: argparse.ArgumentParser, text: str | None) -> None:
+    """Show a docstring as a command's help: what it does at the beginning, examples at the end."""
+    about, _, examples = inspect.cleandoc(text or "").partition("\n\nexamples:\n")
+    parser.description, parser.epilog = about, f"examples:\n{examples}" if examples else None
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def add_action(actions: Any, run: Callable[[argparse.Namespace], Any], help: str) -> argparse.ArgumentParser:
+    """Add an action to a command that has several, such as `cache prune`: a function, whose docstring is its help."""
+    parser: argparse.ArgumentParser = actions.add_parser(run.__name__.partition("_")[0], help=help)
+    describe(parser, run.__doc__)
+    parser.set_defaults(command=run)
     return parser
+
+
+def filters(args: argparse.Namespace) -> dict[str, str]:
+    """Column -> value of every --filter."""
+    pairs = {text: text.partition("=") for text in args.filter}
+    for text, (name, equals, _) in pairs.items():
+        if not equals or not name:
+            raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")
+    return {name: value for name, _, value in pairs.values()}
 
 
 def attribute_help(kind: type) -> dict[str, str]:

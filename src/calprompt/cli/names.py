@@ -1,4 +1,4 @@
-"""`calprompt list`: the tuners, losses, calibrators, metrics and recipes there are."""
+"""List the available tuners, losses, calibrators, metrics and recipes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import argparse
 from collections.abc import Iterator
 
 from calprompt.cli.console import output
-from calprompt.cli.flags import describe
 
 KINDS = ("tuners", "losses", "calibrators", "metrics")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `list` to its parser."""
-    describe(parser, "List the tuners, losses, calibrators, metrics and recipes there are.")
-    parser.set_defaults(command=list_names)
-    parser.add_argument(
-        "--import", action="append", default=[], metavar="FILE", dest="imports", help="also what this Python file adds"
-    )
+    add = parser.add_argument
+    add("--import", action="append", default=[], metavar="FILE", dest="imports", help="also what this Python file adds")
 
 
-def list_names(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print every registered name with the first line of its description."""
     from rich.markup import escape
     from rich.table import Table

@@ -1,4 +1,17 @@
-"""`calprompt predict`: what images show, with calibrated probabilities, by a fitted model or a finished run."""
+"""Print what each image shows: the class with its calibrated probability, and the runner-up. A fitted model also says
+when it is unsure, and when an image shows none of its classes.
+
+examples:
+  calprompt predict model photo.jpg
+  calprompt predict model inbox/ --sets 0.9 --csv > answers.csv
+  calprompt predict model inbox/ --move-into sorted/
+  calprompt predict model today/ --watch watch.json --csv > today.csv
+  calprompt predict model archive.zip clip.mp4 --resume answers.csv
+  calprompt predict model inbox/ --follow --resume answers.csv
+  find /archive -name '*.jpg' | calprompt predict model - --json > answers.jsonl
+  calprompt predict model photo.jpg --classes "toad" "tree frog"
+  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
+"""
 
 from __future__ import annotations
 
@@ -13,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.answers import AnswerFile, Mover, Writer, create_writer
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import describe
+from calprompt.cli.console import say, show_progress
+from calprompt.cli.flags import PARTS, add_shared
 from calprompt.data.streams import (
     VIDEOS,
     arrivals,
@@ -34,17 +47,6 @@ if TYPE_CHECKING:
     from calprompt.promises import ImageWatch, SetRule
     from calprompt.runs.folder import Run
 
-EXAMPLES = """\
-  calprompt predict model photo.jpg
-  calprompt predict model inbox/ --sets 0.9 --csv > answers.csv
-  calprompt predict model inbox/ --move-into sorted/
-  calprompt predict model today/ --watch watch.json --csv > today.csv
-  calprompt predict model archive.zip clip.mp4 --resume answers.csv
-  calprompt predict model inbox/ --follow --resume answers.csv
-  find /archive -name '*.jpg' | calprompt predict model - --json > answers.jsonl
-  calprompt predict model photo.jpg --classes "toad" "tree frog"
-  calprompt predict runs/coop-photos-16shot-seed1-0123456789ab photo.jpg --calibrator "temperature -> dac" --part all
-"""
 STDIN = "-"
 PIECE = 1 << 16  # bytes of a list that are read at a time
 OF_MODELS = ("sets", "per_class", "move_into", "min_confidence", "watch")
@@ -52,76 +54,46 @@ OF_RUNS = ("calibrator", "part")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `predict` to its parser."""
-    describe(
-        parser,
-        "Print what each image shows: the class with its calibrated probability and the runner-up; of a "
-        "fitted\nmodel also when it is unsure, or when the image is none of its classes.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=predict)
     add = parser.add_argument
     add("model", metavar="MODEL", help="folder of a fitted model, or of a finished run")
+    images = "image files, folders (searched recursively), zip and tar files, videos, or - for paths on standard input"
+    add("images", nargs="+", metavar="IMAGES", help=images)
+    add("--resume", metavar="FILE", help="append answers to this .csv or .jsonl file, and skip images already in it")
+    add("--follow", action="store_true", help="keep answering images as they arrive in the folders, until Ctrl-C")
+    add("--seconds", type=float, default=1.0, metavar="X", help="seconds between frames of a video (default: 1)")
+    add("--classes", nargs="+", metavar="NAME", help="classes to add by name; promises are withdrawn")
+    add = parser.add_argument_group("for models").add_argument
+    unsure = "answer 'unsure' below this confidence (default: the model's threshold)"
+    add("--min-confidence", type=float, metavar="X", help=unsure)
+    add("--sets", type=float, metavar="COVERAGE", help="add prediction sets with this coverage, such as 0.9")
+    add("--per-class", action="store_true", help="sets whose coverage holds for each class separately")
     add(
-        "images",
-        nargs="+",
-        metavar="IMAGES",
-        help="image files, folders whose images are taken, also in subfolders, zip and tar files, videos, or - for a "
-        "list on standard input",
+        "--move-into",
+        metavar="DIR",
+        help="move each image into a subfolder named after its answer, listed in moved.csv",
     )
+    watch = "state of the watch for images unlike those of the fit: a JSON file that is read, continued and saved"
+    add("--watch", metavar="FILE", help=watch)
+    add = parser.add_argument_group("for runs").add_argument
+    calibrator = (
+        "fitted on the run's validation images; none: the model's own confidence (default: temperature if the run has "
+        "validation images, else none)"
+    )
+    add("--calibrator", metavar="NAME", help=calibrator)
     add(
-        "--resume",
-        metavar="FILE",
-        help="add the answers to this .csv or .jsonl file, and leave out images that it has already",
-    )
-    add("--follow", action="store_true", help="go on with images as they arrive in the folders, until Ctrl-C")
-    add("--seconds", type=float, default=1.0, metavar="X", help="between two frames of a video (default: 1)")
-    add("--classes", nargs="+", metavar="NAME", help="classes to add by their names; promises are withdrawn")
-    of_models = parser.add_argument_group("for models")
-    of_models.add_argument(
-        "--min-confidence", type=float, metavar="X", help="call answers below this unsure (default: the model's own)"
-    )
-    of_models.add_argument(
-        "--sets", type=float, metavar="COVERAGE", help="add the set of classes that it may be, such as 0.9"
-    )
-    of_models.add_argument("--per-class", action="store_true", help="sets that hold for each class by itself")
-    of_models.add_argument(
-        "--move-into", metavar="DIR", help="move each image into a subfolder of its answer; moved.csv lists them"
-    )
-    of_models.add_argument(
-        "--watch",
-        metavar="FILE",
-        help="go on with the watch of whether images are like those of the fit, which this JSON file keeps",
-    )
-    of_runs = parser.add_argument_group("for runs")
-    of_runs.add_argument(
-        "--calibrator",
-        metavar="NAME",
-        help="fitted on the run's validation images; none: the model's own confidence (default: temperature if the run "
-        "has validation images, else none)",
-    )
-    of_runs.add_argument(
         "--part",
-        choices=("base", "novel", "all"),
-        help="classes to tell apart: those the run was tuned on (the default), its novel ones, or all of them",
+        choices=PARTS,
+        help="classes to choose from: those of the tuning (base), novel, or all (default: base)",
     )
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--json", action="store_true", help="a JSON object per line")
     style.add_argument("--csv", action="store_true", help="a CSV table")
-    add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add("--device", help="cpu, cuda, cuda:1, … (default: the model's)")
-    add(
-        "--import",
-        action="append",
-        metavar="FILE",
-        dest="imports",
-        help="Python file it needs; none is run unless named",
-    )
-    add("--skip-bad", action="store_true", help="leave out images that cannot be read")
-    add("--quiet", action="store_true", help="show no progress")
+    add_shared(parser, "backbone", "device", "imports")
+    parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
+    add_shared(parser, "quiet")
 
 
-def predict(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Predict images and print the answers as they come."""
     kind = require_kind(args.model, MODEL, RUN)
     not_for = OF_RUNS if kind == MODEL else OF_MODELS
@@ -137,7 +109,7 @@ def predict(args: argparse.Namespace) -> None:
     if args.follow:
         others = [place for place in args.images if not Path(place).expanduser().is_dir()]
         if others:
-            raise SettingError(f"takes folders, and {others[0]} is none", parameter="follow")
+            raise SettingError(f"takes folders, and {others[0]} is not one", parameter="follow")
     if args.move_into is not None and any(is_stream(place) for place in args.images):
         raise SettingError("takes image files; those in archives and videos cannot be moved", parameter="move_into")
     images = [] if args.follow else image_paths(args.images, args.seconds)
@@ -331,12 +303,10 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
         for name, reason in batches.skipped.items():
             warnings.warn(f"skipped {name}: {reason}", stacklevel=2)
         return
-    console = output()
     if batches.file is not None:
         before = f", beside {batches.file.before} from before" if batches.file.before else ""
         notes = [f"{batches.file.path}: {plural(batches.answered, 'new answer')}{before}", *notes]
-    for line in [*notes, *(f"skipped {name}: {reason}" for name, reason in batches.skipped.items())]:
-        console.print(line, markup=False, soft_wrap=True)
+    say(*[*notes, *(f"skipped {name}: {reason}" for name, reason in batches.skipped.items())])
 
 
 def image_paths(places: list[str], seconds: float = 1.0) -> Iterable[Any]:
@@ -405,7 +375,9 @@ def _paths(lines: list[bytes]) -> Iterator[str]:
     for line in lines:
         path = line.rstrip(b"\r\n")
         if b"\0" in path:
-            raise DataError("the list on standard input has NUL bytes in its lines; separate all paths by NUL, or none")
+            raise DataError(
+                "some paths on standard input are separated by NUL bytes and some by lines; use one of the two"
+            )
         if path.strip():
             yield os.fsdecode(path)
 

@@ -1,17 +1,8 @@
-"""`calprompt report`: one HTML page of results, and the check that it is true."""
+"""Write one HTML file with everything about some runs: the headline, sortable tables, figures, mistakes, thresholds,
+and the commands that make it again. With --check, compute every number of such a file again from the stored logits
+and name what differs.
 
-from __future__ import annotations
-
-import argparse
-
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, checked_tolerance, describe, settings_of
-from calprompt.errors import Parameter, SettingError
-from calprompt.files import check_output
-from calprompt.report.page.document import ReportSettings
-from calprompt.text import format_size
-
-EXAMPLES = """\
+examples:
   calprompt report runs/coop-photos-16shot-seed1-0123456789ab
   calprompt report runs/main --out report.html
   calprompt report paper/pocket-main --runs runs/main --calibrators temperature dac
@@ -19,29 +10,31 @@ EXAMPLES = """\
   calprompt report --check report.html
 """
 
+from __future__ import annotations
+
+import argparse
+
+from calprompt.cli.console import say, show_progress
+from calprompt.cli.flags import add_flags, add_shared, checked_tolerance, settings_of
+from calprompt.errors import Parameter, SettingError
+from calprompt.files import check_output
+from calprompt.report.page.document import ReportSettings
+from calprompt.text import format_size
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `report` to its parser; its defaults are those of `ReportSettings`."""
-    describe(
-        parser,
-        "Write one HTML file with everything about some runs: the headline, tables that sort, figures,\n"
-        "mistakes, thresholds, and the commands that make it again. With --check, compute every number\n"
-        "of such a file again from the stored logits and name what differs.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=report)
     add = parser.add_argument
     add("places", nargs="*", metavar="PLACE", help="run folders, folders of runs, sweeps, tables of results")
-    add("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
+    add("--out", default="report.html", metavar="FILE", help="file to write (default: %(default)s)")
     add("--runs", metavar="DIR", help="folder of the runs of a sweep; with --check, where the runs are now")
-    add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the sweeps)")
+    add("--calibrators", nargs="+", metavar="NAME", help="calibrators to measure (default: those of the sweeps)")
     add("--check", metavar="FILE", help="compute all numbers of a report again and compare")
-    add("--tolerance", type=float, metavar="X", help="of --check, in percentage points (default: 0)")
-    add("--quiet", action="store_true", help="show no progress")
+    add("--tolerance", type=float, metavar="X", help="largest difference for --check, in points (default: 0)")
+    add_shared(parser, "quiet")
     add_flags(parser, ReportSettings)
 
 
-def report(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Write a page and say where it is; or check one."""
     tolerance = checked_tolerance(args, 0.0)
     if args.check is not None:
@@ -63,13 +56,14 @@ def report(args: argparse.Namespace) -> None:
         check_calibrator(spec)
     out = check_output(args.out, (".html",), parameter="out")
     with show_progress(args.quiet) as progress:
-        source = read_source(*args.places, out=args.runs, calibrators=args.calibrators, progress=progress)
-        done = build_report(source, settings, near=out.parent, progress=progress)
+        done = build_report(  # which alone holds the rows, so that they are gone when the page is written
+            read_source(*args.places, out=args.runs, calibrators=args.calibrators, progress=progress),
+            settings,
+            near=out.parent,
+            progress=progress,
+        )
         write_report(done, out)
-    console = output()
-    for line in (*done.headline, *done.remarks, *done.notes):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(f"{out} ({format_size(out.stat().st_size)})", markup=False, soft_wrap=True)
+    say(*done.headline, *done.remarks, *done.notes, f"{out} ({format_size(out.stat().st_size)})")
 
 
 def _check(args: argparse.Namespace, tolerance: float) -> None:
@@ -84,4 +78,4 @@ def _check(args: argparse.Namespace, tolerance: float) -> None:
     line = f"{checked.path} is true: {checked.numbers:,} numbers were computed again, {origin}"
     if checked.drawn_by:
         line += f"; of figures, which {checked.drawn_by} drew, only the text"
-    output().print(line, markup=False, soft_wrap=True)
+    say(line)

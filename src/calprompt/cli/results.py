@@ -1,4 +1,11 @@
-"""`calprompt results`: one table of all runs in a folder."""
+"""Make one table of all runs in a folder: a row per run, model, calibrator and split, with all metrics, settings,
+versions and times. Runs that failed or are missing are rows with their status.
+
+examples:
+  calprompt results runs/main
+  calprompt results runs/main --filter tuner=coop --filter split=novel --csv coop.csv
+  calprompt results runs/main --merge other-machine.csv more-runs/ --csv all.csv
+"""
 
 from __future__ import annotations
 
@@ -10,8 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import describe
+from calprompt.cli.console import output, say, show_progress
+from calprompt.cli.flags import add_shared, filters
 from calprompt.errors import SettingError
 from calprompt.files import check_output, write_output
 from calprompt.registry import load_extension
@@ -23,40 +30,32 @@ if TYPE_CHECKING:
 
 METRICS = ("accuracy", "ece", "ace", "nll")
 LONG = 500  # rows from which on a table is printed without folding its cells
-EXAMPLES = """\
-  calprompt results runs/main
-  calprompt results runs/main --filter tuner=coop --filter split=novel --csv coop.csv
-  calprompt results runs/main --merge other-machine.csv more-runs/ --csv all.csv
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `results` to its parser."""
-    describe(
-        parser,
-        "Make one table of all runs in a folder: a row per run, model, calibrator and split, with all\n"
-        "metrics, settings, versions and times. Runs that failed or are missing are rows with their status.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=results)
     add = parser.add_argument
-    add("out", metavar="OUT", help="folder of runs, or a table that was written before")
-    add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")
+    add("out", metavar="OUT", help="folder of runs, or a table written before")
+    add_shared(parser, "filter")
     add("--csv", metavar="FILE", help="write the table as CSV, compressed if it ends in .xz; - is standard output")
     add("--parquet", metavar="FILE", help="write the table as Parquet, which needs pyarrow")
-    add("--no-times", action="store_true", help="without time and memory: the same runs are the same bytes")
+    add("--no-times", action="store_true", help="leave out time and memory, so that equal runs give equal bytes")
     add("--merge", nargs="+", default=[], metavar="OTHER", help="tables or folders of other machines to add")
-    add("--import", action="append", default=[], metavar="FILE", dest="imports", help="Python file of calibrators")
-    add("--calibrators", nargs="+", metavar="NAME", help="what to measure with (default: those of the folder's sweeps)")
+    add("--import", action="append", default=[], metavar="FILE", dest="imports", help="Python file with calibrators")
+    add(
+        "--calibrators",
+        nargs="+",
+        metavar="NAME",
+        help="calibrators to measure (default: those of the folder's sweeps)",
+    )
 
 
-def results(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Make the table, write it down, and print what is in it."""
     from calprompt.results.table import merge_tables, packed
 
     for path in args.imports:
         load_extension(path)
-    wanted = dict(filter_pair(text) for text in args.filter)
+    wanted = filters(args)
     for name in ("csv", "parquet"):
         if getattr(args, name) not in (None, "-"):
             check_output(getattr(args, name), parameter=name)
@@ -74,8 +73,7 @@ def results(args: argparse.Namespace) -> None:
         write_output(Path(args.parquet).expanduser(), table.to_parquet(times=times))
     if args.csv != "-":
         _print(table)
-        for path in filter(None, (args.csv, args.parquet)):
-            output().print(path, markup=False, soft_wrap=True)
+        say(*filter(None, (args.csv, args.parquet)))
 
 
 def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
@@ -85,14 +83,6 @@ def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
     if Path(place).expanduser().is_dir():
         return collect(place, calibrators=calibrators, progress=progress)
     return read_table(place)
-
-
-def filter_pair(text: str) -> tuple[str, str]:
-    """Column and value of a --filter."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise SettingError(f"--filter takes KEY=VALUE, such as tuner=coop; got {text!r}")
-    return name, value
 
 
 def _print(table: Table) -> None:
@@ -106,8 +96,7 @@ def _print(table: Table) -> None:
             console.out(plain_text(means), highlight=False)
         else:
             console.print(terminal_table(means))
-    for line in _status_lines(table):
-        console.print(line, markup=False, soft_wrap=True)
+    say(*_status_lines(table))
 
 
 def means_table(table: Table) -> ShownTable:

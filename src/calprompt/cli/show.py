@@ -1,4 +1,4 @@
-"""`calprompt show`: print the table of a run again, as `train` and `transfer` print it."""
+"""Print the table of a run, as 'calprompt train' and 'calprompt transfer' print it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output
-from calprompt.cli.flags import describe
+from calprompt.cli.console import output, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,15 +22,12 @@ CAPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `show` to its parser."""
-    describe(parser, "Print the table of a run.")
-    parser.set_defaults(command=show)
     parser.add_argument(
         "run", metavar="RUN", help="folder of a run, such as runs/coop-photos-16shot-seed1-0123456789ab"
     )
 
 
-def show(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the results in a run folder."""
     from calprompt.runs.folder import load_run
 
@@ -46,12 +42,12 @@ def print_run(run: Run) -> None:
         for where, metrics in _groups(run).items():
             for part in (part for part in PARTS if "not_applicable" in metrics.get(part, {})):
                 name = f"{where}/{part}" if where else part
-                console.print(f"{name}: {metrics[part]['not_applicable']}", markup=False, soft_wrap=True)
+                say(f"{name}: {metrics[part]['not_applicable']}")
     else:
         done = f"after {len(run.history())} of {run.record['config']['training']['epochs']} epochs"
         reason = f": {run.record['reason']}" if "reason" in run.record else ""
-        console.print(f"{run.status} {done}{reason}", markup=False, soft_wrap=True)
-    console.print(str(run.folder), markup=False, soft_wrap=True)
+        say(f"{run.status} {done}{reason}")
+    say(run.folder)
 
 
 def results_table(run: Run, title: str) -> Table:

@@ -1,4 +1,13 @@
-"""`calprompt sweep`: a grid of runs, worked on by several processes."""
+"""Run a grid of settings with several processes, after saying what is finished and what is left. The same command
+resumes after an interruption. A run that fails does not stop the others; it is listed at the end, and the exit status
+is 1.
+
+examples:
+  calprompt sweep paper/main --dry-run
+  calprompt sweep paper/pocket-main --out runs/pocket-main --workers 2
+  calprompt sweep mine.yaml --out runs/mine --retry-failed
+  calprompt sweep mine.yaml --out runs/mine --ray auto
+"""
 
 from __future__ import annotations
 
@@ -9,11 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output
-from calprompt.cli.flags import describe, positive
+from calprompt.cli.console import say
+from calprompt.cli.flags import add_shared, positive
 from calprompt.errors import SettingError
 from calprompt.files import check_writable
-from calprompt.text import plural
+from calprompt.hardware import total_memory
+from calprompt.text import format_size, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,55 +34,46 @@ if TYPE_CHECKING:
     from calprompt.sweep.sweep_file import Sweep
     from calprompt.sweep.sweep_plan import PlannedCell, SweepPlan
 
-EXAMPLES = """\
-  calprompt sweep paper/main --dry-run
-  calprompt sweep paper/pocket-main --out runs/pocket-main --workers 2
-  calprompt sweep mine.yaml --out runs/mine --retry-failed
-  calprompt sweep mine.yaml --out runs/mine --ray auto
-"""
 STATES = {
     "finished": "finished already",
     "transfer": "finished, but not evaluated on all other data yet",
-    "interrupted": "begun and interrupted; they continue",
-    "running": "being worked on by another process",
+    "interrupted": "interrupted; they will resume",
+    "running": "running in another process",
     "failed": "failed before",
-    "missing": "not begun",
+    "missing": "not started",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `sweep` to its parser."""
-    describe(
-        parser,
-        "Run a grid of settings: say what there is and what is to be done, then do it with several\n"
-        "processes. The same command goes on after an interruption, and finds what is finished. A run that fails\n"
-        "does not stop the others; it is listed at the end, and the exit status is 1.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=sweep)
     add = parser.add_argument
-    add("file", metavar="FILE", help="a YAML file, or a name of the package's own, such as paper/main")
+    add("file", metavar="FILE", help="a YAML file, or a built-in name such as paper/main")
     add("--out", default="runs", metavar="FOLDER", help="folder of the runs (default: runs)")
     add("--dry-run", action="store_true", help="only say what would be done")
-    add("--retry-failed", action="store_true", help="do runs again that failed before")
-    add("--verify", action="store_true", help="look at finished runs again, whether their images have changed")
-    add("--workers", type=positive, metavar="N", help="runs at a time (default: the file's, or all cores)")
-    add("--ray", metavar="ADDRESS", help="work on a Ray cluster: auto, HOST:PORT of its head, or local to start one")
-    add("--send-back", action="store_true", help="with --ray: workers send runs back, as they do not see --out")
+    add("--retry-failed", action="store_true", help="repeat runs that failed before")
+    add("--verify", action="store_true", help="check whether the images of finished runs have changed")
+    workers = "runs at a time, on each device (default: the file's, or all cores)"
+    add("--workers", type=positive, metavar="N", help=workers)
+    add_shared(parser, "ray")
+    add("--send-back", action="store_true", help="with --ray: workers send runs back, because they cannot see --out")
     add("--root", metavar="DIR", help="folder that has the datasets (default: the file's)")
-    add("--device", help="cpu, cuda, cuda:1, … (default: the file's)")
-    add("--no-cache", action="store_true", help="neither use nor keep image features on disk")
-    add("--quiet", action="store_true", help="show no progress")
+    add("--devices", metavar="LIST", help="GPUs to spread the runs over, such as cuda:0,cuda:1")
+    add_shared(parser, "no_cache", "quiet", device="the file's")
 
 
-def sweep(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the plan, do it, and print what failed."""
     from calprompt.sweep.driver import run_sweep
     from calprompt.sweep.sweep_file import read_sweep
     from calprompt.sweep.sweep_plan import plan_sweep
 
     _check_places(args)
-    chosen = read_sweep(args.file, root=args.root, device=args.device)
+    devices = None if args.devices is None else [each.strip() for each in args.devices.split(",")]
+    chosen = read_sweep(args.file, root=args.root, device=args.device, devices=devices)
+    if chosen.devices and args.ray is not None:
+        raise SettingError(
+            "is for this machine; a Ray cluster hands out GPUs itself: use device: cuda and resources: {gpus: 0.5}",
+            parameter="devices",
+        )
     plan = plan_sweep(chosen, args.out, workers=args.workers)
     which = {"retry_failed": args.retry_failed, "verify": args.verify}
     send_back = args.send_back or chosen.send_back
@@ -83,14 +84,14 @@ def sweep(args: argparse.Namespace) -> int:
     with nullcontext() if args.ray is None or args.dry_run else _ray_executor(args, chosen) as executor:
         if executor is not None:
             plan = replace(plan, workers=executor.connect())
-        print_plan(plan, plan.to_do(**which), output(), whole=args.dry_run)
+        print_plan(plan, plan.to_do(**which), whole=args.dry_run, on_ray=args.ray is not None)
         if args.dry_run:
             return 0
         with show_sweep(args.quiet) as watch:
             state = run_sweep(
                 plan, **which, store=not args.no_cache, executor=executor, send_back=send_back, watch=watch
             )
-    return print_end(plan, state, output(), retried=args.retry_failed)
+    return print_end(plan, state, retried=args.retry_failed)
 
 
 def _check_places(args: argparse.Namespace) -> None:
@@ -111,12 +112,8 @@ def _ray_executor(args: argparse.Namespace, chosen: Sweep) -> RayExecutor:
     return RayExecutor(args.ray, resources=chosen.resources, threads=chosen.threads, workers=workers)
 
 
-def print_plan(plan: SweepPlan, todo: Sequence[PlannedCell], console: Console, *, whole: bool = False) -> None:
-    """How many runs there are, what is there of them and how long the rest may take; with `whole`, every run."""
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
+def print_plan(plan: SweepPlan, todo: Sequence[PlannedCell], *, whole: bool = False, on_ray: bool = False) -> None:
+    """How many runs there are, what is there of them, how long the rest may take and where; with `whole`, every run."""
     say(f"{plan.sweep.name}: {plural(len(plan.planned), 'run')} in {plan.out}")
     for status, words in STATES.items():
         if plan.count(status):
@@ -128,23 +125,47 @@ def print_plan(plan: SweepPlan, todo: Sequence[PlannedCell], console: Console, *
             say(f"{each.status:<12} {each.cell.title}{f'   ({each.reason})' if each.reason else ''}")
     seconds = plan.estimate(todo)
     time = "unknown, nothing like some of them was measured here" if seconds is None else f"about {duration(seconds)}"
-    workers = f", {plural(plan.workers, 'worker')}" if todo else ""
-    say(f"to do: {plural(len(todo), 'run')}{workers}" + (f"; estimated time: {time}" if todo else ""))
+    if not todo:
+        say("to do: 0 runs")
+        return
+    places = plan.sweep.devices
+    where = f" ({plan.sweep.resources} each)" if on_ray else ""
+    where = f" ({plan.workers // len(places)} on each of {', '.join(places)})" if places else where
+    say(f"to do: {plural(len(todo), 'run')}, {plural(plan.workers, 'worker')}{where}; estimated time: {time}")
+    if whole:
+        say(memory_plan(plan, todo))
 
 
-def print_end(plan: SweepPlan, state: SweepState, console: Console, *, retried: bool) -> int:
+def memory_plan(plan: SweepPlan, todo: Sequence[PlannedCell]) -> str:
+    """What the runs at a time may take together: each what the largest run of its kind has taken."""
+    most = [each.memory for each in todo if each.memory is not None]
+    if not most:
+        return "memory: unknown, nothing like these runs was measured in this folder"
+    words = f"memory: a run takes up to {format_size(max(most))}"
+    words += f", {plural(plan.workers, 'worker')} up to {format_size(plan.workers * max(most))}"
+    there = total_memory()
+    words += f" ({format_size(there)} here)" if there else ""
+    on_device = [each.device_memory for each in todo if each.device_memory is not None]
+    if on_device:
+        at_a_time = plan.workers // max(1, len(plan.sweep.devices))
+        words += f"; on a GPU up to {format_size(max(on_device))}, {format_size(at_a_time * max(on_device))} together"
+    unknown = len(todo) - len(most)
+    return words + (f"; unknown for {plural(unknown, 'run')}" if unknown else "")
+
+
+def print_end(plan: SweepPlan, state: SweepState, *, retried: bool) -> int:
     """What was done and what failed; returns the exit status."""
     if state.done:
         took = f"{plural(state.computed, 'run')} computed in {duration(state.seconds)}"
         estimated = f", estimated were {duration(state.estimate)}" if state.estimate is not None else ""
-        console.print(f"{took}{estimated}", markup=False, soft_wrap=True)
+        say(f"{took}{estimated}")
     before = [] if retried else [(each.cell.title, each.reason) for each in plan.planned if each.status == "failed"]
     failures = [(outcome.task.title, outcome.reason) for outcome in state.failures] + before
     if not failures:
         return 0
-    console.print(f"{plural(len(failures), 'run')} failed; --retry-failed does them again:", markup=False)
+    say(f"{plural(len(failures), 'run')} failed; --retry-failed does them again:")
     for title, reason in failures:
-        console.print(f"  {title}: {reason}", markup=False, soft_wrap=True)
+        say(f"  {title}: {reason}")
     return 1
 
 

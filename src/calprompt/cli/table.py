@@ -1,4 +1,13 @@
-"""`calprompt table`: the paper's tables from results."""
+"""Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an average. Of all
+results it takes the runs of the paper's sweep of the same name, in the form (paper/NAME, paper/NAME-released,
+paper/pocket-NAME) that most of them belong to, unless a sweep is given as well.
+
+examples:
+  calprompt table main runs/pocket
+  calprompt table main results.csv --split novel --difference
+  calprompt table ace-mce runs/pocket --format latex --out table.tex
+  calprompt table main runs/paper paper/main --published
+"""
 
 from __future__ import annotations
 
@@ -7,9 +16,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import describe
-from calprompt.cli.results import filter_pair
+from calprompt.cli.console import output, say, show_progress
+from calprompt.cli.flags import add_shared, filters
 from calprompt.files import check_output, write_output
 
 if TYPE_CHECKING:
@@ -17,46 +25,29 @@ if TYPE_CHECKING:
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
-EXAMPLES = """\
-  calprompt table main runs/pocket
-  calprompt table main results.csv --split novel --difference
-  calprompt table ace-mce runs/pocket --format latex --out table.tex
-  calprompt table main runs/paper paper/main --published
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `table` to its parser."""
     from calprompt.papers import registered
     from calprompt.report.table import TABLE_SPLITS
 
     names = list(registered("tables", "TABLES"))
-    describe(
-        parser,
-        "Make a table in the layout of the paper: methods grouped by tuner, datasets as columns, and an\n"
-        "average. Of all results it takes the runs of the paper's sweep of the same name, in the form (paper/NAME,\n"
-        "paper/NAME-released, paper/pocket-NAME) that most of them are of, unless a sweep is given as well.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=table)
-    add = parser.add_argument
-    add("name", metavar="NAME", choices=names, help=f"of the table: {', '.join(names)}")
+    add, splits = parser.add_argument, ", ".join(TABLE_SPLITS)
+    add("name", metavar="NAME", choices=names, help=f"which table: {', '.join(names)}")
     add("source", nargs="+", metavar="SOURCE", help="run folders, folders of runs, tables of results, sweeps")
-    add("--format", choices=FORMATS, help="how to write it (default: by the ending of --out, else for the terminal)")
+    add("--format", choices=FORMATS, help="output format (default: from the suffix of --out, else terminal)")
     add("--out", metavar="FILE", help="write it into a file: .md, .tex or .csv")
-    splits = ", ".join(TABLE_SPLITS)
     add("--split", nargs="+", default=[], choices=TABLE_SPLITS, metavar="SPLIT", help=f"which classes: {splits}")
     add("--metric", nargs="+", default=[], metavar="METRIC", help="instead of the paper's, such as ace mce nll")
-    add(
-        "--method", nargs="+", default=[], metavar="METHOD", help="only these, such as vanilla tcpt 'tcpt, temperature'"
-    )
+    methods = "only these, such as vanilla tcpt 'tcpt, temperature'"
+    add("--method", nargs="+", default=[], metavar="METHOD", help=methods)
     add("--spread", action="store_true", help="with the standard deviation over seeds")
     add("--difference", action="store_true", help="with the paired difference to the plain tuner and its interval")
-    add("--published", action="store_true", help="with the numbers that the paper printed, and whether ours agree")
-    add("--filter", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value in a column")
+    add("--published", action="store_true", help="with the paper's printed numbers, and whether ours agree")
+    add_shared(parser, "filter")
 
 
-def table(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
     from calprompt.metrics import metric_info
     from calprompt.papers import registered
@@ -66,7 +57,7 @@ def table(args: argparse.Namespace) -> None:
     options = TableOptions(
         tuple(args.split), tuple(args.metric), tuple(args.method), args.spread, args.difference, args.published
     )
-    wanted = dict(filter_pair(text) for text in args.filter)
+    wanted = filters(args)
     if args.out is not None:
         check_output(args.out, () if args.format else tuple(SUFFIXES), parameter="out")
     for name in args.metric:
@@ -84,7 +75,7 @@ def table(args: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         write_output(Path(args.out).expanduser(), text.encode())
-        output().print(args.out, markup=False, soft_wrap=True)
+        say(args.out)
 
 
 def _rendered(tables: list[Table], form: str) -> str:
@@ -114,4 +105,4 @@ def _print(tables: list[Table], unfinished: list[str]) -> None:
         console.print()
     if unfinished:
         message = f"{plural(len(unfinished), 'run')} without a result: {shorten(unfinished)}"
-        console.print(message, markup=False, soft_wrap=True)
+        say(message)

@@ -1,4 +1,10 @@
-"""`calprompt train`: tune prompts, evaluate them, and keep everything in a folder."""
+"""Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a folder. The same
+command finds a finished run and resumes an interrupted one.
+
+examples:
+  calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
+  calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,8 @@ import argparse
 import ast
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output, show_progress
-from calprompt.cli.flags import add_flags, describe, settings_of
+from calprompt.cli.console import say, show_progress
+from calprompt.cli.flags import add_flags, add_shared, settings_of
 from calprompt.errors import SettingError
 from calprompt.files import check_writable
 from calprompt.runs.config import RunConfig
@@ -17,30 +23,16 @@ if TYPE_CHECKING:
     from calprompt.runs.folder import Run
     from calprompt.runs.resources import Resources
 
-EXAMPLES = """\
-  calprompt train --backbone ViT-B-16-quickgelu/openai --data photos/
-  calprompt train --backbone weights.pt --data photos/ --set words="a photo of a" --loss "ce + margin + 5*moments"
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `train` to its parser; its defaults are those of `RunConfig` and `TrainingConfig`."""
-    describe(
-        parser,
-        "Tune prompts on the first half of the classes, evaluate on both halves, and keep everything in a\n"
-        "folder. The same command finds a finished run and continues an interrupted one.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=train)
     parser.add_argument("--recipe", metavar="NAME", help="published settings, see 'calprompt list', or a YAML file")
-    parser.add_argument("--out", default="runs", metavar="FOLDER", help="where the run's folder goes (default: runs)")
-    parser.add_argument("--no-cache", action="store_true", help="neither use nor keep image features on disk")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--out", default="runs", metavar="FOLDER", help="folder for the run's folder (default: runs)")
+    add_shared(parser, "no_cache", "quiet")
     add_flags(parser, RunConfig, leave_out=("training",), required=("backbone", "data"))
     add_flags(parser, TrainingConfig)
 
 
-def train(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Train and evaluate, then print the table and where everything is."""
     from calprompt.cli.show import print_run
     from calprompt.runs.planning import find_finished
@@ -51,9 +43,9 @@ def train(args: argparse.Namespace) -> None:
     resources = Resources()
     result = find_finished(settings, args.out, resources=resources) or _run(settings, args, resources)
     if result.reused:
-        output().print("already finished, nothing was computed:")
+        say("already finished, nothing was computed:")
     for name, reason in result.record["data"].get("skipped", {}).items():
-        output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
+        say(f"skipped {name}: {reason}")
     print_run(result)
 
 

@@ -1,55 +1,32 @@
-"""`calprompt transfer`: trained runs on other data, of their classes or of others."""
+"""Evaluate the prompts of finished runs on the test images of other data, and keep the results in the runs' folders.
+Classes of the run stay base and novel; other classes are evaluated all at once.
+
+examples:
+  calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets
+  calprompt transfer runs/* --data dtd eurosat --root datasets
+  calprompt transfer runs/coop-photos-16shot-seed1-0123456789ab --data drawings/
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import each_run, output, show_progress
-from calprompt.cli.flags import add_flags, describe, settings_of
+from calprompt.cli.console import each_run, say, show_progress
+from calprompt.cli.flags import add_flags, add_shared, settings_of
 from calprompt.errors import SettingError
 from calprompt.runs.config import Target
 
-EXAMPLES = """\
-  calprompt transfer runs/coop-imagenet-16shot-seed1-0123456789ab --data imagenetv2 imagenet_sketch --root datasets
-  calprompt transfer runs/* --data dtd eurosat --root datasets
-  calprompt transfer runs/coop-photos-16shot-seed1-0123456789ab --data drawings/
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `transfer` to its parser; its defaults are those of `Target`."""
-    describe(
-        parser,
-        "Evaluate the prompts of finished runs on the test images of other data, and keep it in their\n"
-        "folders. Classes that the run has are base and novel as they were there; others are evaluated all at once.",
-        EXAMPLES,
-    )
-    parser.set_defaults(command=transfer)
-    add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="folder of a run")
-    add(
-        "--data",
-        nargs="+",
-        required=True,
-        metavar="DATA",
-        help="folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'; several are evaluated in turn",
-    )
-    add("--backbone", metavar="SPEC", help="where the same weights are now (default: where they were)")
-    add("--device", help="cpu, cuda, cuda:1, … (default: the run's)")
-    add(
-        "--import",
-        action="append",
-        metavar="FILE",
-        dest="imports",
-        help="Python file it needs; none is run unless named",
-    )
-    add("--no-cache", action="store_true", help="neither use nor keep image features on disk")
-    add("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")
+    data = "folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'; several are evaluated in turn"
+    parser.add_argument("--data", nargs="+", required=True, metavar="DATA", help=data)
+    add_shared(parser, "backbone", "imports", "no_cache", "quiet", device="the run's")
     add_flags(parser, Target, leave_out=("data",))
 
 
-def transfer(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Evaluate every run on all data, then print the tables of the runs."""
     settings = {name: value for name, value in settings_of(args, Target).items() if name != "data"}
     for option in ("classes", "name"):
@@ -79,10 +56,8 @@ def transfer(args: argparse.Namespace) -> None:
             )
             done = [evaluate_on(restored, target, resources=resources, progress=progress) for target in targets]
         for each in done:
-            if each.reused:
-                output().print(f"{each.name}: already done, nothing was computed", markup=False, soft_wrap=True)
-            for name, reason in each.record["data"]["skipped"].items():
-                output().print(f"skipped {name}: {reason}", markup=False, soft_wrap=True)
+            say(*([f"{each.name}: already done, nothing was computed"] if each.reused else []))
+            say(*(f"skipped {name}: {reason}" for name, reason in each.record["data"]["skipped"].items()))
         print_run(load_run(folder))
 
     _, left_out = each_run(args.runs, evaluate)

@@ -17,7 +17,7 @@ from torch import Tensor
 from calprompt.class_names import check_class_names, fill_template, readable
 from calprompt.clip.image import encode_image, is_timm_tower, is_vision_transformer
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.clip.processor import HALF, make_half_precision_safe
+from calprompt.clip.processor import HALF, check_half_precision
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
 from calprompt.clip.text import encode_text
 from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
@@ -54,7 +54,8 @@ class Backbone:
     _warned_of: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.model.eval().requires_grad_(False)
+        if self.model.training or any(weight.requires_grad for weight in self.model.parameters()):  # not of a view
+            self.model.eval().requires_grad_(False)
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, {self.dtype}, {self.device})"
@@ -119,6 +120,11 @@ class Backbone:
     def dtype(self) -> torch.dtype:
         """Of the matrices; features are returned in float32 or better."""
         return self.model.transformer.resblocks[0].mlp.c_fc.weight.dtype
+
+    @property
+    def computes_in(self) -> torch.dtype:
+        """Of the products in the towers."""
+        return self.autocast or self.dtype
 
     @property
     def prompt_dtype(self) -> torch.dtype:
@@ -204,8 +210,8 @@ class Backbone:
 
     def _precision(self) -> AbstractContextManager[Any]:
         """What the towers run in: autocast, or their own dtype."""
-        if self.device.type == "cpu" and (self.autocast or self.dtype) in HALF:
-            make_half_precision_safe()
+        if self.device.type == "cpu" and self.computes_in in HALF:
+            check_half_precision(self.computes_in)
         return torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext()
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:

@@ -70,3 +70,16 @@ def config_defaults(name: str) -> dict[str, Any]:
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     fields = [node for node in found.body if isinstance(node, ast.AnnAssign)]
     return {ast.unparse(field.target): field.value and ast.literal_eval(field.value) for field in fields}
+
+
+PLAINEST = 39  # "a photo of a {}."
+
+
+def imagenet_templates(count: int) -> tuple[str, ...]:
+    """The sentences that CLIP's authors wrote for ImageNet: all 80, or PromptSRC's 60, the plainest in front.
+
+    >>> imagenet_templates(60)[:2]
+    ('a photo of a {}.', 'a bad photo of a {}.')
+    """
+    every = [template("{}") for template in open_clip_module("zero_shot_metadata").OPENAI_IMAGENET_TEMPLATES]
+    return tuple(every if count == 80 else [every[PLAINEST], *every[:PLAINEST], *every[PLAINEST + 1 : 60]])

@@ -7,11 +7,13 @@ training     RGB -> random area (at least `crop`) and ratio (3/4-4/3) resized to
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import BackboneError, SettingError
+from calprompt.kernel import resize_and_crop
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
@@ -129,15 +131,44 @@ class Preprocessing:
             resize_mode="shortest" if crops else "squash",
         )
 
-    def _tensor(self, image: Image.Image) -> torch.Tensor:
-        from torchvision.transforms import functional
+    def normalise(self, levels: torch.Tensor) -> torch.Tensor:
+        """8-bit levels [n, size, size, 3] as input of the tower, [n, 3, size, size]; other pixels are returned as is.
 
-        return functional.normalize(functional.to_tensor(image), list(self.mean), list(self.std))  # [3, size, size]
+        The operations are those of torchvision's `to_tensor` and `normalize` in the same order, with the same bits.
+        """
+        import torch
+
+        if levels.dtype != torch.uint8:
+            return levels
+        mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
+        pixels = levels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        return pixels.div_(255).sub_(mean).div_(std)
+
+
+class View(ABC):
+    """From a PIL image to a view of it; a plain object, so worker processes can receive it."""
+
+    preprocessing: Preprocessing
+
+    @abstractmethod
+    def picture(self, image: Image.Image) -> Image.Image:
+        """The view, `size` pixels a side."""
+
+    def levels(self, image: Image.Image) -> torch.Tensor:
+        """8-bit levels [size, size, 3], which `Preprocessing.normalise` takes many of at once."""
+        import numpy as np
+        import torch
+
+        return torch.from_numpy(np.array(self.picture(image)))
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """Input of the tower [3, size, size]."""
+        return self.preprocessing.normalise(self.levels(image)[None])[0]
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """The transform of `Preprocessing.evaluation`: a plain object, so worker processes can receive it."""
+class Evaluation(View):
+    """The transform of `Preprocessing.evaluation`."""
 
     preprocessing: Preprocessing
     rgb: str = "first"
@@ -146,30 +177,22 @@ class Evaluation:
         if self.rgb not in _RGB:
             raise unknown("value of rgb", str(self.rgb), _RGB)
 
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        from torchvision.transforms import InterpolationMode, functional
-
-        wanted = self.preprocessing
-        if self.rgb == "first":
-            image = _picture(image).convert("RGB")
-        square = [wanted.size, wanted.size]
-        resized = functional.resize(
-            _picture(image),
-            [wanted.size] if wanted.resize_mode == "shortest" else square,
-            InterpolationMode(wanted.interpolation),
-            antialias=True,
-        )
-        return wanted._tensor(functional.center_crop(resized, square).convert("RGB"))
+    def picture(self, image: Image.Image) -> Image.Image:
+        wanted, image = self.preprocessing, _picture(image)
+        if self.rgb == "first" and image.mode != "RGB":
+            image = image.convert("RGB")
+        view = resize_and_crop(image, wanted.size, wanted.interpolation, wanted.resize_mode)
+        return view if view.mode == "RGB" else view.convert("RGB")
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(View):
     """The transform of `Preprocessing.training`; calls consume `generator` in order."""
 
     preprocessing: Preprocessing
     generator: torch.Generator
 
-    def __call__(self, image: Image.Image) -> torch.Tensor:
+    def picture(self, image: Image.Image) -> Image.Image:
         import torch
         from PIL.Image import Resampling, Transpose
 
@@ -180,7 +203,7 @@ class Training:
         view = part.resize((wanted.size, wanted.size), Resampling[wanted.interpolation.upper()])
         if torch.rand(1, generator=self.generator) < 0.5:
             view = view.transpose(Transpose.FLIP_LEFT_RIGHT)
-        return wanted._tensor(view)
+        return view
 
 
 def random_crop(

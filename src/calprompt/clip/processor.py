@@ -1,4 +1,6 @@
-"""Half precision on processors that report an instruction set they do not have.
+"""Half precision on processors that have no units for it, or report an instruction set they do not have.
+
+A processor without units multiplies in half precision one number after another, which is measured, and said once.
 
 Some virtual machines report AMX, the unit of Intel's processors that multiplies matrices in half precision, but not
 the size of its tiles. oneDNN, with which torch multiplies, uses it all the same, and an illegal instruction kills the
@@ -9,13 +11,42 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
 from functools import cache
 
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
+SLOW = 3.0  # times as long as in float32
 PROBE = "import torch; [torch.ones(64, 64).to(d) @ torch.ones(64, 64).to(d) for d in (torch.float16, torch.bfloat16)]"
+
+
+@cache
+def check_half_precision(dtype: torch.dtype) -> None:
+    """Make products in half precision safe, and warn if they take much longer here than in float32."""
+    make_half_precision_safe()
+    slower = slowdown(dtype)
+    if slower > SLOW:
+        name = str(dtype).removeprefix("torch.")
+        warnings.warn(
+            f"this processor has no units for {name}: a product of matrices takes {slower:.0f} times as long as in "
+            "float32. Use float32 here",
+            stacklevel=3,
+        )
+
+
+def slowdown(dtype: torch.dtype, size: int = 256) -> float:
+    """How many times as long as in float32 a product takes."""
+    seconds = []
+    for kind in (torch.float32, dtype):
+        matrix, times = torch.ones(size, size, dtype=kind), []
+        for _ in range(4):
+            start = time.perf_counter()
+            _ = matrix @ matrix
+            times.append(time.perf_counter() - start)
+        seconds.append(min(times))
+    return seconds[1] / seconds[0]
 
 
 @cache

@@ -47,19 +47,12 @@ TITLE = "What does TCPT do? CoOp with and without it"
 
 @dataclass(frozen=True)
 class Demo:
-    """The demonstration's results.
+    """The demonstration's results."""
 
-    Attributes:
-        results: The numbers.
-        computed: How many runs had to be computed.
-        files: The files that were written.
-        story: What came of it, in a few sentences.
-    """
-
-    results: Results
-    computed: int
-    files: tuple[Path, ...]
-    story: tuple[str, ...] = ()
+    results: Results  # the numbers
+    computed: int  # how many runs had to be computed
+    files: tuple[Path, ...]  # the files that were written
+    story: tuple[str, ...] = ()  # what came of it, in a few sentences
 
 
 def run_demo(

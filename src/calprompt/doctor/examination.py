@@ -38,21 +38,25 @@ PROBLEM = "problem"  # something will not work until it is mended
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of what `calprompt doctor` says.
+    """One line of what `calprompt doctor` says."""
 
-    Attributes:
-        name: What was looked at, such as "torch".
-        status: ok, note or problem.
-        value: What was found.
-        advice: What to do about it, or what it means; may be empty.
-        section: The check that it belongs to.
-    """
+    name: str  # what was looked at, such as "torch"
+    status: str  # ok, note or problem
+    value: str  # what was found
+    advice: str = ""  # what to do about it, or what it means; may be empty
+    section: str = ""  # the check that it belongs to
 
-    name: str
-    status: str
-    value: str
-    advice: str = ""
-    section: str = ""
+
+def ok(name: str, value: str, advice: str = "") -> Finding:
+    return Finding(name, OK, value, advice)
+
+
+def note(name: str, value: str, advice: str = "") -> Finding:
+    return Finding(name, NOTE, value, advice)
+
+
+def problem(name: str, value: str, advice: str = "") -> Finding:
+    return Finding(name, PROBLEM, value, advice)
 
 
 TORCH = ("torch", "imports", "importing torch")  # problems with which nothing can be computed
@@ -65,18 +69,13 @@ LOADING = (  # the same of loading a backbone
 
 @dataclass(frozen=True)
 class Check:
-    """A check and what it needs.
+    """A check and what it needs."""
 
-    Attributes:
-        section: Its name.
-        function: Where it is, as "module:function": it is imported by the process that runs it. It takes no arguments
-            and yields findings.
-        needs: Names of findings and sections; if one of them is a problem, the check is left out.
-    """
-
-    section: str
+    section: str  # its name
+    # where it is, as "module:function": it is imported by the process that runs it. It takes no arguments and yields
+    # findings
     function: str
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # names of findings and sections; if one of them is a problem, the check is left out
 
 
 CHECKS = (
@@ -108,7 +107,7 @@ def examine(checks: Sequence[Check] = CHECKS, *, patience: float = 120, apart: b
             found: Iterator[Finding]
             if missing:
                 broken.add(check.section)
-                found = iter([Finding(check.section, NOTE, f"not checked, because of the problem with {missing[0]}")])
+                found = iter([note(check.section, f"not checked, because of the problem with {missing[0]}")])
             else:
                 found = worker.run(check.function, check.section) if apart else run_check(check.function, check.section)
             for finding in found:
@@ -127,7 +126,7 @@ def run_check(function: str, name: str) -> Iterator[Finding]:
             check: Callable[[], Iterator[Finding]] = getattr(import_module(module), attribute)
             yield from check()
     except Exception as error:  # nothing may come out of a doctor as a traceback
-        yield Finding(name, PROBLEM, f"could not be checked: {describe(error)}")
+        yield problem(name, f"could not be checked: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:
@@ -151,11 +150,7 @@ MEANINGS = {
 
 
 class Worker:
-    """Runs checks in another process, which is started when it is first needed.
-
-    Args:
-        patience: Seconds to wait for each finding.
-    """
+    """Runs checks in another process, which is started when it is first needed."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
@@ -178,17 +173,16 @@ class Worker:
             process.stdin.flush()
         except OSError as error:
             self._end()
-            yield Finding(name, PROBLEM, f"could not be checked, no process can be started for it: {error}")
+            yield problem(name, f"could not be checked, no process can be started for it: {error}")
             return
         while True:
             try:
                 line = self._answers.get(timeout=self.patience)
             except queue.Empty:
                 self._end()
-                yield Finding(
+                yield problem(
                     name,
-                    PROBLEM,
-                    f"did not finish within {self.patience:g} s and was given up",
+                    f"did not finish within {self.patience:g} s and was stopped",
                     "A disk or a driver that does not answer can be the reason.",
                 )
                 return
@@ -227,7 +221,7 @@ class Worker:
             last = f" in {where[1]}, line {where[2]}"
         else:
             last = f"; last line of stderr: {words.splitlines()[-1]}" if words else ""
-        return Finding(name, PROBLEM, f"crashed the process of this check ({end}){last}", MEANINGS.get(end, ""))
+        return problem(name, f"crashed the process of this check ({end}){last}", MEANINGS.get(end, ""))
 
     def _end(self) -> int:
         """End the process, if there is one, and forget it; its exit code."""

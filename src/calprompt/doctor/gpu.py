@@ -10,11 +10,11 @@ import torch
 
 from calprompt import pocket, tuners
 from calprompt.clip.backbone import Backbone
-from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding
+from calprompt.doctor.examination import OK, PROBLEM, Finding, note, problem
 from calprompt.doctor.models import load_embedded
 from calprompt.errors import CalpromptError
 from calprompt.losses import Objective
-from calprompt.training import mixed, read_steps, training_step
+from calprompt.training import LossScale, mixed, read_steps, training_step
 
 STEPS, WARM_UP, BATCH = 20, 3, 8
 AGREEMENT = {
@@ -37,7 +37,7 @@ def check_gpu() -> Iterator[Finding]:
     """Verify the accelerator that torch finds, if there is one."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
-        yield Finding("GPU", NOTE, "torch finds none: there is nothing to verify", "Install a build of torch for it.")
+        yield note("GPU", "torch finds no GPU, so there is nothing to verify", "Install a build of torch for it.")
         return
     yield from verify_device(str(accelerator))
 
@@ -56,7 +56,7 @@ def verify_device(device: str) -> Iterator[Finding]:
                 expected = expected or train_steps(name, host)
                 found = train_steps(name, there.view(autocast=dtype))
             except (CalpromptError, RuntimeError) as error:
-                yield Finding(label, PROBLEM, " ".join(str(error).split())[:300], REPORT)
+                yield problem(label, " ".join(str(error).split())[:300], REPORT)
                 continue
             pairs = zip(expected.losses, found.losses, strict=True)
             gap = max(abs(theirs - ours) / max(abs(ours), 1e-6) for ours, theirs in pairs)
@@ -78,10 +78,11 @@ def train_steps(name: str, backbone: Backbone) -> Training:
     images = torch.randn(BATCH, *shape, generator=generator).to(backbone.device)
     labels = (torch.arange(BATCH) % len(classes)).to(backbone.device)
     optimizer = torch.optim.SGD(tuner.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-4)
+    scale = LossScale(backbone.device) if backbone.computes_in == torch.float16 else None
     objective, losses, start = Objective.parse("tcpt"), [], 0.0
     for number in range(STEPS):
         if number == WARM_UP:
             start = time.perf_counter()
-        step = training_step(tuner, optimizer, objective, images, labels, seed=mixed(0, number))
+        step = training_step(tuner, optimizer, objective, images, labels, seed=mixed(0, number), scale=scale)
         losses += [row["loss"] for row in read_steps({number: step}, "step {}")]  # waits for the device
     return Training(losses, 1000 * (time.perf_counter() - start) / (STEPS - WARM_UP))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import calprompt
 from calprompt.cache import ENVIRONMENT, cache_root
-from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe
+from calprompt.doctor.examination import Finding, describe, note, ok, problem
 from calprompt.text import format_size, plural, shorten
 
 MODULES = {
@@ -45,24 +45,22 @@ def check_installation() -> Iterator[Finding]:
     try:
         installed = metadata.version("calprompt")
     except metadata.PackageNotFoundError:
-        yield Finding(
+        yield note(
             "calprompt",
-            NOTE,
             f"{calprompt.__version__}, run from {folder} without being installed",
             "What it requires cannot be looked up; install it with 'pip install -e .' in its repository.",
         )
     else:
         if installed == calprompt.__version__:
-            yield Finding("calprompt", OK, f"{installed}, in {folder}")
+            yield ok("calprompt", f"{installed}, in {folder}")
         else:
-            yield Finding(
+            yield note(
                 "calprompt",
-                NOTE,
                 f"{calprompt.__version__}, in {folder}, but version {installed} is what is installed",
                 "Two copies are in the way of each other; install the one that you want once more.",
             )
-    yield Finding("Python", OK, f"{platform.python_version()}, {sys.executable}")
-    yield Finding("system", OK, platform.platform())
+    yield ok("Python", f"{platform.python_version()}, {sys.executable}")
+    yield ok("system", platform.platform())
 
 
 def check_packages() -> Iterator[Finding]:
@@ -70,13 +68,11 @@ def check_packages() -> Iterator[Finding]:
     for name, least in requirements().items():
         version = version_of(name)
         if version is None:
-            yield Finding(name, PROBLEM, "not installed", f"Install it: pip install '{name}{least and f'>={least}'}'")
+            yield problem(name, "not installed", f"Install it: pip install '{name}{least and f'>={least}'}'")
         elif _numbers(version) < _numbers(least):
-            yield Finding(
-                name, PROBLEM, f"{version}, and calprompt needs {least} or newer", f"pip install --upgrade {name}"
-            )
+            yield problem(name, f"{version}, and calprompt needs {least} or newer", f"pip install --upgrade {name}")
         else:
-            yield Finding(name, OK, version)
+            yield ok(name, version)
 
 
 def check_extras() -> Iterator[Finding]:
@@ -87,13 +83,13 @@ def check_extras() -> Iterator[Finding]:
         missing = [name for name, version in versions.items() if version is None]
         if not missing:
             there = ", ".join(f"{name} {version}" for name, version in versions.items())
-            yield Finding(extra, OK, f"{there}: {purpose}")
+            yield ok(extra, f"{there}: {purpose}")
             continue
         value = f"not installed ({', '.join(missing)}): {purpose}"
         if extra in DEVELOPMENT:
-            yield Finding(extra, OK, f"{value}; nothing else needs it")
+            yield ok(extra, f"{value}; nothing else needs it")
         else:
-            yield Finding(extra, NOTE, value, f"If you want that: pip install 'calprompt[{extra}]'")
+            yield note(extra, value, f"If you want that: pip install 'calprompt[{extra}]'")
 
 
 def check_imports() -> Iterator[Finding]:
@@ -112,12 +108,10 @@ def check_imports() -> Iterator[Finding]:
         if name in TOGETHER:
             advice = "torch and torchvision of one release go together: pip install --upgrade torch torchvision"
         value = f"{reason}; {shorten(others)} cannot be imported either" if others else reason
-        yield Finding(f"importing {MODULES.get(name, name)}", PROBLEM, value, advice)
+        yield problem(f"importing {MODULES.get(name, name)}", value, advice)
     if not failed:
-        yield Finding(
-            "importing all",
-            OK,
-            f"{plural(len(names), 'package')} in {time.monotonic() - start:.1f} s, once per command",
+        yield ok(
+            "importing all", f"{plural(len(names), 'package')} in {time.monotonic() - start:.1f} s, once per command"
         )
 
 
@@ -167,20 +161,17 @@ def check_storage() -> Iterator[Finding]:
     why = f"{ENVIRONMENT} is set" if os.environ.get(ENVIRONMENT) else f"{ENVIRONMENT} names another place if set"
     obstacle = unwritable(root)
     if obstacle:
-        yield Finding(
+        yield problem(
             "cache folder",
-            PROBLEM,
             f"{root}: {obstacle}",
             "Every run computes its image features again, and the pocket's pictures cannot be made; set "
             f"{ENVIRONMENT} to a folder that can be written to.",
         )
     else:
-        yield Finding("cache folder", OK, f"{root} can be written to ({why})")
+        yield ok("cache folder", f"{root} can be written to ({why})")
     size, whole = size_of(root)
-    yield Finding(
-        "cache size",
-        OK,
-        f"{'' if whole else 'more than '}{format_size(size)}; 'calprompt cache show' lists the features",
+    yield ok(
+        "cache size", f"{'' if whole else 'more than '}{format_size(size)}; 'calprompt cache show' lists the features"
     )
     yield disk_space("disk space", root)
 
@@ -190,10 +181,10 @@ def disk_space(name: str, folder: Path) -> Finding:
     free = shutil.disk_usage(existing(folder)).free
     value = f"{format_size(free)} free for {folder}"
     if free < RUN_BYTES:
-        return Finding(name, PROBLEM, value, "Too little for a run and its features; make room.")
+        return problem(name, value, "Too little for a run and its features; make room.")
     if free < LARGE_CLIP_BYTES:
-        return Finding(name, NOTE, value, "Too little for a large CLIP and its features.")
-    return Finding(name, OK, value)
+        return note(name, value, "Too little for a large CLIP and its features.")
+    return ok(name, value)
 
 
 def unwritable(folder: Path) -> str:

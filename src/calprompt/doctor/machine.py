@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe
+from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe, note, ok, problem
 from calprompt.hardware import processor_name
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural
@@ -29,18 +29,15 @@ def check_machine() -> Iterator[Finding]:
 
     capability = torch.backends.cpu.get_cpu_capability()
     if capability == NO_VECTOR_UNITS and platform.machine().lower() in ("x86_64", "amd64"):
-        yield Finding(
-            "processor", NOTE, f"{processor_name()}, without AVX2", "Everything will take several times as long."
-        )
+        yield note("processor", f"{processor_name()}, without AVX2", "Everything will take several times as long.")
     else:
-        yield Finding("processor", OK, f"{processor_name()}, {capability}")
+        yield ok("processor", f"{processor_name()}, {capability}")
     if claims_amx():
         if survives():
-            yield Finding("half precision", OK, "AMX works")
+            yield ok("half precision", "AMX works")
         else:
-            yield Finding(
+            yield note(
                 "half precision",
-                NOTE,
                 "the processor reports AMX, but products in half precision fail, as on some virtual machines",
                 "Use float32, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts.",
             )
@@ -48,9 +45,8 @@ def check_machine() -> Iterator[Finding]:
     with suppress(OSError, AttributeError):  # Windows has no load
         load, cores = os.getloadavg()[0], usable_cores()
         if load > 1.5 * cores:
-            yield Finding(
+            yield note(
                 "load",
-                NOTE,
                 f"{load:.1f} on {plural(cores, 'core')}: other programs keep it busy",
                 "Everything takes longer meanwhile, and the speeds below are lower than they could be.",
             )
@@ -73,7 +69,7 @@ def check_accelerators() -> Iterator[Finding]:
             yield Finding("mps", *_computes("mps", "Apple's graphics processor"))
         else:
             built = "this macOS is too old" if torch.backends.mps.is_built() else "this torch is built without it"
-            yield Finding("mps", OK, f"not available: {built}")
+            yield ok("mps", f"not available: {built}")
 
 
 def usable_cores() -> int:
@@ -107,11 +103,11 @@ def _threads() -> Finding:
     value = f"{plural(cores, 'core')}; torch uses {plural(threads, 'thread')}"
     value += f" ({THREADS}={setting})" if setting else ""
     if setting and not setting.replace(",", "").isdecimal():
-        return Finding("threads", NOTE, value, f"{THREADS} should be a number; it is ignored.")
+        return note("threads", value, f"{THREADS} should be a number; it is ignored.")
     if threads > cores:
         advice = f"Threads that wait for each other can be ten times slower: set {THREADS}={cores}."
-        return Finding("threads", NOTE, value, advice)
-    return Finding("threads", OK, value)
+        return note("threads", value, advice)
+    return ok("threads", value)
 
 
 def _cuda(number: int) -> Finding:
@@ -120,7 +116,7 @@ def _cuda(number: int) -> Finding:
         about = torch.cuda.get_device_properties(number)
         title = f"{about.name}, {format_size(about.total_memory)}, compute capability {about.major}.{about.minor}"
     except Exception as error:
-        return Finding(name, PROBLEM, describe(error), "The driver does not answer as it should; restart the machine.")
+        return problem(name, describe(error), "The driver does not answer as it should; restart the machine.")
     return Finding(name, *_computes(name, title))
 
 
@@ -142,20 +138,18 @@ def _no_cuda() -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if torch.version.cuda is None and torch.version.hip is None:
         if not cards:
-            return Finding("CUDA", OK, "none; this build of torch is for CPUs only")
+            return ok("CUDA", "none; this build of torch is for CPUs only")
         advice = "To use it, install a build of torch with CUDA; until then everything runs on the CPU."
-        return Finding(
-            "CUDA", NOTE, f"not used: {', '.join(cards)} is there, but this build of torch is for CPUs only", advice
-        )
+        return note("CUDA", f"not used: {', '.join(cards)} is there, but this build of torch is for CPUs only", advice)
     built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built for ROCm"
     if hidden in ("", "-1", "none"):
-        return Finding("CUDA", NOTE, f"none; CUDA_VISIBLE_DEVICES={hidden!r} hides all cards", "Unset it to use them.")
+        return note("CUDA", f"none; CUDA_VISIBLE_DEVICES={hidden!r} hides all cards", "Unset it to use them.")
     reason = "no card was found"
     try:
         torch.cuda.init()
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
     if not cards:
-        return Finding("CUDA", OK, f"none; {built}, but: {reason}")
+        return ok("CUDA", f"none; {built}, but: {reason}")
     advice = "Update the driver of the card, or install a build of torch for the CUDA version that the driver has."
-    return Finding("CUDA", PROBLEM, f"{', '.join(cards)} is there, but cannot be used: {reason} ({built})", advice)
+    return problem("CUDA", f"{', '.join(cards)} is there, but cannot be used: {reason} ({built})", advice)

@@ -21,7 +21,7 @@ from calprompt.clip.image import encode_image
 from calprompt.clip.load import load_clip
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
 from calprompt.clip.sources import download_folders, downloaded_backbones
-from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe
+from calprompt.doctor.examination import OK, Finding, describe, note, ok, problem
 from calprompt.doctor.installation import disk_space, unwritable
 from calprompt.errors import CalpromptError, DamagedFileError
 from calprompt.text import format_size, plural
@@ -39,13 +39,12 @@ def check_backbones() -> Iterator[Finding]:
         found.add(each.spec)
         if each.path is None:
             advice = "Remove that file; it is downloaded again when it is needed."
-            yield Finding(each.spec, NOTE, each.problem, advice)
+            yield note(each.spec, each.problem, advice)
         else:
-            yield Finding(each.spec, OK, f"{format_size(each.path.stat().st_size)} in {each.path}")
+            yield ok(each.spec, f"{format_size(each.path.stat().st_size)} in {each.path}")
     if USUAL not in found:
-        yield Finding(
+        yield note(
             USUAL,
-            NOTE,
             "not on this machine" + ("" if is_offline() else "; it is downloaded when it is first used"),
             "Without a network, download the file elsewhere and give it with --backbone PATH; the error of a command "
             "that needs it says which file. --backbone pocket-photo needs no download.",
@@ -53,13 +52,13 @@ def check_backbones() -> Iterator[Finding]:
     hub = download_folders()[0]
     obstacle = unwritable(hub)
     if obstacle:
-        yield Finding("downloads", NOTE, f"{hub}: {obstacle}", "Set HF_HUB_CACHE to a folder that can be written to.")
+        yield note("downloads", f"{hub}: {obstacle}", "Set HF_HUB_CACHE to a folder that can be written to.")
     else:
         yield disk_space("downloads", hub)
     if is_offline():
-        yield Finding("network", NOTE, f"{OFFLINE} is set, so nothing is downloaded", "Unset it to download a CLIP.")
+        yield note("network", f"{OFFLINE} is set, so nothing is downloaded", "Unset it to download a CLIP.")
     elif proxy_variables():
-        yield Finding("network", OK, f"through the proxy that {' and '.join(proxy_variables())} names; not tried")
+        yield ok("network", f"through the proxy that {' and '.join(proxy_variables())} names; not tried")
 
 
 def check_pocket() -> Iterator[Finding]:
@@ -69,20 +68,20 @@ def check_pocket() -> Iterator[Finding]:
         try:
             found = load_embedded(name).fingerprint
         except CalpromptError as error:
-            yield Finding(f"{name} model", PROBLEM, describe(error), REINSTALL)
+            yield problem(f"{name} model", describe(error), REINSTALL)
             return
         taken = time.monotonic() - start
         if found != expected:
             value = f"fingerprint {found[:12]}, expected {expected[:12]}"
-            yield Finding(f"{name} model", PROBLEM, value, REINSTALL)
+            yield problem(f"{name} model", value, REINSTALL)
             return
-        yield Finding(f"{name} model", OK, f"loads in {taken:.1f} s; fingerprint {found[:12]} is right")
+        yield ok(f"{name} model", f"loads in {taken:.1f} s; fingerprint {found[:12]} is right")
     try:
         pictures = sum(sum(pocket.sheet(name).counts.values()) for name in pocket.names())
     except DamagedFileError as error:
-        yield Finding("pocket pictures", PROBLEM, describe(error), REINSTALL)
+        yield problem("pocket pictures", describe(error), REINSTALL)
         return
-    yield Finding("pocket pictures", OK, f"{pictures:,} in {plural(len(pocket.names()), 'dataset')}")
+    yield ok("pocket pictures", f"{pictures:,} in {plural(len(pocket.names()), 'dataset')}")
     yield self_test(load_embedded("pocket"))
 
 
@@ -102,18 +101,16 @@ def self_test(backbone: Backbone) -> Finding:
     feature = backbone.encode_image(backbone.preprocessing.evaluation()(Image.fromarray(pixels))[None])
     if feature.shape != (1, backbone.embed_dim):
         size = " x ".join(map(str, feature.shape))
-        return Finding(
-            "self test", PROBLEM, f"a picture gave {size} numbers, expected 1 x {backbone.embed_dim}", REINSTALL
-        )
+        return problem("self test", f"a picture gave {size} numbers, expected 1 x {backbone.embed_dim}", REINSTALL)
     if not feature.isfinite().all():
-        return Finding("self test", PROBLEM, "a picture gave numbers that are not finite", OTHER_TORCH)
+        return problem("self test", "a picture gave numbers that are not finite", OTHER_TORCH)
     cosines = unit(feature) @ backbone.zero_shot(sheet.class_names, sheet.record["template"]).T
     probabilities = (backbone.logit_scale * cosines).softmax(1)[0]
     guess, share = sheet.class_names[int(probabilities.argmax())], 100 * float(probabilities[LABEL])
     if guess != name:
-        return Finding("self test", PROBLEM, f"a picture of class {name!r} was taken for {guess!r}", OTHER_TORCH)
+        return problem("self test", f"a picture of class {name!r} was taken for {guess!r}", OTHER_TORCH)
     value = f"a picture became {backbone.embed_dim} finite numbers, and was recognised as {name!r} ({share:.0f} %)"
-    return Finding("self test", OK, value)
+    return ok("self test", value)
 
 
 SECONDS = 0.6  # for each measurement

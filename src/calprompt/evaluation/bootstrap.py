@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,8 @@ from calprompt.errors import SettingError
 from calprompt.metrics import Convention, EqualWidth, Predictions, binning, metrics
 from calprompt.metrics.binning import DEFAULT, check_n_bins, find_convention
 from calprompt.metrics.binomial import share_interval
+from calprompt.metrics.evaluation import squared_errors
 from calprompt.metrics.inputs import Floats, Ints
-from calprompt.metrics.scores import squared_errors
 from calprompt.metrics.smooth import resampled_smooth_ece
 
 COUNTS_PER_CHUNK = 2_000_000  # counts in memory at a time
@@ -125,14 +126,7 @@ def draw_counts(rng: np.random.Generator, n: int, rows: int) -> Ints:
 
 
 class ResampledMetrics:
-    """Metrics of resamples of some predictions.
-
-    Args:
-        predictions: The sample.
-        names: Which metrics; all registered ones, unless given.
-        n_bins: Bins of the calibration errors.
-        convention: How to bin.
-    """
+    """Metrics of resamples of some predictions."""
 
     def __init__(
         self,
@@ -198,14 +192,13 @@ class ResampledMetrics:
 
     def _ranked(self, counts: Ints, weights: Floats) -> dict[str, Floats]:
         """ACE and AURC: sums over images of equal confidence, then along the confidences."""
-        order = np.argsort(self.confidence, kind="stable")
-        values, first = np.unique(self.confidence[order], return_index=True)
-        equal = counts[:, order]
-        right = equal * self.correct[order].astype(np.int64)
+        order, values, first = self._order
+        equal = counts[:, order].astype(np.int32)
+        right = equal * self.correct[order].astype(np.int32)
         if len(values) < len(order):
             equal, right = (np.add.reduceat(x, first, axis=1) for x in (equal, right))  # [R, values]
         total = int(counts[0].sum())
-        upto = np.cumsum(equal, axis=1)
+        upto = np.cumsum(equal, axis=1, dtype=np.int32)
         if self.rule.ace == "midrank":
             ace = self._midrank_gaps(values, equal, right, upto, total)
         else:
@@ -218,12 +211,23 @@ class ResampledMetrics:
         risk = wrong_accepted / np.maximum(accepted, 1)
         return {"ace": ace, "aurc": (equal * risk).sum(axis=1) / total}
 
-    def _midrank_gaps(self, values: Floats, equal: Ints, right: Ints, upto: Ints, total: int) -> Floats:
-        rows, n_bins = len(equal), self.n_bins
-        bins = np.minimum(n_bins * (2 * upto - equal) // (2 * total), n_bins - 1)  # beyond the last: was not drawn
-        cell = bins + n_bins * np.arange(rows)[:, None]
-        difference = np.bincount(cell.ravel(), (right - equal * values).ravel(), minlength=rows * n_bins)
-        return np.asarray(np.abs(difference.reshape(rows, n_bins)).sum(axis=1) / total)
+    @cached_property
+    def _order(self) -> tuple[Ints, Floats, Ints]:
+        """The images by confidence, the different confidences, and where each of these begins."""
+        order = np.argsort(self.confidence, kind="stable")
+        return order, *np.unique(self.confidence[order], return_index=True)
+
+    def _midrank_gaps(self, values: Floats, equal: Any, right: Any, upto: Any, total: int) -> Floats:
+        """Gaps of bins of equal mass: twice the middle of the ranks rises along a row, so bins are found by search."""
+        rows, width = equal.shape
+        shift = (2 * total + 1) * np.arange(rows)[:, None]  # so that all rows together rise
+        middles = (2 * upto - equal + shift).ravel()
+        edges = -(-2 * total * np.arange(1, self.n_bins) // self.n_bins)
+        inner = np.searchsorted(middles, (edges + shift).ravel()).reshape(rows, -1)
+        ends = width * np.arange(rows + 1)
+        bounds = np.concatenate([ends[:-1, None], inner, ends[1:, None]], axis=1)
+        sums = np.concatenate([[0.0], np.cumsum((right - equal * values).ravel())])
+        return np.asarray(np.abs(np.diff(sums[bounds], axis=1)).sum(axis=1) / total)
 
     def _mass_gap(self, rows: Ints) -> float:
         table = binning.mass_table(self.confidence[rows], self.correct[rows], self.n_bins, self.rule.ace)
@@ -286,15 +290,3 @@ class ResampledMetrics:
         metric, every = metrics.get(name), np.arange(counts.shape[1])
         samples = (self.predictions.take(np.repeat(every, row)) for row in counts)
         return np.array([metric(sample, n_bins=self.n_bins, convention=self.rule) for sample in samples])
-
-
-def resampled_metrics(
-    predictions: Predictions,
-    counts: Ints,
-    *,
-    names: Iterable[str] | None = None,
-    n_bins: int = 10,
-    convention: Convention | str = DEFAULT,
-) -> dict[str, Floats]:
-    """Metrics of resamples, [R] each: see `ResampledMetrics`."""
-    return ResampledMetrics(predictions, names=names, n_bins=n_bins, convention=convention)(counts)

@@ -16,11 +16,8 @@ from torch import Tensor
 
 from calprompt.calibrators import StoredLogits
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from calprompt.evaluation.settings import KINDS, PARTS, TUNED, ZERO_SHOT
 from calprompt.runs.folder import LOGITS, Run, read_run_tensors
-
-TUNED, ZERO_SHOT = "tuned", "zero-shot"
-KINDS = {TUNED: ("logits", "text"), ZERO_SHOT: ("zero_shot_logits", "frozen_text")}
-PARTS = ("base", "novel", "all")
 
 
 @dataclass(frozen=True)
@@ -44,23 +41,14 @@ class StoredModel:
 
 @dataclass(frozen=True)
 class LogitsFile:
-    """A file of logits, of a run or of its evaluation on other data.
+    """A file of logits, of a run or of its evaluation on other data."""
 
-    Attributes:
-        path: Where it is.
-        tensors: What it contains.
-        class_names: Part (base, novel or all; val) -> class names.
-        logit_scale: Logit scale of the tuned model.
-        zero_shot_scale: Logit scale of the untuned model; another one if the run fitted its own (anchor=True).
-        metrics: What was measured on it.
-    """
-
-    path: Path
-    tensors: Mapping[str, Tensor]
-    class_names: Mapping[str, list[str]]
-    logit_scale: float
-    zero_shot_scale: float
-    metrics: Mapping[str, Any]
+    path: Path  # where it is
+    tensors: Mapping[str, Tensor]  # what it contains
+    class_names: Mapping[str, list[str]]  # part (base, novel or all; val) -> class names
+    logit_scale: float  # logit scale of the tuned model
+    zero_shot_scale: float  # logit scale of the untuned model; another one if the run fitted its own (anchor=True)
+    metrics: Mapping[str, Any]  # what was measured on it
 
     @classmethod
     def read(cls, folder: Path, metrics: Mapping[str, Any], record: Mapping[str, Any]) -> LogitsFile:

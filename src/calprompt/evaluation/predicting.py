@@ -14,7 +14,7 @@ from calprompt.class_names import check_class_names
 from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
 from calprompt.evaluation.models import TUNED, stored_models
 from calprompt.evaluation.run_evaluation import VAL_ADVICE
-from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.evaluation.settings import NONE, PARTS, create_calibrator, normalized_spec
 from calprompt.predictor import Predictor
 from calprompt.registry import unknown
 from calprompt.runs.folder import EVALUATION, LOGITS, Run, load_run, read_evaluation, read_run_tensors
@@ -23,8 +23,6 @@ from calprompt.runs.restoring import Restored, restore
 
 if TYPE_CHECKING:
     from calprompt.runs.resources import Resources
-
-PARTS = ("base", "novel", "all")
 
 
 def run_predictor(

@@ -14,19 +14,16 @@ threshold is selected on the other half.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
-from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredModel, stored_models
-from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
+from calprompt.evaluation.settings import TUNED, ZERO_SHOT, EvaluationSettings, create_calibrator
 from calprompt.files import canonical_json
 from calprompt.metrics import (
     GuaranteedThreshold,
@@ -40,20 +37,22 @@ from calprompt.metrics.selective import AcceptanceRates
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from calprompt.calibrators import Calibrator, StoredLogits
+    from calprompt.evaluation.models import StoredModel
+
+Outcomes = tuple[Any, Any]  # confidence of each image, and whether its prediction is right
+
 
 @dataclass(frozen=True)
 class Accepted(AcceptanceRates):
-    """What a threshold accepts of some images.
+    """What a threshold accepts of some images."""
 
-    Attributes:
-        images: How many there are.
-        accepted: How many of them are at or above the threshold.
-        wrong: How many of the accepted predictions are wrong.
-    """
-
-    images: int
-    accepted: int
-    wrong: int
+    images: int  # how many there are
+    accepted: int  # how many of them are at or above the threshold
+    wrong: int  # how many of the accepted predictions are wrong
 
 
 @dataclass(frozen=True)
@@ -108,21 +107,29 @@ def select(
     """
     fitted_on = 0
     if calibrator.learns:
+        import torch
+
         order = np.random.default_rng(seed).permutation(len(val.logits))
         fitted_on = len(order) // 2
         calibrator.fit(subset(val, torch.from_numpy(order[:fitted_on])))
         val = subset(val, torch.from_numpy(order[fitted_on:]))
-    guarantee = guaranteed_threshold(*outcomes(calibrator, val), target_error, confidence_level)
+    tested = {name: outcomes(calibrator, record) for name, record in tests.items()}
+    chosen = choose_threshold(outcomes(calibrator, val), tested, target_error, confidence_level)
+    return replace(chosen, fitted_on=fitted_on, state=calibrator.state())
+
+
+def choose_threshold(val: Outcomes, tests: Mapping[str, Outcomes], error: float, level: float = 0.95) -> Selection:
+    """Select a threshold on outcomes of validation images, and apply it to those of test images."""
+    guarantee = guaranteed_threshold(*val, error, level)
     applied = {}
     if guarantee.threshold is not None:
-        for name, record in tests.items():
-            confidence, correct = outcomes(calibrator, record)
+        for name, (confidence, correct) in tests.items():
             accepted = confidence >= guarantee.threshold
             applied[name] = Accepted(len(accepted), int(accepted.sum()), int((accepted & ~correct).sum()))
-    return Selection(guarantee, fitted_on, calibrator.state(), applied, guarantee.reason)
+    return Selection(guarantee, tests=applied, reason=guarantee.reason)
 
 
-def outcomes(calibrator: Calibrator, record: StoredLogits) -> tuple[Any, Any]:
+def outcomes(calibrator: Calibrator, record: StoredLogits) -> Outcomes:
     """Calibrated confidence of each image, and whether its prediction is right."""
     sample = predictions(calibrator(record), record.given("labels"), from_logits=True)
     return sample.confidence, sample.correct
@@ -130,6 +137,8 @@ def outcomes(calibrator: Calibrator, record: StoredLogits) -> tuple[Any, Any]:
 
 def subset(record: StoredLogits, indices: Tensor) -> StoredLogits:
     """Some images of a record."""
+    from torch import Tensor
+
     shared = {"frozen_text", "base_frozen_text"} | {
         name for name in ("text", "base_text") if (text := getattr(record, name)) is not None and text.ndim == 2
     }
@@ -218,6 +227,8 @@ def evaluate_run(
         DamagedFileError: if a file of the run is damaged.
     """
     settings = settings or EvaluationSettings()
+    from calprompt.evaluation.models import stored_models
+
     run = load_run(folder)
     models = stored_models(run)
     selected = [models[name] for name in ((TUNED, ZERO_SHOT) if settings.zero_shot else (TUNED,))]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from calprompt.calibrators import Calibrator
 
 NONE = "none"
+TUNED, ZERO_SHOT = "tuned", "zero-shot"
+KINDS = {TUNED: ("logits", "text"), ZERO_SHOT: ("zero_shot_logits", "frozen_text")}  # of arrays of a run
+PARTS = ("base", "novel", "all")
 MOST_RESAMPLES = 1_000_000
 
 

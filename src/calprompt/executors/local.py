@@ -25,6 +25,7 @@ from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
 from calprompt.executors.protocol import FAILED, Outcome, T, Work
+from calprompt.hardware import visible_devices
 
 KILLS = 5  # of its worker that a task survives
 PATIENCE = 5.0  # seconds in which a worker has to stop by itself
@@ -37,19 +38,23 @@ class LocalExecutor:
     Attributes:
         workers: How many at a time.
         threads: Threads of torch in each.
+        devices: GPUs such as cuda:0, which the workers are spread over; each sees its own, under the name cuda.
         kills: How often a task may lose its worker before it counts as failed.
         on_start: Called with every task that is handed to a worker.
     """
 
     workers: int = 1
     threads: int = 1
+    devices: Sequence[str] = ()
     kills: int = KILLS
     on_start: Callable[[Any], None] | None = None
 
     def map(self, groups: Sequence[Sequence[T]], work: Work[T]) -> Iterator[Outcome[T]]:
         """Do all tasks; see `Executor`."""
         waiting = deque(deque(group) for group in groups)
-        slots = [_Slot(self.threads) for _ in range(min(self.workers, sum(map(len, groups))))]
+        visible = visible_devices(self.devices)
+        count = min(self.workers, sum(map(len, groups)))
+        slots = [_Slot(self.threads, visible[n % len(visible)] if visible else None) for n in range(count)]
         killed: Counter[str] = Counter()
         try:
             while True:
@@ -98,6 +103,7 @@ class _Slot:
     """A worker process and what is left for it to do."""
 
     threads: int
+    gpu: str | None = None
     tasks: deque[Any] = field(default_factory=deque)
     pool: ProcessPoolExecutor | None = None
     future: Future[Outcome[Any]] | None = None
@@ -115,7 +121,7 @@ class _Slot:
     def _pool(self) -> ProcessPoolExecutor:
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(1, context, initializer=begin_worker, initargs=(self.threads,))
+            self.pool = ProcessPoolExecutor(1, context, initializer=begin_worker, initargs=(self.threads, self.gpu))
         return self.pool
 
     def restart(self) -> None:
@@ -165,10 +171,12 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def begin_worker(threads: int) -> None:
-    """What a worker does first: pins its threads, leaves interrupts to its parent, and ends when that is gone."""
+def begin_worker(threads: int, gpu: str | None = None) -> None:
+    """What a worker does first: pins threads and GPU, leaves interrupts to its parent, and ends when that is gone."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_follow_parent, daemon=True).start()

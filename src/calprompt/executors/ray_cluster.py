@@ -60,7 +60,9 @@ def connect(address: str, cpus: float, *, time_limit: float = TIME_LIMIT) -> Any
         _set_token()
     ray = import_ray()
     if ray.is_initialized():
+        _check_connected(ray, address, time_limit)
         return ray
+    _silence_dumps()
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         if address == LOCAL:
@@ -75,6 +77,26 @@ def connect(address: str, cpus: float, *, time_limit: float = TIME_LIMIT) -> Any
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise CalpromptError(f"cannot use the Ray cluster at {address}: {_in_a_line(error)}") from error
     return ray
+
+
+def _check_connected(ray: Any, address: str, time_limit: float) -> None:
+    """Raise unless the cluster that this process is connected to already is the one at the address."""
+    there = ray.get_runtime_context().gcs_address
+    if address in (LOCAL, AUTO, there):
+        return
+    _knock(address, time_limit)
+    if address.rpartition(":")[2] != there.rpartition(":")[2]:  # a host has several names, a cluster has one port
+        raise CalpromptError(
+            f"cannot use the Ray cluster at {address}: this process is connected to the one at {there}; call "
+            "ray.shutdown() first, or give that address"
+        )
+
+
+def _silence_dumps() -> None:
+    """Keep what Ray prints of a lost node, a page each time, out of our output; we say ourselves what follows."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _set_token() -> None:

@@ -4,5 +4,53 @@
     OnnxPredictor("folder").predict_proba("cat.jpg")      runs it from here, without torch
     python folder/predict.py cat.jpg                      runs it anywhere, without calprompt
 
-Importing this package takes neither torch nor onnxruntime.
+Importing this package takes neither torch nor onnxruntime. The packages that exporting needs beside those of calprompt
+itself are its extra `onnx`.
 """
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from calprompt.errors import SettingError
+
+EXPORTING = ("onnx", "onnxruntime", "onnxscript")
+NOISY = ("", "onnxscript", "onnx_ir", "torch.onnx")  # "" is where onnxruntime's quantisation logs to
+
+
+def require_packages(names: Sequence[str] = EXPORTING) -> None:
+    """Raise a `SettingError` for packages that are not installed."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise SettingError(
+            f"exported models need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "installed: pip install 'calprompt[onnx]'"
+        )
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Of this package and of those that made the folder."""
+    import calprompt
+
+    return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, what they log below an error, and warn of, is not shown."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

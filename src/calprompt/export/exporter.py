@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.export import EXPORTING, package_versions, require_packages
 from calprompt.export.folder import check_free, new_folder, write_folder
-from calprompt.export.packages import EXPORTING, package_versions, require_packages
+from calprompt.kernel import STEPS, softmax
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule, ImageWatch, TrackRecord
 
@@ -99,7 +100,7 @@ def export_predictor(
 
 
 def calibrator_steps(predictor: Predictor) -> list[dict[str, Any]]:
-    """What the calibrator does, as the steps that `runtime` computes; raises if that cannot be."""
+    """What the calibrator does, as the steps that `kernel` computes; raises if that cannot be."""
     import torch
 
     if predictor.calibrator is None:
@@ -116,14 +117,12 @@ def calibrator_steps(predictor: Predictor) -> list[dict[str, Any]]:
 
 
 def check_steps(steps: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
-    """Raise for a step that `runtime` does not compute."""
-    from calprompt.export import runtime
-
+    """Raise for a step that `kernel` does not compute."""
     for step in steps:
-        if step.get("step") not in runtime.STEPS or not isinstance(step.get("keeps_argmax"), bool):
+        if step.get("step") not in STEPS or not isinstance(step.get("keeps_argmax"), bool):
             raise SettingError(
                 f"{who} gives the step {step}, which cannot be exported: expected keeps_argmax and a step that "
-                f"runtime.py computes: {', '.join(runtime.STEPS)}"
+                f"calprompt/kernel.py computes: {', '.join(STEPS)}"
             )
     return steps
 
@@ -164,7 +163,7 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
         ours, our_logits, _ = exported(pixels.numpy())
         pairs = {
             "features": (features.float().cpu().numpy(), ours),
-            "probabilities": tuple(runtime.softmax(each.astype(np.float64)) for each in (logits, our_logits)),
+            "probabilities": tuple(softmax(each.astype(np.float64)) for each in (logits, our_logits)),
         }
         for name, (torch_says, onnx_says) in pairs.items():
             differences[name] = max(differences[name], float(np.abs(torch_says - onnx_says).max()))

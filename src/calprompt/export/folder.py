@@ -74,17 +74,45 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
 
 
 def script() -> str:
-    """The script of an exported folder: `runtime.py` with the functions of `kernel.py` in place of their import."""
-    from calprompt import kernel
+    """The script of an exported folder: `runtime.py` with the files that it shares with the library in it."""
+    from calprompt import errors, kernel, notebook
+    from calprompt.data import decoding
     from calprompt.export import runtime
+    from calprompt.promises import rule
 
-    text, shared = (Path(str(module.__file__)).read_text(encoding="utf-8") for module in (runtime, kernel))
-    imported = next(
-        node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module == kernel.__name__
-    )
-    lines = text.splitlines(keepends=True)
-    lines[imported.lineno - 1 : imported.end_lineno] = ["\n" + shared[shared.index("\ndef ") + 1 :] + "\n"]
-    return "".join(lines)
+    lines, nodes = source(runtime)
+    ours = [node for node in nodes if is_of_library(node)]
+    shared = []
+    for module in (errors, kernel, notebook, decoding, rule):
+        part, own = source(module)
+        left_out = {number for node in own if is_left_out(node) for number in spanned(node)}
+        kept = "".join(line for number, line in enumerate(part, start=1) if number not in left_out)
+        title = module.__name__.replace(".", "/")
+        shared.append(f"# What follows is {title}.py of the library.\n\n\n{kept.strip()}\n\n\n")
+    first, last = ours[0].lineno, spanned(ours[-1])[-1]
+    return "".join([*lines[: first - 1], *shared, *lines[last:]])
+
+
+def source(module: Any) -> tuple[list[str], list[ast.stmt]]:
+    """The lines of a module, and its statements."""
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    return text.splitlines(keepends=True), ast.parse(text).body
+
+
+def spanned(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def is_of_library(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "calprompt"
+
+
+def is_left_out(node: ast.stmt) -> bool:
+    """Whether the script has no use for a statement: docstrings, and imports of what is in it or only for checkers."""
+    future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    for_checkers = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return future or for_checkers or text or is_of_library(node)
 
 
 def readme(record: dict[str, Any], has_card: bool) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.export.packages import quiet
+from calprompt.export import quiet
 from calprompt.tuners import Tuner
 
 MOST = 1e-4  # how far features and probabilities may be from torch's

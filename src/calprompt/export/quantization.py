@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.export import quiet, require_packages
 from calprompt.export.exporter import check_rule, check_steps
 from calprompt.export.folder import CARD, check_free, new_folder, write_folder
-from calprompt.export.onnx_predictor import library_errors
-from calprompt.export.packages import quiet, require_packages
+from calprompt.kernel import calibrated_logits, softmax
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
@@ -84,7 +84,7 @@ def quantize_folder(
 
     folder, out, images = Path(folder).expanduser(), Path(out).expanduser(), list(images)
     check_free(out)
-    with library_errors(), new_folder(out) as new:
+    with new_folder(out) as new:
         model = runtime.Model(folder, threads=1)
         y = checked_labels(labels, len(images), len(model.class_names))
         check_float(model, folder)
@@ -101,7 +101,7 @@ def quantize_folder(
         steps, rule, promises = refit(logits, zero_shot)
         check_steps(steps, "refit")
         check_rule(rule, len(model.class_names))
-        after = runtime.softmax(runtime.calibrated_logits(steps, logits, zero_shot))
+        after = softmax(calibrated_logits(steps, logits, zero_shot))
         measured: dict[str, Any] = {
             name: {"before": metric(before, y), "after": metric(after, y)}
             for name, metric in (

@@ -18,44 +18,21 @@ import hashlib
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from calprompt.clip.backbone import Backbone
-from calprompt.clip.preprocessing import Evaluation, Preprocessing
+from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.images import Images, Picture
 from calprompt.features import EXTRACTION
 from calprompt.features.store import key
-from calprompt.kernel import resize_and_crop
 from calprompt.parallel import map_in_threads
 
 LARGE = 10_000_000  # weights of a tower that takes longer than decoding
-
-
-class Uint8Preprocessing(Preprocessing):
-    """The same views as 8-bit levels, [size, size, 3]; `normalise` converts a whole batch at once."""
-
-    def evaluation(self, rgb: str = "first") -> Evaluation:
-        return Uint8Evaluation(self, rgb)
-
-    def _tensor(self, image: Image.Image) -> Tensor:
-        return torch.from_numpy(np.array(image))
-
-
-class Uint8Evaluation(Evaluation):
-    """The evaluation view without intermediate copies, which for small images take longer than everything else."""
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        preprocessing = self.preprocessing
-        if image.mode != "RGB":
-            return super().__call__(image)
-        size, interpolation, mode = preprocessing.size, preprocessing.interpolation, preprocessing.resize_mode
-        return preprocessing._tensor(resize_and_crop(image, size, interpolation, mode))
 
 
 def description(backbone: Backbone, images: Images) -> dict[str, Any]:
@@ -74,8 +51,13 @@ def description(backbone: Backbone, images: Images) -> dict[str, Any]:
         "device": f"{device.type} {platform.machine()} {kind}".strip(),
         "matmul": torch.get_float32_matmul_precision(),
         "batch": batch_size(backbone),
-        "libraries": {name: version(name) for name in ("torch", "torchvision", "pillow", "open_clip_torch")},
+        "libraries": _versions("torch", "torchvision", "pillow", "open_clip_torch"),
     }
+
+
+@cache
+def _versions(*names: str) -> dict[str, str]:
+    return {name: version(name) for name in names}
 
 
 def batch_size(backbone: Backbone) -> int:
@@ -95,18 +77,6 @@ def view_generator(digest: str, view: int) -> torch.Generator:
 def load_views(picture: Picture, preprocessing: Preprocessing, views: Sequence[int]) -> list[Tensor]:
     """Some views of an image, made by its kind of picture and `preprocessing`."""
     return picture.views(preprocessing, [view_generator(picture.digest, view) for view in views if view])
-
-
-def normalise(levels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """8-bit levels [n, size, size, 3] as input of the tower, [n, 3, size, size]; other pixels are returned unchanged.
-
-    The operations are those of torchvision's `to_tensor` and `normalize` in the same order, so the bits are the same.
-    """
-    if levels.dtype != torch.uint8:
-        return levels
-    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (preprocessing.mean, preprocessing.std))
-    pixels = levels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    return pixels.div_(255).sub_(mean).div_(std)
 
 
 @torch.no_grad()
@@ -171,9 +141,9 @@ class PixelBank:
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The pixels of this epoch's view, [len(indices), 3, size, size]."""
         view = 1 + (epoch - 1) % self.views if self.views and self.source.augmented else 0
-        as_uint8 = Uint8Preprocessing.from_dict(self.preprocessing.to_dict())
-        loaded = map_in_threads(lambda i: load_views(self.source.read(i), as_uint8, [view])[0], indices.tolist())
-        return normalise(torch.stack(list(loaded)), self.preprocessing)
+        wanted = self.preprocessing
+        loaded = map_in_threads(lambda i: load_views(self.source.read(i), wanted, [view])[0], indices.tolist())
+        return wanted.normalise(torch.stack(list(loaded)))
 
     def frozen(self, indices: Tensor, epoch: int) -> Tensor | None:
         """The frozen features of the same views, if they were computed."""

@@ -25,12 +25,10 @@ from calprompt.data.images import FeatureRows, Images, Picture
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import ImageError
 from calprompt.features.encoding import (
-    Uint8Preprocessing,
     batch_size,
     description,
     encode,
     load_views,
-    normalise,
 )
 from calprompt.features.store import FeatureStore, Space, key
 from calprompt.parallel import batched, map_in_threads
@@ -104,7 +102,6 @@ class Extraction:
         self.backbone, self.images, self.views, self.space, self.unreadable = backbone, images, views, space, unreadable
         self.features = torch.zeros(len(views), len(images), backbone.embed_dim, dtype=backbone.prompt_dtype)
         self.on_cpu = backbone.device.type == "cpu"
-        self.as_uint8 = Uint8Preprocessing.from_dict(backbone.preprocessing.to_dict())
 
     def run(self, meter: FeatureProgress) -> Tensor:
         """All features; on a CPU as many threads as torch has decode and encode one batch each."""
@@ -166,14 +163,14 @@ class Extraction:
         pixels: list[Tensor] = []
         for index, picture, views in self._pictures(jobs):
             try:
-                pixels += load_views(picture, self.as_uint8, views)
+                pixels += load_views(picture, self.backbone.preprocessing, views)
             except ImageError as error:
                 self.unreadable.add(error)
                 continue
             read += [(index, view) for view in views]
             if self.space is not None:
                 keys += [key(picture.digest, view) for view in views]
-        values = normalise(torch.stack(pixels), self.backbone.preprocessing) if pixels else torch.empty(0)
+        values = self.backbone.preprocessing.normalise(torch.stack(pixels)) if pixels else torch.empty(0)
         if pixels and self.on_cpu:
             values = encode(self.backbone, values)
         return Batch(read, keys, values, len(jobs) - len(read))

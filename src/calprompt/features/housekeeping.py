@@ -26,14 +26,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calprompt.cache import folder_size
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.features.store import (
     COMPANIONS,
@@ -50,12 +48,12 @@ from calprompt.features.store import (
 from calprompt.progress import Progress, silent
 
 AGE = 3600.0  # seconds after which a half-made file must be that of a killed process
-IDENTITY = r"[0-9a-f]{32}"
+NAME = r"[0-9a-f]{32}" + re.escape(SUFFIX)
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a store, or a folder of shards that an earlier version wrote.
+    """A file of a store.
 
     Attributes:
         path: Where it is.
@@ -87,18 +85,16 @@ class StoredFile:
 
 def spaces(store: FeatureStore) -> list[StoredFile]:
     """All kinds of features of a store, the last used first."""
-    found = [_space(path) for path in _listed(store.folder) if re.fullmatch(IDENTITY + re.escape(SUFFIX), path.name)]
+    found = [_space(path) for path in _listed(store.folder) if re.fullmatch(NAME, path.name)]
     return sorted(found, key=lambda file: -file.time)
 
 
 def unused(store: FeatureStore) -> list[StoredFile]:
-    """Damaged files, half-made ones of killed processes, and folders of shards, which earlier versions wrote."""
+    """Damaged files, and half-made ones of killed processes."""
     found = []
     for path in _listed(store.folder):
-        size = folder_size(path)[1] if path.is_dir() else _size(path)
-        file = StoredFile(path, size, _time(path))
-        is_old = path.is_dir() and re.fullmatch(IDENTITY, path.name) is not None
-        if is_old or path.suffix == DAMAGED or (path.suffix == ".tmp" and time.time() - file.time > AGE):
+        file = StoredFile(path, _size(path), _time(path))
+        if path.suffix == DAMAGED or (path.suffix == ".tmp" and time.time() - file.time > AGE):
             found.append(file)
     return found
 
@@ -135,9 +131,6 @@ def to_prune(
 def remove(files: Sequence[StoredFile]) -> None:
     """Remove files, with what SQLite keeps beside them."""
     for file in files:
-        if file.path.is_dir():
-            rmtree(file.path, ignore_errors=True)
-            continue
         for companion in (*COMPANIONS, ""):
             Path(f"{file.path}{companion}").unlink(missing_ok=True)
 
@@ -361,4 +354,4 @@ def _store_folder(path: Path) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if re.fullmatch(IDENTITY + re.escape(SUFFIX), path.name))
+    return sorted(path for path in folder.iterdir() if re.fullmatch(NAME, path.name))

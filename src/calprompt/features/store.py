@@ -120,11 +120,16 @@ class FeatureStore:
 
 
 class Space:
-    """Features that differ in nothing but the image and its view; use it from one thread at a time."""
+    """Features that differ in nothing but the image and its view; use it from one thread at a time.
+
+    Attributes:
+        record: All features that go in or out by their keys, for whoever sends them on; nothing is kept if it is None.
+    """
 
     def __init__(self, store: FeatureStore, identity: str, about: Mapping[str, Any], name: str) -> None:
         self.store, self.identity, self.about, self.name = store, identity, about, name
         self.path = store.folder / f"{identity}{SUFFIX}"
+        self.record: dict[bytes, Tensor] | None = None
         self._waiting: dict[bytes, bytes] = {}  # not written yet
         self._dtype: torch.dtype | None = None
         self._since = 0.0
@@ -145,12 +150,17 @@ class Space:
         if not found or self._dtype is None:
             return [], torch.empty(0, 0)
         values = torch.frombuffer(bytearray().join([rows[keys[place]] for place in found]), dtype=self._dtype)
-        return found, values.view(len(found), -1)
+        values = values.view(len(found), -1)
+        if self.record is not None:
+            self.record |= {keys[place]: row for place, row in zip(found, values, strict=True)}
+        return found, values
 
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
         if not keys:
             return
+        if self.record is not None:
+            self.record |= dict(zip(keys, rows, strict=True))
         if not self._waiting:
             self._since = time.monotonic()
         self._dtype = rows.dtype

@@ -64,15 +64,7 @@ class Suspect:
 def out_of_fold(
     features: Floats, labels: Ints, classes: int, *, groups: Sequence[Any] | None = None, seed: int = 0
 ) -> Floats:
-    """Probabilities [n, C] of each image by a classifier that learned from other groups of images.
-
-    Args:
-        features: [n, D], of unit length.
-        labels: Classes as the folder has them, [n].
-        classes: How many there are.
-        groups: Images of one group, such as copies, are in one fold; None: each is its own.
-        seed: Of the folds.
-    """
+    """Probabilities [n, C] of each image by a classifier that learned from other groups of images."""
     from sklearn.linear_model import LogisticRegression
 
     folds = deal(labels, groups, seed)
@@ -133,13 +125,7 @@ def best_temperature(logits: Floats, labels: Ints) -> tuple[float, float]:
 
 
 def suspects(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | None = None) -> list[Suspect]:
-    """Images whose labels are probably wrong, the surest first.
-
-    Args:
-        probabilities: Of models that did not learn from the image, [n, C].
-        labels: Classes as the folder has them, [n].
-        checked: Images whose labels can be checked, [n]; None: all.
-    """
+    """Images whose labels are probably wrong, the surest first."""
     return [each for each in ranked(probabilities, labels, checked=checked) if each.margin <= -MARGIN]
 
 

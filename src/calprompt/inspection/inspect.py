@@ -21,8 +21,7 @@ import numpy as np
 from PIL import Image
 
 from calprompt.data.dataset import Split
-from calprompt.data.images import FileContent, Images, PillowPicture
-from calprompt.data.inputs import GivenImages
+from calprompt.data.images import Decodable, GivenImages, Images
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
@@ -30,6 +29,7 @@ from calprompt.inspection import arithmetic
 from calprompt.inspection.arithmetic import Floats
 from calprompt.inspection.pictures import CROPPED, SAME, Measured, measure_all, problems, sketches
 from calprompt.progress import Progress, silent
+from calprompt.promises.division import connected
 from calprompt.text import plural, shorten
 
 if TYPE_CHECKING:
@@ -59,6 +59,16 @@ SUGGESTIONS = {
     SMALL: "add images: labels of so few cannot be checked",
     ALIKE: "put them together, or say how they differ in more images",
     TWO: "look at both parts; two classes may be learned better",
+}
+ONE = {LABEL: "possibly mislabelled", ALIKE: "pair of classes alike", TWO: "class that looks like two"}
+MANY = {
+    LABEL: ONE[LABEL],
+    COPY: "copies",
+    TWO_CLASSES: "copies in two classes",
+    ELSEWHERE: "copies of images to evaluate on",
+    SMALL: "classes too small",
+    ALIKE: "pairs of classes alike",
+    TWO: "classes that look like two",
 }
 FEWEST = 5  # images of a class below which it is too small
 GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
@@ -125,8 +135,7 @@ class Inspection:
                 f"From the other images, {100 * self.accuracy:.0f} % of the labels are predicted; the fewer, the less "
                 "can be said of labels."
             )
-        found = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
-        return [*lines, f"Found: {found}." if found else "Nothing was found."]
+        return [*lines, f"Found: {listed(self.findings)}." if self.findings else "Nothing was found."]
 
     def csv(self) -> str:
         """The findings as a table, a row each."""
@@ -149,6 +158,14 @@ def counted(findings: Sequence[Finding]) -> dict[str, int]:
     return {problem: counts[problem] for problem in ORDER if counts[problem]}
 
 
+def listed(findings: Sequence[Finding]) -> str:
+    """How many findings there are of each problem, in words."""
+    return ", ".join(
+        f"{count} {MANY.get(problem, problem) if count > 1 else ONE.get(problem, problem)}"
+        for problem, count in counted(findings).items()
+    )
+
+
 def inspect_images(
     data: LabelledImages,
     backbone: Backbone,
@@ -157,18 +174,7 @@ def inspect_images(
     store: FeatureStore | None = None,
     progress: Progress = silent,
 ) -> Inspection:
-    """Look for what is wrong with labelled images.
-
-    Args:
-        data: The images; of data with splits, those to learn from, held against those to test on.
-        backbone: Whose features tell what images look like.
-        against: Images that are kept for evaluating; copies of them are found.
-        store: Where features are kept.
-        progress: Shows how far it is.
-
-    Raises:
-        DataError: if there are fewer than two images that can be read.
-    """
+    """Look for what is wrong with labelled images."""
     kept, measured, unreadable = _readable(data.train, progress)
     if len(kept) < 2:
         raise DataError(f"{data.name} has fewer than two images that can be read; there is nothing to compare")
@@ -178,7 +184,7 @@ def inspect_images(
     classes = [str(label) for label in data.labels]
     distance = _copy_distance(backbone, kept.images, features)
     pairs = _same(measured, features, measured, features, distance, upper=True)
-    groups = _groups(len(kept), pairs)
+    groups = connected(len(kept), [(row, column) for row, column, _ in pairs])
     found = [
         _finding(name, classes[label], UNREADABLE, "", 1.0, unreadable[name])
         for name, label in ((data.train.images.name(i), data.train.labels[i]) for i in range(len(data.train)))
@@ -252,11 +258,7 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def read_fixes(path: str | Path) -> tuple[set[str], dict[str, str]]:
-    """Files to leave out, and new labels of others, from a CSV as `Inspection.csv` gives it and people edit it.
-
-    Raises:
-        DataError: if the file has other columns or actions.
-    """
+    """Files to leave out, and new labels of others, from a CSV as `Inspection.csv` gives it and people edit it."""
     place = Path(path).expanduser()
     try:
         with place.open(newline="", encoding="utf-8-sig") as file:
@@ -288,18 +290,14 @@ def apply_fixes(data: LabelledImages, path: str | Path) -> LabelledImages:
     strange = sorted({label for label in labels.values() if label not in place})
     if strange:
         raise DataError(f"{path}: there is no class {strange[0]!r} to relabel as; there are {shorten(place)}")
-    names = [data.train.images.name(index) for index in range(len(data.train))]
-    unknown = sorted((dropped | labels.keys()) - set(names) - _test_names(data))
+    names, *others = ([split.images.name(index) for index in range(len(split))] for split in data.splits.values())
+    unknown = sorted((dropped | labels.keys()).difference(names, *others))
     if unknown:
         raise DataError(f"{path}: {data.name} has no image {shorten(unknown, 3)}; was the file made of other data?")
     fixed = [place[labels[name]] if name in labels else own for name, own in zip(names, data.train.labels, strict=True)]
     kept = [index for index, name in enumerate(names) if name not in dropped]
     train = Split(data.train.images, tuple(fixed)).take(kept)
     return replace(data, train=train)
-
-
-def _test_names(data: LabelledImages) -> set[str]:
-    return set() if data.test is None else {data.test.images.name(index) for index in range(len(data.test))}
 
 
 def _finding(file: str, label: str, problem: str, looks_like: str, score: float, why: str = "") -> Finding:
@@ -335,7 +333,7 @@ def _copy_distance(backbone: Backbone, images: Images, features: Floats) -> floa
     altered = []
     for row in rows:
         picture = images.read(row)
-        assert isinstance(picture, FileContent | PillowPicture)
+        assert isinstance(picture, Decodable)
         image = picture.decode()
         dx, dy = round(0.03 * image.width), round(0.03 * image.height)
         data = io.BytesIO()
@@ -371,21 +369,6 @@ def _same(
         for column in place.get(each.pixels, ()):
             found[row, column] = 1.0
     return [(row, column, score) for (row, column), score in sorted(found.items()) if not upper or row < column]
-
-
-def _groups(n: int, pairs: Sequence[tuple[int, int, float]]) -> list[int]:
-    """One number for all images that show the same picture."""
-    parent = list(range(n))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = index = parent[parent[index]]
-        return index
-
-    for row, column, _ in pairs:
-        a, b = sorted((root(row), root(column)))
-        parent[b] = a
-    return [root(index) for index in range(n)]
 
 
 def _copies(
@@ -443,7 +426,7 @@ def _elsewhere(
 def _source(images: Images, index: int) -> Callable[[], Any]:
     def image() -> Image.Image:
         picture = images.read(index)
-        assert isinstance(picture, FileContent | PillowPicture)
+        assert isinstance(picture, Decodable)
         return picture.decode()
 
     return image

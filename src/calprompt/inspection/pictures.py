@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from calprompt.data.images import FileContent, Images, PillowPicture
+from calprompt.data.images import Decodable, FileContent, Images
 from calprompt.errors import ImageError
 from calprompt.inspection.arithmetic import Floats, outliers
 from calprompt.parallel import map_in_threads
@@ -107,7 +107,7 @@ def measure_all(images: Images, progress: Progress = silent) -> tuple[list[Measu
     def one(index: int) -> Measured | None:
         try:
             picture = images.read(index)
-            return measure(picture) if isinstance(picture, FileContent | PillowPicture) else None
+            return measure(picture) if isinstance(picture, Decodable) else None
         except ImageError as error:
             reasons[images.name(index)] = error.reason
             return None
@@ -134,12 +134,7 @@ def sketches(measured: list[Measured]) -> tuple[Floats, Floats]:
 
 
 def problems(measured: list[Measured], size: int) -> list[tuple[int, str, float]]:
-    """What is wrong with single pictures: number, problem and score, from 1 up the worse.
-
-    Args:
-        measured: All pictures of a folder.
-        size: Pixels of a side of what the model sees.
-    """
+    """What is wrong with single pictures: number, problem and score, from 1 up the worse."""
     found: list[tuple[int, str, float]] = []
     blank = np.array([each.contrast < BLANK for each in measured])
     dark = np.array([each.brightness < DARK[0] and each.bright < DARK[1] for each in measured]) & ~blank

@@ -1,8 +1,6 @@
 """Train-time losses. The functions take plain tensors and fit any training loop; the objects read `Outputs`."""
 
-from calprompt.losses.alignment import TextL1, TextL2, text_l1, text_l2
 from calprompt.losses.base import Loss, losses
-from calprompt.losses.between_classes import ClassOrthogonality, Similarity, orthogonality_penalty, similarity_gap
 from calprompt.losses.cross_entropy import (
     CrossEntropy,
     Focal,
@@ -14,6 +12,16 @@ from calprompt.losses.cross_entropy import (
 )
 from calprompt.losses.objective import NAMED, Objective
 from calprompt.losses.tcpt import Margin, Moments, margins, mean_variance_margin, text_moment_matching
+from calprompt.losses.text_features import (
+    ClassOrthogonality,
+    Similarity,
+    TextL1,
+    TextL2,
+    orthogonality_penalty,
+    similarity_gap,
+    text_l1,
+    text_l2,
+)
 from calprompt.losses.zero_shot import (
     Penalty,
     ZeroShotNorm,

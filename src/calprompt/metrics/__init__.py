@@ -29,16 +29,20 @@ from calprompt.metrics.calibration import (
     weighted_maximum_calibration_error,
 )
 from calprompt.metrics.debiased import DebiasedError, debiased_error, debiased_errors
-from calprompt.metrics.evaluation import Metric, MetricInfo, evaluate, metric_info, metrics
-from calprompt.metrics.inputs import Predictions, predictions
-from calprompt.metrics.scores import (
+from calprompt.metrics.evaluation import (
+    Metric,
+    MetricInfo,
     accuracy,
     brier_score,
     confidence_gap,
+    evaluate,
     macro_f1,
     mean_confidence,
+    metric_info,
+    metrics,
     negative_log_likelihood,
 )
+from calprompt.metrics.inputs import Predictions, predictions
 from calprompt.metrics.selective import (
     GuaranteedThreshold,
     RiskCoverage,

@@ -16,8 +16,16 @@ import numpy as np
 
 from calprompt.metrics import binning
 from calprompt.metrics.binning import DEFAULT, BinTable, Convention, check_n_bins, find_convention
-from calprompt.metrics.evaluation import checked, metrics
-from calprompt.metrics.inputs import ArrayLike, Floats, Predictions, finite_vector, outcome_vector, unit_vector
+from calprompt.metrics.evaluation import metrics
+from calprompt.metrics.inputs import (
+    ArrayLike,
+    Floats,
+    Predictions,
+    finite_vector,
+    outcome_vector,
+    predictions,
+    unit_vector,
+)
 
 Scores = ArrayLike | Predictions
 Labels = ArrayLike | None
@@ -29,74 +37,37 @@ Rule = Convention | str
     label="ECE",
     about="expected calibration error: mean gap between confidence and accuracy over bins of equal width, percent",
 )
-def expected_calibration_error(
-    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
-) -> float:
+def expected_calibration_error(sample: Predictions, n_bins: int, rule: Convention) -> float:
     """Expected calibration error over equal-width bins: Σ_b n_b/N · |acc_b − conf_b|.
-
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(expected_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.316667
     """
-    sample = checked(probs, labels, from_logits, convention)
-    return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ece).expected_gap
+    return binning.width_table(*_vectors(sample), n_bins, rule.ece).expected_gap
 
 
 @metrics.register(
     "ace", label="ACE", about="adaptive calibration error: the same over bins with equally many images, percent"
 )
-def adaptive_calibration_error(
-    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
-) -> float:
+def adaptive_calibration_error(sample: Predictions, n_bins: int, rule: Convention) -> float:
     """Adaptive calibration error, ECE over bins of equal mass: Σ_b n_b/N · |acc_b − conf_b|.
 
     Samples of equal confidence share a bin, see `equal_mass_table`.
 
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
-
     >>> round(adaptive_calibration_error([[0.8, 0.2], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1], n_bins=1), 6)
     0.033333
     """
-    sample = checked(probs, labels, from_logits, convention)
-    return binning.mass_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).ace).expected_gap
+    return binning.mass_table(*_vectors(sample), n_bins, rule.ace).expected_gap
 
 
 @metrics.register("mce", label="MCE (textbook)", shown=())
-def maximum_calibration_error(
-    probs: Scores,
-    labels: Labels = None,
-    *,
-    weighted: bool = False,
-    n_bins: int = 10,
-    from_logits: bool = False,
-    convention: Rule = DEFAULT,
-) -> float:
+def maximum_calibration_error(sample: Predictions, n_bins: int, rule: Convention) -> float:
     """Maximum calibration error of the textbooks: max_b |acc_b − conf_b| over bins that have samples, however few.
-
-    Args:
-        probs: Probabilities or logits [N, C], or checked `Predictions`.
-        labels: Class indices [N].
-        weighted: Multiply each gap by its share of the samples, as in `weighted_maximum_calibration_error`.
-        n_bins: How many bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin.
 
     >>> round(maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
     """
-    table = _maximum_table(probs, labels, n_bins, from_logits, convention)
-    return table.weighted_maximum_gap if weighted else table.maximum_gap
+    return binning.width_table(*_vectors(sample), n_bins, rule.mce).maximum_gap
 
 
 @metrics.register(
@@ -105,51 +76,26 @@ def maximum_calibration_error(
     about="largest gap of a bin, weighted with its share of the images, as published tables have it, percent",
     shown=("report",),
 )
-def weighted_maximum_calibration_error(
-    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
-) -> float:
+def weighted_maximum_calibration_error(sample: Predictions, n_bins: int, rule: Convention) -> float:
     """The largest term of the ECE: max_b n_b/N · |acc_b − conf_b|. Published as "MCE" by TCPT and DAC; never above ECE.
-
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(weighted_maximum_calibration_error([[0.8, 0.2], [0.75, 0.25], [0.4, 0.6]], [0, 1, 1]), 6)
     0.183333
     """
-    return _maximum_table(probs, labels, n_bins, from_logits, convention).weighted_maximum_gap
-
-
-def _maximum_table(probs: Scores, labels: Labels, n_bins: int, from_logits: bool, convention: Rule) -> BinTable:
-    sample = checked(probs, labels, from_logits, convention)
-    return binning.width_table(*_vectors(sample), check_n_bins(n_bins), find_convention(convention).mce)
+    return binning.width_table(*_vectors(sample), n_bins, rule.mce).weighted_maximum_gap
 
 
 @metrics.register("classwise_ece", label="class-wise ECE", shown=())
-def classwise_calibration_error(
-    probs: Scores, labels: Labels = None, *, n_bins: int = 10, from_logits: bool = False, convention: Rule = DEFAULT
-) -> float:
+def classwise_calibration_error(sample: Predictions, n_bins: int, rule: Convention) -> float:
     """Class-wise ECE (Kull et al., 2019): every class's probability against how often that class is the label.
 
     (1/C) Σ_k Σ_b n_bk/N · |freq_bk − conf_bk|, with the samples binned by p_k, for each class k in turn.
 
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
-
     >>> round(classwise_calibration_error([[0.8, 0.2], [0.7, 0.3]], [0, 1], n_bins=2), 6)
     0.25
     """
-    sample = checked(probs, labels, from_logits, convention)
-    n_bins, bins = check_n_bins(n_bins), find_convention(convention).ece
     tables = (
-        binning.width_table(p, (sample.labels == k).astype(np.float64), n_bins, bins)
+        binning.width_table(p, (sample.labels == k).astype(np.float64), n_bins, rule.ece)
         for k, p in enumerate(np.ascontiguousarray(sample.probs.T))
     )
     return float(np.mean([table.expected_gap for table in tables]))
@@ -182,8 +128,9 @@ def proximity_calibration_error(
     >>> round(proximity_calibration_error([[0.8, 0.2], [0.75, 0.25]], [0, 1], distances=[0.1, 0.9]), 6)
     0.475
     """
-    confidence, correct = _vectors(checked(probs, labels, from_logits, convention))
-    return _proximity(confidence, correct, distances, n_bins, n_distance_bins, find_convention(convention))
+    rule = find_convention(convention)
+    sample = predictions(probs, labels, from_logits=from_logits, softmax=rule.softmax)
+    return _proximity(*_vectors(sample), distances, n_bins, n_distance_bins, rule)
 
 
 def calibration_errors_from_confidence(
@@ -249,7 +196,7 @@ def reliability_table(
     {'lower': 0.5, 'upper': 1.0, 'count': 2, 'confidence': 0.775, 'accuracy': 0.5, 'gap': 0.275}
     """
     rule, n_bins = find_convention(convention), check_n_bins(n_bins)
-    confidence, correct = _vectors(checked(probs, labels, from_logits, rule))
+    confidence, correct = _vectors(predictions(probs, labels, from_logits=from_logits, softmax=rule.softmax))
     if equal_mass:
         return binning.mass_table(confidence, correct, n_bins, rule.ace)
     return binning.width_table(confidence, correct, n_bins, rule.ece)

@@ -92,7 +92,7 @@ def predictions(
     if softmax not in get_args(Softmax):
         raise unknown("softmax precision", softmax, get_args(Softmax))
     name = "logits" if from_logits else "probabilities"
-    array, dtype = _array(probs, name)
+    array, dtype = as_array(probs, name)
     if array.ndim != 2 or array.size == 0:
         empty = " (there is nothing to measure)" if array.size == 0 else ""
         raise SettingError(f"must have the shape [samples, classes], got {list(array.shape)}{empty}", parameter=name)
@@ -143,7 +143,7 @@ def finite_vector(values: ArrayLike, name: str, length: int) -> Floats:
     return vector
 
 
-def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
+def as_array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
     """Numbers as an array, and the name of their original dtype."""
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # a tensor
         tensor = values.detach().cpu()
@@ -162,7 +162,7 @@ def _array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
 
 
 def _vector(values: ArrayLike, name: str) -> npt.NDArray[Any]:
-    vector, _ = _array(values, name)
+    vector, _ = as_array(values, name)
     if vector.ndim != 1 or len(vector) == 0:
         raise SettingError(
             f"must be a vector with at least one sample, got the shape {list(vector.shape)}", parameter=name
@@ -204,7 +204,7 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
 def _check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
     if labels is None:
         raise SettingError("labels are missing: pass one class index per sample")
-    checked, dtype = _array(labels, "labels")
+    checked, dtype = as_array(labels, "labels")
     if checked.ndim != 1:
         hint = "; turn one-hot rows into indices with argmax" if checked.ndim == 2 else ""
         raise SettingError(

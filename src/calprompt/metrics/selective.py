@@ -32,9 +32,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics.binning import DEFAULT, Convention
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.metrics.evaluation import checked, metrics
+from calprompt.metrics.evaluation import metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
 
 THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.99, 0.98, …, 0
@@ -44,6 +43,7 @@ THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.
 STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6, 0.3)
 ADDED_ERRORS = 0.5  # errors added to those of other images when a start is chosen on them
 UNLIKELY = 0.05  # so many errors, or more, are less likely than this if the error rate is the target
+NEAR = 0.8  # of the target: error rates above are too near it to say how many images would do
 MOST_NEEDED = 1_000_000  # more images than this are not worth suggesting
 
 
@@ -127,27 +127,12 @@ def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -
 
 
 @metrics.register("aurc", label="AURC", shown=())
-def aurc(
-    probs: ArrayLike | Predictions,
-    labels: ArrayLike | None = None,
-    *,
-    n_bins: int = 10,
-    from_logits: bool = False,
-    convention: Convention | str = DEFAULT,
-) -> float:
+def aurc(sample: Predictions) -> float:
     """Area under the risk-coverage curve of the largest probability, see `area_under_risk_coverage`. It has no bins.
-
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0])  # the least confident one is wrong: (0 + 0 + 1/3) / 3
     0.1111111111111111
     """
-    sample = checked(probs, labels, from_logits, convention)
     return area_under_risk_coverage(sample.confidence, sample.correct)
 
 
@@ -224,6 +209,38 @@ def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float,
         return log_binomial_tail(math.ceil((wrong[test] + ADDED_ERRORS) * scale), n, target_error) if n else 0.0
 
     return THRESHOLDS[min(range(len(THRESHOLDS)), key=log_p)]
+
+
+def guarantee_chance(
+    confidence: ArrayLike, correct: ArrayLike, target_error: float, images: int, *, wrong: int = 0, level: float = 0.95
+) -> tuple[float, int | None]:
+    """How likely so many images give a guarantee, and about how many would, judged by other images.
+
+    Args:
+        confidence: Of the other images.
+        correct: Whether the predictions of these are right.
+        target_error: The largest error rate.
+        images: How many the guarantee would rest on.
+        wrong: So many more count as wrong.
+        level: How sure the guarantee has to be.
+
+    >>> chance, _ = guarantee_chance([0.9] * 90 + [0.4] * 10, [True] * 90 + [False] * 10, target_error=0.1, images=60)
+    >>> round(chance, 2)
+    0.96
+    """
+    confidence = unit_vector(confidence, "confidence")
+    above, errors = _counts_above(confidence, outcome_vector(correct, "correct", len(confidence)))
+    chances, numbers = [0.0], []
+    for n, k in sorted(set(zip(above.tolist(), errors.tolist(), strict=True))):
+        own, rate, most = round(n * images / len(confidence)), (k + ADDED_ERRORS) / (n + 1), wrong - 1
+        while log_binomial_tail(most + 1, own + wrong, target_error) <= math.log(1 - level):
+            most += 1
+        if own and most >= wrong:
+            chances.append(math.exp(log_binomial_tail(most - wrong, own, rate)))
+        if n and rate < NEAR * target_error:
+            accepted = _needed(rate, target_error, math.log(1 - level)) or MOST_NEEDED
+            numbers.append(math.ceil(accepted * len(confidence) / n))
+    return max(chances), min(numbers, default=None)
 
 
 def guaranteed_threshold(

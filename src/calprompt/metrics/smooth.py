@@ -15,8 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics.binning import DEFAULT, Convention
-from calprompt.metrics.evaluation import checked, metrics
+from calprompt.metrics.evaluation import metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
 
 CELLS = 500  # of the grid over [0, 1]
@@ -48,27 +47,12 @@ def smooth_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, width
 
 
 @metrics.register("smooth_ece", label="SmoothECE", shown=())
-def smooth_ece(
-    probs: ArrayLike | Predictions,
-    labels: ArrayLike | None = None,
-    *,
-    n_bins: int = 10,
-    from_logits: bool = False,
-    convention: Convention | str = DEFAULT,
-) -> float:
+def smooth_ece(sample: Predictions) -> float:
     """SmoothECE of the largest probability, see `smooth_calibration_error`. It has no bins.
-
-    Args:
-        probs: Probabilities [N, C], or logits, or checked `Predictions`.
-        labels: True classes [N]; not given with `Predictions`.
-        n_bins: Number of bins, for metrics that have bins.
-        from_logits: Whether `probs` are logits.
-        convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
 
     >>> round(smooth_ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
     0.3
     """
-    sample = checked(probs, labels, from_logits, convention)
     return smooth_calibration_error(sample.confidence, sample.correct)
 
 

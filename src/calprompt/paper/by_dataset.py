@@ -143,10 +143,6 @@ class _DatasetTable:
         extra = [method for method, name in names.items() if "," not in name and name not in _CALIBRATED]
         return [*wanted, *(each for each in extra if names[each] != ZERO_SHOT or ZERO_SHOT in self.definition.methods)]
 
-    def _name(self, method: str) -> str:
-        """A method without its settings, as the paper has it."""
-        return self.values.names.get(method, method)
-
     def _is_published(self, tuner: str, method: str) -> bool:
         return any(key[2] == tuner and key[3] == method for key in self.published)
 
@@ -166,7 +162,7 @@ class _DatasetTable:
         ]
 
     def _label(self, method: str, tuner: str) -> str:
-        name = self._name(method)
+        name = self.values.name(method)
         return f"{method_label(name, tuner)}{method.removeprefix(name)}"
 
     def _numbers(self, group: Group, method: str, measure: Column) -> tuple[Number, ...]:
@@ -181,7 +177,7 @@ class _DatasetTable:
         if self.options.difference:
             other = self.values.plain(group, method)
             plain = [self._by_seed(group, other, name, measure) for name in self.datasets]
-            comparable = self._name(method) not in (VANILLA, ZERO_SHOT) and not is_variance
+            comparable = self.values.name(method) not in (VANILLA, ZERO_SHOT) and not is_variance
             row.append(paired_difference(by_seed, plain) if comparable else Number())
         row += [self._beside(Number(), group, method, measure, name) for name in self.others]
         if self.published and not self.same_datasets:
@@ -189,16 +185,15 @@ class _DatasetTable:
         return tuple(row)
 
     def _by_seed(self, group: Group, method: str, dataset: str, measure: Column) -> BySeed:
-        values = self.values.seeds(Place(group, method, dataset, self.split), measure.key)
-        return {seed: measure.scale * value for seed, value in values.items()}
+        return self.values.shown(Place(group, method, dataset, self.split), measure)
 
     def _beside(self, number: Number, group: Group, method: str, measure: Column, dataset: str) -> Number:
         if not self.published:
             return number
         metric = f"{measure.key}_variance" if self.definition.statistic == "variance" else measure.key
-        name = self._name(method)
+        name = self.values.name(method)
         tuner = ZERO_SHOT if name == ZERO_SHOT else group[0]
-        ours = self._backbone(group)
+        ours = self.values.backbone(group)
         for backbone in dict.fromkeys(key[1] for key in self.published):
             if group[1] and not same_backbone(group[1], backbone):
                 continue
@@ -215,11 +210,6 @@ class _DatasetTable:
         if dataset != AVERAGE or number.value is None:
             return variance_verdict
         return lambda published, seeds: NO_TEST
-
-    def _backbone(self, group: Group) -> str:
-        """That the results of a group are of."""
-        rows = (row for place, seeds in self.values.rows.items() if place.group == group for row in seeds.values())
-        return str(next(rows, {}).get("backbone", ""))
 
     def _notes(self, most: int) -> list[str]:
         variance = self.definition.statistic == "variance"

@@ -84,11 +84,10 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
 
     def row(tuner: str, method: str) -> Row:
         def by_seed(backbone: str, dataset: str, measure: Column) -> BySeed:
-            found = values.seeds(Place((tuner, backbone), method, dataset, split), measure.key)
-            return {seed: measure.scale * value for seed, value in found.items()}
+            return values.shown(Place((tuner, backbone), method, dataset, split), measure)
 
         def beside(number: Number, backbone: str, dataset: str, measure: Column) -> Number:
-            key = (split, backbone, PROMPT_LEARNING, values.names.get(method, method), measure.key, dataset)
+            key = (split, backbone, PROMPT_LEARNING, values.name(method), measure.key, dataset)
             return with_published(number, published.get(key), row_mean=means.get(key))
 
         numbers = [
@@ -102,7 +101,7 @@ def backbone_table(definition: TableDefinition, values: Values, split: str, opti
             numbers.append(total if others else beside(total, AVERAGE, AVERAGE, measure))
         numbers += [beside(Number(), each, name, measure) for each, name in others for measure in measures]
         numbers += [beside(Number(), AVERAGE, AVERAGE, measure) for measure in measures if others]
-        name = values.names.get(method, method)
+        name = values.name(method)
         label = "cross-entropy" if name == definition.methods[0] else method_label(name)
         label += method.removeprefix(name)
         return Row((label, *numbers), group=tuner_name(tuner) if len(tuners) > 1 else "")
@@ -127,34 +126,22 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
     published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
     rows = []
     for group in values.groups:
-        datasets = [name for name in values.datasets if any(p.dataset == name for p in values.rows if p.group == group)]
-        measured = (row for place, seeds in values.rows.items() if place.group == group for row in seeds.values())
-        backbone = str(next(measured, {}).get("backbone", ""))
-
-        def number(
-            method: str, measure: Column, split: str, group: Group = group, datasets: Sequence[str] = tuple(datasets)
-        ) -> Number:
-            every = [_of_split(values, group, method, name, split, measure) for name in datasets]
-            return average([mean_number(each) for each in every], every)
-
-        def beside(
-            found: Number,
-            method: str,
-            measure: Column,
-            split: str,
-            backbone: str = backbone,
-            datasets: Sequence[str] = tuple(datasets),
-        ) -> Number:
-            for key, value in published.items():
-                if (key[0], key[3], key[4]) == (split, values.names.get(method, method), measure.key):
-                    judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
-                    judge = judge if same_backbone(backbone, key[1]) else only_context(OTHER_BACKBONE)
-                    return with_published(found, value, judge, row_mean=means.get(key))
-            return found
-
+        datasets = list(dict.fromkeys(place.dataset for place in values.rows if place.group == group))
+        datasets = [name for name in values.datasets if name in datasets]
         for method in _methods(definition, options, values, [group], planned=options.published):
-            numbers = [beside(number(method, each, s), method, each, s) for each in measures for s in splits]
-            name = values.names.get(method, method)
+            name = values.name(method)
+            numbers = []
+            for measure, split in ((measure, split) for measure in measures for split in splits):
+                every = [_of_split(values, group, method, dataset, split, measure) for dataset in datasets]
+                number = average([mean_number(each) for each in every], every)
+                for key, value in published.items():
+                    if (key[0], key[3], key[4]) == (split, name, measure.key):
+                        judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
+                        if not same_backbone(values.backbone(group), key[1]):
+                            judge = only_context(OTHER_BACKBONE)
+                        number = with_published(number, value, judge, row_mean=means.get(key))
+                        break
+                numbers.append(number)
             label = f"{_setting(name)}{method.removeprefix(name)}"
             rows.append(Row((label, *numbers), group=tuner_name(group[0]) if len(values.groups) > 1 else ""))
     tuners = " and ".join(tuner_name(group[0]) for group in values.groups)
@@ -172,8 +159,7 @@ def setting_table(definition: TableDefinition, values: Values, options: TableOpt
 def _of_split(values: Values, group: Group, method: str, dataset: str, split: str, measure: Column) -> BySeed:
     """Values by seed, in the unit of the table; the mean of base and novel, if the split is both."""
     if split in PARTS:
-        found = values.seeds(Place(group, method, dataset, split), measure.key)
-        return {seed: measure.scale * value for seed, value in found.items()}
+        return values.shown(Place(group, method, dataset, split), measure)
     base, novel = (_of_split(values, group, method, dataset, part, measure) for part in PARTS)
     return {seed: combined("", base[seed], novel[seed]) for seed in base if seed in novel}
 

@@ -102,8 +102,7 @@ def margin_figure(margins: Mapping[str, ArrayLike], *, note: str | None = None) 
     boxes.set_ylabel("margin, logits")
     boxes.grid(axis="x", visible=False)
     add_legend(figure, curve)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 
@@ -212,6 +211,5 @@ def margin_spread_figure(panels: Mapping[str, Mapping[str, Spread]], *, note: st
     for axes in grid:
         axes.set_xlabel("s.d. of margins, logits")
     add_legend(figure)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure

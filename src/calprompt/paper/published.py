@@ -19,7 +19,7 @@ from statistics import mean, stdev
 
 from calprompt.errors import DataError
 from calprompt.report.writers import AGREES, AVERAGE_GAP, DIFFERS, NOT_RUN
-from calprompt.results.intervals import student_quantile
+from calprompt.results.comparison import student_quantile
 
 SEEDS = 3  # behind every published mean
 ROUNDING = 0.05  # percentage points that rounding and another processor may account for
@@ -35,28 +35,17 @@ Key = tuple[str, str, str, str, str, str]  # split, backbone, tuner, method, met
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A number of the paper, in the unit that it was printed in: per cent, seconds, GB or none.
+    """A number of the paper, in the unit that it was printed in: per cent, seconds, GB or none."""
 
-    Attributes:
-        table: That it stands in, such as T1 or S_medical.
-        split: base, novel, all, or average: of base and novel.
-        backbone: As the paper writes it, such as ViT-B/16.
-        tuner: As in results; zero_shot, or empty if the table does not say it.
-        method: vanilla (cross-entropy), mbls, temperature, dac, zs_norm, penalty, tcpt, or settings such as
-            alpha=0.1;beta=0.01.
-        metric: As in results, or with _variance behind it.
-        dataset: As in results, or average.
-        value: The number.
-    """
-
-    table: str
-    split: str
-    backbone: str
-    tuner: str
+    table: str  # that it stands in, such as T1 or S_medical
+    split: str  # base, novel, all, or average: of base and novel
+    backbone: str  # as the paper writes it, such as ViT-B/16
+    tuner: str  # as in results; zero_shot, or empty if the table does not say it
+    # vanilla (cross-entropy), mbls, temperature, dac, zs_norm, penalty, tcpt, or settings such as alpha=0.1;beta=0.01
     method: str
-    metric: str
-    dataset: str
-    value: float
+    metric: str  # as in results, or with _variance behind it
+    dataset: str  # as in results, or average
+    value: float  # the number
 
     @property
     def key(self) -> Key:
@@ -174,10 +163,10 @@ def variance_verdict(published: float, ours: Sequence[float]) -> str:
     >>> variance_verdict(1.0, [70.0, 71.0, 72.5]), variance_verdict(400.0, [70.0, 71.0, 72.5])
     ('agrees', 'differs')
     """
-    from scipy.stats import f
+    from scipy.special import fdtri
 
     if len(ours) < 2:
         return ONE_SEED if ours else NOT_RUN
-    low, high = (float(f.ppf(share, SEEDS - 1, len(ours) - 1)) for share in (0.025, 0.975))
+    low, high = (float(fdtri(SEEDS - 1, len(ours) - 1, share)) for share in (0.025, 0.975))
     own = stdev(ours) ** 2
     return AGREES if low * own - 0.005 <= published <= high * own + 0.005 else DIFFERS

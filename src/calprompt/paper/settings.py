@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calprompt.report.figures.style import COLUMN, SMALL, add_legend, add_note, looks, new_figure
 from calprompt.results import selection
 from calprompt.results.methods import loss_name, method_order, tuner_name
-from calprompt.results.selection import Point, read_series
+from calprompt.results.selection import Point, Series, read_series
 from calprompt.results.sources import ReportSource
+
+X = TypeVar("X")
+Panels = Mapping[tuple[str, str], Mapping[str, Mapping[X, Point]]]  # split and metric -> method -> x -> point
 
 
 def shots(source: ReportSource, *, methods: Sequence[str] | None = None, metric: str = "ece") -> Figure:
@@ -28,19 +32,36 @@ def shots(source: ReportSource, *, methods: Sequence[str] | None = None, metric:
         return None if row.get("shots") is None or (methods and name not in methods) else (name, int(row["shots"]))
 
     series = read_series(source, group, ("accuracy", metric), "numbers of shots and methods")
-    panels = {
+    return curve_figure(_by_method(series), "training images per class", note=series.note)
+
+
+def _by_method(series: Series) -> Panels[Any]:
+    """Points of (method, x) by method, and in it by x."""
+    return {
         key: {
-            name: {shots: point for (which, shots), point in points.items() if which == name}
+            name: {x: point for (which, x), point in points.items() if which == name}
             for name in method_order(name for name, _ in points)
         }
         for key, points in series.points.items()
     }
-    return curve_figure(panels, "training images per class", note=series.note)
 
 
-def curve_figure(
-    panels: Mapping[tuple[str, str], Mapping[str, Mapping[float, Point]]], label: str, *, note: str | None = None
-) -> Figure:
+def _grid(
+    panels: Mapping[tuple[str, str], Any], base: float, row: float, **shared: Any
+) -> tuple[Figure, dict[tuple[str, str], Axes]]:
+    """A row of panels per metric and a column per split, with the inches of a row and of what is around them."""
+    splits, metrics = (list(dict.fromkeys(key[i] for key in panels)) for i in (0, 1))
+    figure = new_figure(COLUMN, base + row * len(metrics))
+    grid = figure.subplots(len(metrics), len(splits), squeeze=False, **shared)
+    return figure, {key: grid[metrics.index(key[1]), splits.index(key[0])] for key in panels}
+
+
+def _is_outer(axes: Axes, side: str) -> bool:
+    """Whether a panel is in the first or last row or column, such as "first_row"."""
+    return bool(getattr(axes.get_subplotspec(), f"is_{side}")())
+
+
+def curve_figure(panels: Panels[float], label: str, *, note: str | None = None) -> Figure:
     """Curves with bars, a row per metric and a column per split.
 
     Args:
@@ -48,13 +69,10 @@ def curve_figure(
         label: Of the x axis.
         note: Under the figure.
     """
-    splits = list(dict.fromkeys(split for split, _ in panels))
-    metrics = list(dict.fromkeys(metric for _, metric in panels))
     every = looks(name for lines in panels.values() for name in lines)
-    figure = new_figure(COLUMN, 0.45 + 1.2 * len(metrics))
-    grid = figure.subplots(len(metrics), len(splits), sharex=True, sharey="row", squeeze=False)
+    figure, grid = _grid(panels, 0.45, 1.2, sharex=True, sharey="row")
     for (split, metric), lines in panels.items():
-        axes = grid[metrics.index(metric), splits.index(split)]
+        axes = grid[split, metric]
         places = sorted({x for line in lines.values() for x in line})
         for number, (name, line) in enumerate(lines.items()):
             shift = 0.06 * (number - (len(lines) - 1) / 2)  # so that bars do not cover each other
@@ -63,15 +81,14 @@ def curve_figure(
             spread = [line[each].spread or 0 for each in sorted(line)]
             axes.errorbar(x, y, yerr=spread, label=name, elinewidth=0.7, capsize=1.5, **every[name].line)
         axes.set_xticks(range(len(places)), [f"{each:g}" for each in places])
-        if metric == metrics[0]:
+        if _is_outer(axes, "first_row"):
             axes.set_title(f"{split} classes")
-        if split == splits[0]:
+        if _is_outer(axes, "first_col"):
             axes.set_ylabel(selection.metric_label(metric))
-        if metric == metrics[-1]:
+        if _is_outer(axes, "last_row"):
             axes.set_xlabel(label)
     add_legend(figure)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 
@@ -83,33 +100,21 @@ def phrases(source: ReportSource, *, metric: str = "ece") -> Figure:
         return None if not words else (loss_name(row["loss"]), str(words))
 
     series = read_series(source, group, ("accuracy", metric), "phrases and methods")
-    panels = {
-        key: {
-            name: {words: point for (which, words), point in points.items() if which == name}
-            for name in method_order(name for name, _ in points)
-        }
-        for key, points in series.points.items()
-    }
-    return phrase_figure(panels, note=series.note)
+    return phrase_figure(_by_method(series), note=series.note)
 
 
-def phrase_figure(
-    panels: Mapping[tuple[str, str], Mapping[str, Mapping[str, Point]]], *, note: str | None = None
-) -> Figure:
+def phrase_figure(panels: Panels[str], *, note: str | None = None) -> Figure:
     """Dots with bars: a line per phrase, a row per metric and a column per split.
 
     Args:
         panels: Split and metric -> method -> phrase -> point.
         note: Under the figure.
     """
-    splits = list(dict.fromkeys(split for split, _ in panels))
-    metrics = list(dict.fromkeys(metric for _, metric in panels))
     phrases = list(dict.fromkeys(each for lines in panels.values() for line in lines.values() for each in line))
     every = looks(name for lines in panels.values() for name in lines)
-    figure = new_figure(COLUMN, 0.5 + (0.32 + 0.17 * len(phrases)) * len(metrics))
-    grid = figure.subplots(len(metrics), len(splits), sharey=True, squeeze=False)
+    figure, grid = _grid(panels, 0.5, 0.32 + 0.17 * len(phrases), sharey=True)
     for (split, metric), lines in panels.items():
-        axes = grid[metrics.index(metric), splits.index(split)]
+        axes = grid[split, metric]
         for number, (name, line) in enumerate(lines.items()):
             shift = 0.22 * (number - (len(lines) - 1) / 2)
             axes.errorbar(
@@ -126,8 +131,7 @@ def phrase_figure(
         axes.set_ylim(len(phrases) - 0.5, -0.5)
         axes.set_xlabel(f"{selection.metric_label(metric)}, {split}")
     add_legend(figure)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 
@@ -172,13 +176,10 @@ def map_figure(
         labels: Of x and y.
         note: Under the figure.
     """
-    splits = list(dict.fromkeys(split for split, _ in panels))
-    metrics = list(dict.fromkeys(metric for _, metric in panels))
     across, down = (sorted({place[i] for points in panels.values() for place in points}) for i in (0, 1))
-    figure = new_figure(COLUMN, 0.35 + (0.38 + 0.32 * len(down)) * len(metrics))
-    grid = figure.subplots(len(metrics), len(splits), sharex=True, sharey=True, squeeze=False)
+    figure, grid = _grid(panels, 0.35, 0.38 + 0.32 * len(down), sharex=True, sharey=True)
     for (split, metric), points in panels.items():
-        axes = grid[metrics.index(metric), splits.index(split)]
+        axes = grid[split, metric]
         values = np.full((len(down), len(across)), np.nan)
         for (x, y), point in points.items():
             values[down.index(y), across.index(x)] = point.mean
@@ -196,12 +197,11 @@ def map_figure(
         axes.set_xticks(range(len(across)), [f"{each:g}" for each in across])
         axes.set_yticks(range(len(down)), [f"{each:g}" for each in down])
         axes.set_title(f"{selection.metric_label(metric)}, {split}", fontsize=SMALL + 0.5)
-        if metric == metrics[-1]:
+        if _is_outer(axes, "last_row"):
             axes.set_xlabel(labels[0])
-        if split == splits[0]:
+        if _is_outer(axes, "first_col"):
             axes.set_ylabel(labels[1])
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 

@@ -31,35 +31,20 @@ BASELINES = (VANILLA, "zs_norm", "penalty", "tcpt")
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes:
-        name: Of the table and of its sweep.
-        title: What it shows.
-        layout: How it is drawn.
-        methods: In the order of the paper.
-        metrics: In the order of the paper.
-        splits: A table each.
-        published: Split -> name of the table in the published numbers.
-        statistic: mean over seeds, or their variance.
-        by_backbone: Whether backbones are kept apart.
-        transfers: Whether it is of other data than those that runs were tested on at first.
-        method: The method of a row; rows without one are not part of the table.
-        mixed: The sweep in which every method has settings of its own, if there is one.
-    """
-
-    name: str
-    title: str
-    layout: Layout = "by_dataset"
-    methods: tuple[str, ...] = BASELINES
-    metrics: tuple[str, ...] = ACCURACY_ECE
-    splits: tuple[str, ...] = ("base", "novel")
-    published: Mapping[str, str] = field(default_factory=dict)
-    statistic: Literal["mean", "variance"] = "mean"
-    by_backbone: bool = False
-    transfers: bool = False
-    method: MethodOf = method_of
-    mixed: tuple[str, ...] = ()
+    name: str  # of the table and of its sweep
+    title: str  # what it shows
+    layout: Layout = "by_dataset"  # how it is drawn
+    methods: tuple[str, ...] = BASELINES  # in the order of the paper
+    metrics: tuple[str, ...] = ACCURACY_ECE  # in the order of the paper
+    splits: tuple[str, ...] = ("base", "novel")  # a table each
+    published: Mapping[str, str] = field(default_factory=dict)  # split -> name of the table in the published numbers
+    statistic: Literal["mean", "variance"] = "mean"  # mean over seeds, or their variance
+    by_backbone: bool = False  # whether backbones are kept apart
+    transfers: bool = False  # whether it is of other data than those that runs were tested on at first
+    method: MethodOf = method_of  # the method of a row; rows without one are not part of the table
+    mixed: tuple[str, ...] = ()  # the sweep in which every method has settings of its own, if there is one
 
     @property
     def sweeps(self) -> list[str]:

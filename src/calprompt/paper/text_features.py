@@ -79,8 +79,7 @@ def text_feature_figure(frozen: ArrayLike, tuned: Mapping[str, ArrayLike], *, no
         grid[0].scatter([], [], s=9, color="#444444", linewidth=0),
     ]
     figure.legend(handles, ["frozen", "tuned"], loc="outside upper center", ncols=2, title="text features of a class")
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 

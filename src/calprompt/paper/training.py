@@ -80,8 +80,7 @@ def gradient_figure(runs: Sequence[Sequence[Mapping[str, float]]], *, note: str 
         axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     grid[-1].set_xlabel("step")
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 
@@ -167,6 +166,5 @@ def cost_figure(
         axes.set_ylabel(label)
         axes.grid(axis="x", visible=False)
     add_legend(figure)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure

@@ -13,8 +13,8 @@ from typing import Any
 
 from calprompt.paper.names import VANILLA, ZERO_SHOT, method_of
 from calprompt.paper.published import NOT_RUN, is_apart, verdict
-from calprompt.report.table import HARMONIC, Number
-from calprompt.results.intervals import Interval
+from calprompt.report.table import HARMONIC, Column, Number
+from calprompt.results.comparison import Interval
 from calprompt.results.methods import Cells, Method, plain_of, tell_apart
 from calprompt.results.sources import ReportSource
 
@@ -26,33 +26,22 @@ Judge = Callable[[float, Sequence[float]], str]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands.
+    """Where a value stands."""
 
-    Attributes:
-        group: Tuner and backbone; two empty names for zero-shot, which all tuners share.
-        method: As `method_of` names it, and the settings in which methods of that name differ.
-        dataset: That it was tested on.
-        split: base, novel or all.
-    """
-
-    group: Group
-    method: str
-    dataset: str
-    split: str
+    group: Group  # tuner and backbone; two empty names for zero-shot, which all tuners share
+    method: str  # as `method_of` names it, and the settings in which methods of that name differ
+    dataset: str  # that it was tested on
+    split: str  # base, novel or all
 
 
 @dataclass
 class Values:
-    """Rows of results by their place.
+    """Rows of results by their place."""
 
-    Attributes:
-        rows: Place -> seed -> row; a place without seeds was planned and has no result.
-        names: Method as places have it -> its name without settings.
-        known: Group and method as places have it -> the method.
-    """
-
+    # place -> seed -> row; a place without seeds was planned and has no result
     rows: dict[Place, Seeds] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # method as places have it -> its name without settings
+    # group and method as places have it -> the method
     known: dict[tuple[Group, str], Method] = field(default_factory=dict)
 
     def seeds(self, place: Place, metric: str) -> dict[int, float]:
@@ -62,6 +51,19 @@ class Values:
             return {seed: combined(metric, base[seed], novel[seed]) for seed in base if seed in novel}
         found = {seed: row.get(metric) for seed, row in self.rows.get(place, {}).items()}
         return {seed: float(value) for seed, value in sorted(found.items()) if value is not None}
+
+    def shown(self, place: Place, measure: Column) -> dict[int, float]:
+        """The values of a measure by seed, in its unit."""
+        return {seed: measure.scale * value for seed, value in self.seeds(place, measure.key).items()}
+
+    def name(self, method: str) -> str:
+        """A method without its settings, as the paper has it."""
+        return self.names.get(method, method)
+
+    def backbone(self, group: Group) -> str:
+        """That the results of a group are of."""
+        rows = (row for place, seeds in self.rows.items() if place.group == group for row in seeds.values())
+        return str(next(rows, {}).get("backbone", ""))
 
     @property
     def groups(self) -> list[Group]:

@@ -3,13 +3,28 @@
 Everything here is arithmetic on numpy arrays of logits; it needs neither torch nor a model.
 """
 
-from calprompt.promises.conformal import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
+from calprompt.promises.conformal import (
+    choose_temperature,
+    class_rate_interval,
+    conformal_quantile,
+    fit_sets,
+    images_needed,
+    rejection_threshold,
+)
 from calprompt.promises.division import Division, divide
 from calprompt.promises.image_watch import ImageWatch
-from calprompt.promises.open_set import OpenSetRule, class_rate_interval, open_set_scores, rejection_threshold
-from calprompt.promises.promise import Evidence, Promise, make_promises
+from calprompt.promises.promise import Evidence, Promise, doubtful_promise, make_promises
 from calprompt.promises.requests import Refusal, Requests, Unseen
-from calprompt.promises.rule import ANSWER, NONE_OF_THESE, UNSURE, Answer, DecisionRule, make_answers
+from calprompt.promises.rule import (
+    ANSWER,
+    NONE_OF_THESE,
+    UNSURE,
+    Answer,
+    DecisionRule,
+    OpenSetRule,
+    SetRule,
+    make_answers,
+)
 from calprompt.promises.track_record import Meaning, TrackRecord
 from calprompt.promises.watch import Watch
 
@@ -35,10 +50,10 @@ __all__ = [
     "class_rate_interval",
     "conformal_quantile",
     "divide",
+    "doubtful_promise",
     "fit_sets",
     "images_needed",
     "make_answers",
     "make_promises",
-    "open_set_scores",
     "rejection_threshold",
 ]

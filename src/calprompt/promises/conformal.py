@@ -31,23 +31,18 @@ Per class there is one q for each class, from the images of that class: the prom
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt import kernel
 from calprompt.errors import SettingError
-from calprompt.kernel import softmax
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.inputs import ArrayLike
-from calprompt.registry import unknown
+from calprompt.promises.rule import SetRule
 
 Floats = NDArray[np.float64]
-SCORES = ("lac", "aps")
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # of sets, in units of the one of probabilities
 
 
@@ -94,80 +89,6 @@ def rank_needed(n: int, coverage: float, *, level: float | None = None, by_class
     while k <= n and log_binomial_tail(n - k, n, float(1 - wanted)) > allowed:  # P(Bin(n, coverage) ≥ k)
         k += 1
     return k
-
-
-def class_scores(probabilities: ArrayLike, score: str = "lac") -> Floats:
-    """How badly each class suits each image, [n, C].
-
-    >>> class_scores([[0.7, 0.2, 0.1]]).round(3).tolist(), class_scores([[0.7, 0.2, 0.1]], "aps").round(3).tolist()
-    ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])
-    """
-    if score not in SCORES:
-        raise unknown("score of sets", score, SCORES)
-    return kernel.class_scores(np.asarray(probabilities, dtype=np.float64), score)
-
-
-@dataclass(frozen=True)
-class SetRule:
-    """How prediction sets are made.
-
-    Attributes:
-        coverage: How often the true class is in the set.
-        per_class: Whether that holds for each class by itself.
-        score: "lac" or "aps".
-        temperature: What logits are divided by before the scores are computed; not the one of probabilities.
-        quantiles: One for all classes, or one per class; infinity where there are too few held-out images.
-        images: How many held-out images each quantile comes from.
-        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
-    """
-
-    coverage: float
-    per_class: bool
-    score: str
-    temperature: float
-    quantiles: tuple[float, ...]
-    images: tuple[int, ...]
-    level: float | None = None
-
-    @property
-    def useful(self) -> bool:
-        """Whether the sets can leave out any class at all."""
-        return any(math.isfinite(q) for q in self.quantiles)
-
-    def sets(self, logits: ArrayLike, *, allow_empty: bool = False) -> NDArray[np.bool_]:
-        """Which classes are in the set of each image, [n, C].
-
-        Args:
-            logits: Of the images over the classes, before calibration, [n, C].
-            allow_empty: Leave a set empty if no class suits, instead of giving it the most probable one.
-        """
-        z = np.asarray(logits, dtype=np.float64)
-        inside = np.asarray(self.scores(z) <= np.asarray(self.quantiles)[None, :])
-        if not allow_empty:
-            inside[np.arange(len(z)), z.argmax(axis=1)] = True
-        return inside
-
-    def scores(self, logits: ArrayLike) -> Floats:
-        """How badly each class suits each image, [n, C], at the temperature of sets."""
-        return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data; infinity is written as None."""
-        return {
-            "coverage": self.coverage,
-            "per_class": self.per_class,
-            "score": self.score,
-            "temperature": self.temperature,
-            "quantiles": [q if math.isfinite(q) else None for q in self.quantiles],
-            "images": list(self.images),
-            "level": self.level,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> SetRule:
-        """From what `to_dict` gave."""
-        quantiles = tuple(math.inf if q is None else float(q) for q in values["quantiles"])
-        return cls(**{**values, "quantiles": quantiles, "images": tuple(values["images"])})
 
 
 def fit_sets(
@@ -250,6 +171,47 @@ def as_fraction(name: str, value: float) -> Fraction:
     return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
 
 
-def names_in(inside: Sequence[bool] | NDArray[np.bool_], names: Sequence[str], order: Floats) -> tuple[str, ...]:
-    """The classes in a set, the most probable first."""
-    return tuple(names[label] for label in np.argsort(-order, kind="stable").tolist() if inside[label])
+def rejection_threshold(scores: ArrayLike, rejects: float) -> float:
+    """The largest threshold that rejects at most a share of images of known classes, by the conformal quantile.
+
+    Of another image of a known class the score is below it with a probability of at most `rejects`; with too few images
+    it is minus infinity, and nothing is rejected.
+
+    Args:
+        scores: Of images of known classes, [n].
+        rejects: The share.
+
+    >>> rejection_threshold([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 0.2), rejection_threshold([1.0], 0.2)
+    (2.0, -inf)
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64).reshape(-1))
+    k = math.floor((len(ordered) + 1) * as_fraction("rejects", rejects))
+    return float(ordered[k - 1]) if k else -math.inf
+
+
+def class_rate_interval(rates: ArrayLike, level: float = 0.95) -> tuple[float, float, float] | None:
+    """The mean of rates of classes, and the interval of the mean over another set of as many classes.
+
+    How often images of a class that the model does not know are taken for a known one is estimated by leaving classes
+    out in turn. The classes are the sample, not the images: five classes left out say little about a sixth. The
+    interval is mean ± t · s · √(1/C + 1/C), with s the standard deviation of the rates of C classes of one source.
+
+    Args:
+        rates: One per class, in [0, 1].
+        level: How often the interval contains that mean, if classes are drawn from one source.
+
+    Returns:
+        Mean, lower and upper end; None with fewer than two classes.
+
+    >>> [round(value, 3) for value in class_rate_interval([0.1, 0.3, 0.2, 0.4])]
+    [0.25, 0.0, 0.541]
+    """
+    values = np.asarray(rates, dtype=np.float64)
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean, spread = float(values.mean()), float(values.std(ddof=1))
+    spread = max(spread, 1 / (2 * len(values)))  # rates that are all equal are no certainty
+    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * spread * math.sqrt(2 / len(values))
+    return mean, max(0.0, mean - half), min(1.0, mean + half)

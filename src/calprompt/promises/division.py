@@ -23,11 +23,11 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.promises.requests import NEVER_MISS, SETS_PER_CLASS, Refusal, Requests, Unseen
+from calprompt.promises.requests import ERROR, NEVER_MISS, SETS_PER_CLASS, Refusal, Requests, Unseen
 from calprompt.promises.shares import LEFT, MOST, ROOM, SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
 from calprompt.registry import unknown
 from calprompt.text import plural, shorten
@@ -49,6 +49,8 @@ class Division:
         unseen: Images that the held-out ones do not speak for.
         guard: Indices of the images that promises never to miss a class rest on.
         unguarded: For each class that must not be missed, the share of its images that these do not speak for.
+        smaller: The division without a promise on errors, where that holds out fewer: its held-out images are held out
+            here too, so that it may be chosen by what is learned from the others.
     """
 
     tune: tuple[int, ...]
@@ -62,6 +64,7 @@ class Division:
     unseen: Unseen = field(default_factory=Unseen)
     guard: tuple[int, ...] = ()
     unguarded: tuple[float, ...] = ()
+    smaller: Division | None = None
 
     @property
     def n_folds(self) -> int:
@@ -120,30 +123,49 @@ def divide(
         strata[label] = strata[label].without(len(own))
         by_label[label] = [number for number in by_label[label] if number not in set(own)]
     sample, refusals = choose_sample(strata, requests, most_tuned, held_out, len(labels) - sum(sizes))
-    tuned, held, promised = _draw(by_label, eligible - set(guarding), sample, most_tuned, rng)
-    fold_of = _deal(tuned, unit_labels, folds, rng)
-    pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])
-    promise = sorted(rng.choice(units[number]) for number in promised)
-    guard = sorted(rng.choice(units[number]) for number in guarding)
-    rest = {index for number in (*held, *guarding) for index in units[number]} - set(promise) - set(guard)
-    tune = [index for index, _ in pairs]
-    used = [_counts([labels[index] for index in some], len(class_names)) for some in (tune, promise)]
-    division = tuple(zip(*used, strict=True))
-    totals = _counts(labels, len(class_names))
-    notes = division_notes(class_names, totals, sample.unseen if promise else None)
-    return Division(
-        tuple(tune),
-        tuple(fold for _, fold in pairs),
-        tuple(promise),
-        tuple(sorted(rest)),
-        division,
-        (*refusals, *guards.refusals),
-        (*notes, *classes_in_every_set(class_names, requests, used[1])),
-        len(units),
-        sample.unseen,
-        tuple(guard),
-        guards.unguarded,
-    )
+    counts, less, smaller = draw_counts(sample.size, sample.images, rng), [0] * len(class_names), None
+    other = random.Random(f"{seed}/smaller")
+    if held_out is None and ERROR in requests.kinds and ERROR not in [refusal.kind for refusal in refusals]:
+        smaller, _ = choose_sample(strata, replace(requests, target_error=None), most_tuned, None)
+        less = draw_counts(smaller.size, smaller.images, other)
+        if smaller.size >= sample.size:
+            smaller, less = None, [0] * len(class_names)
+    for _, own in sorted(by_label.items()):
+        rng.shuffle(own)
+        own.sort(key=lambda number: number not in eligible)  # those that must tune come last
+
+    def division(sample: Sample, counts: Sequence[int], least: Sequence[int], rng: random.Random) -> Division:
+        """Hold out so many of each class, and keep at least so many out of what tunes."""
+        tuned: list[int] = []
+        promised: list[int] = []
+        most = most_tuned if sample.size else None
+        for label, own in sorted(by_label.items()):
+            promised += own[: counts[label]]
+            tuned += own[max(counts[label], least[label], 0 if most is None else len(own) - most) :]
+        fold_of = _deal(sorted(tuned), unit_labels, folds, rng)
+        pairs = sorted((index, fold_of[number]) for number in tuned for index in units[number])
+        promise, guard = (sorted(rng.choice(units[number]) for number in some) for some in (promised, guarding))
+        tune = [index for index, _ in pairs]
+        rest = set(range(len(labels))) - {*tune, *promise, *guard}
+        used = [_counts([labels[index] for index in some], len(class_names)) for some in (tune, promise)]
+        totals = _counts(labels, len(class_names))
+        notes = division_notes(class_names, totals, sample.unseen if promise else None)
+        return Division(
+            tuple(tune),
+            tuple(fold for _, fold in pairs),
+            tuple(promise),
+            tuple(sorted(rest)),
+            tuple(zip(*used, strict=True)),
+            (*refusals, *guards.refusals),
+            (*notes, *classes_in_every_set(class_names, requests, used[1])),
+            len(units),
+            sample.unseen,
+            tuple(guard),
+            guards.unguarded,
+        )
+
+    found = division(sample, counts, less, rng)
+    return found if smaller is None else replace(found, smaller=division(smaller, less, less, other))
 
 
 @dataclass(eq=False)
@@ -245,25 +267,6 @@ def _strata(
     return strata, eligible
 
 
-def _draw(
-    by_label: dict[int, list[int]], eligible: set[int], sample: Sample, most_tuned: int | None, rng: random.Random
-) -> tuple[list[int], list[int], list[int]]:
-    """Numbers of the groups that tune, that are held out, and of the latter those that are promised on."""
-    tuned: list[int] = []
-    held: list[int] = []
-    promised: list[int] = []
-    for label, count in enumerate(draw_counts(sample.size, sample.images, rng)):
-        own = list(by_label[label])
-        rng.shuffle(own)
-        own.sort(key=lambda number: number not in eligible)
-        promised += own[:count]
-        most = len(own) if most_tuned is None or not sample.size else most_tuned
-        first = max(count, len(own) - most)  # those that must tune come last
-        held += own[:first]
-        tuned += own[first:]
-    return sorted(tuned), held, promised
-
-
 def _deal(tuned: Sequence[int], unit_labels: Sequence[int], folds: int, rng: random.Random) -> dict[int, int]:
     """A fold for each group that tunes, those of a class dealt out evenly; no fold is empty."""
     folds = min(folds, len(tuned))
@@ -284,18 +287,32 @@ def join_groups(*keys: Sequence[Any] | None) -> list[int]:
     [0, 1, 0, 1]
     """
     given = [list(each) for each in keys if each is not None]
-    parent = list(range(len(given[0])))
+    firsts: list[dict[Any, int]] = [{} for _ in given]
+    pairs = (
+        (first.setdefault(key, index), index)
+        for first, each in zip(firsts, given, strict=True)
+        for index, key in enumerate(each)
+    )
+    return connected(len(given[0]), pairs)
+
+
+def connected(n: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """One number for each of n things; those that pairs lead from one to the other have the same one.
+
+    >>> connected(4, [(0, 2), (3, 1)])
+    [0, 1, 0, 1]
+    """
+    parent = list(range(n))
 
     def root(index: int) -> int:
         while parent[index] != index:
             parent[index] = index = parent[parent[index]]
         return index
 
-    for each in given:
-        first: dict[Any, int] = {}
-        for index, key in enumerate(each):
-            parent[root(index)] = root(first.setdefault(key, index))
-    return [root(index) for index in range(len(parent))]
+    for one, other in pairs:
+        low, high = sorted((root(one), root(other)))
+        parent[high] = low
+    return [root(index) for index in range(n)]
 
 
 def main_label(labels: Sequence[int]) -> int:
@@ -325,8 +342,8 @@ def plan_sentences(division: Division) -> list[str]:
     ]
     if unused:
         lines.append(
-            f"{plural(unused, 'more image')} {'is' if unused == 1 else 'are'} not used: further images of groups that "
-            "are held out, or more of a class than its share."
+            f"{plural(unused, 'more image')} {'is' if unused == 1 else 'are'} not used: copies of held-out images or "
+            "others of their groups, or more of a class than its share."
         )
     lines += [f"It cannot be promised that {refusal.promise}: {refusal.detail}." for refusal in division.refusals]
     return [*lines, *(f"Note: {note}." for note in division.notes)]
@@ -338,7 +355,7 @@ def division_notes(class_names: Sequence[str], counts: Sequence[int], unseen: Un
     single = [name for name, count in zip(class_names, counts, strict=True) if count == 1]
     if single:
         notes.append(
-            f"{plural(len(single), 'class')} with one image ({shorten(single)}): prompts learn from it, but nothing "
+            f"{plural(len(single), 'class')} with one image ({shorten(single)}): it is learned from, but nothing "
             "can be checked for images of it"
         )
     if unseen is not None and unseen.classes:

@@ -37,12 +37,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
 from calprompt.files import canonical_json, read_json, write_bytes
+from calprompt.kernel import open_set_scores
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.promises.conformal import Floats
-from calprompt.promises.open_set import open_set_scores
-from calprompt.promises.watch import DOUBT, checked_false_alarms, weight_from
+from calprompt.promises.watch import DOUBT, checked_false_alarms, format_number, weight_from
 from calprompt.text import os_problem, plural
 
 SCORES = ("energy", "contrast", "mean logit")
@@ -263,12 +263,7 @@ class ImageWatch:
         Raises:
             DamagedFileError: if the values are not those of a watch, or contradict each other.
         """
-        number = values.get("format") if isinstance(values, dict) else None
-        if isinstance(number, int) and number > FORMAT:
-            raise NewerFormatError(
-                f"the watch of images has format {number}, and this version of calprompt reads up to {FORMAT}; update "
-                "calprompt"
-            )
+        number = format_number(values, "the watch of images", FORMAT)
         try:
             watch = cls(
                 values["counts"],

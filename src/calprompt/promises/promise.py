@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from calprompt.metrics.inputs import ArrayLike
-from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guaranteed_threshold
-from calprompt.promises.conformal import SetRule, choose_temperature, fit_sets, set_sizes
-from calprompt.promises.open_set import OpenSetRule
+from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guarantee_chance, guaranteed_threshold
+from calprompt.promises.conformal import choose_temperature, fit_sets, set_sizes
 from calprompt.promises.requests import (
     ERROR,
     NEVER_MISS,
@@ -24,11 +23,12 @@ from calprompt.promises.requests import (
     counted_as_wrong,
     percent,
 )
-from calprompt.promises.rule import DecisionRule, Guard
+from calprompt.promises.rule import DecisionRule, Guard, OpenSetRule, SetRule
 from calprompt.promises.shares import whole_folder
 from calprompt.text import plural, shorten
 
 MADE, REFUSED, WITHDRAWN = "made", "refused", "withdrawn"
+LIKELY = 0.25  # chance of a promise on errors from which on images are held out for it
 
 
 @dataclass(frozen=True)
@@ -286,6 +286,44 @@ def _error_promise(
     )
     promise = Promise(ERROR, text, MADE, detail, len(held_out))
     return found.threshold, replace(promise, excluded=unseen.classes, excluded_share=unseen.share)
+
+
+def doubtful_promise(
+    requests: Requests, pilot: Evidence, images: int, unseen: Unseen, total: int, rule: DecisionRule
+) -> Refusal | None:
+    """The refusal of the promise on errors if so many held-out images would hardly make it.
+
+    It is judged by other images only, so that the held-out ones may then be learned from, or some of them be kept for
+    other promises.
+
+    Args:
+        requests: What is to be promised.
+        pilot: The other images.
+        images: How many would be held out.
+        unseen: What these do not speak for.
+        total: How many images the user gave.
+        rule: With the costs that answers are chosen by.
+    """
+    assert requests.target_error is not None
+    other = pilot.taken_by(rule)
+    if not len(other):
+        return None
+    expected = round(images * len(other) / len(pilot))
+    chance, needed = guarantee_chance(
+        other.confidence,
+        other.correct,
+        requests.target_error,
+        expected,
+        wrong=unseen.wrong(images),
+        level=requests.level,
+    )
+    if chance >= LIKELY:
+        return None
+    share = percent(round(chance, 2))
+    reason = f"judged by cross-fitting, {images} held-out images have a chance of {share} to be enough for it"
+    in_all = None if needed is None else math.ceil(needed * len(pilot) / len(other) * total / images)
+    advice = "" if in_all is None or in_all <= total else f"about {in_all} images in all would do"
+    return Refusal(ERROR, requests.words(ERROR), reason, advice, in_all if advice else None)
 
 
 def _with_wrong(images: Evidence, counted: int) -> tuple[list[float], list[bool]]:

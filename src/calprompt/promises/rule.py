@@ -5,25 +5,140 @@
            ── calibrated probability below min_confidence ────▶ unsure
            ── otherwise ──────────────────────────────────────▶ the most probable class, or, with costs, the cheapest
 
-Plain arithmetic on numpy arrays, which an exported model repeats without this package.
+Plain arithmetic on numpy arrays. This file is copied into the script of every exported folder
+(`calprompt.export.folder`), which answers by the very same rules.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calprompt.kernel import choose_classes, guards_of
-from calprompt.metrics.inputs import ArrayLike
+from calprompt.kernel import choose_classes, class_scores, guards_of, open_set_scores, softmax
 from calprompt.notebook import card
-from calprompt.promises.conformal import SetRule
-from calprompt.promises.open_set import OpenSetRule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from calprompt.metrics.inputs import ArrayLike
 
 ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
 DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """How prediction sets are made.
+
+    Attributes:
+        coverage: How often the true class is in the set.
+        per_class: Whether that holds for each class by itself.
+        score: "lac" or "aps".
+        temperature: What logits are divided by before the scores are computed; not the one of probabilities.
+        quantiles: One for all classes, or one per class; infinity where there are too few held-out images.
+        images: How many held-out images each quantile comes from.
+        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
+    """
+
+    coverage: float
+    per_class: bool
+    score: str
+    temperature: float
+    quantiles: tuple[float, ...]
+    images: tuple[int, ...]
+    level: float | None = None
+
+    @property
+    def useful(self) -> bool:
+        """Whether the sets can leave out any class at all."""
+        return any(math.isfinite(q) for q in self.quantiles)
+
+    def sets(self, logits: ArrayLike, *, allow_empty: bool = False) -> NDArray[np.bool_]:
+        """Which classes are in the set of each image, [n, C].
+
+        Args:
+            logits: Of the images over the classes, before calibration, [n, C].
+            allow_empty: Leave a set empty if no class suits, instead of giving it the most probable one.
+        """
+        z = np.asarray(logits, dtype=np.float64)
+        inside = np.asarray(self.scores(z) <= np.asarray(self.quantiles)[None, :])
+        if not allow_empty:
+            inside[np.arange(len(z)), z.argmax(axis=1)] = True
+        return inside
+
+    def scores(self, logits: ArrayLike) -> NDArray[np.float64]:
+        """How badly each class suits each image, [n, C], at the temperature of sets."""
+        return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; infinity is written as None."""
+        quantiles = [q if math.isfinite(q) else None for q in self.quantiles]
+        return {**vars(self), "quantiles": quantiles, "images": list(self.images)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> SetRule:
+        """From what `to_dict` gave."""
+        quantiles = tuple(math.inf if q is None else float(q) for q in values["quantiles"])
+        return cls(**{**values, "quantiles": quantiles, "images": tuple(values["images"])})
+
+
+@dataclass(frozen=True)
+class OpenSetRule:
+    """When an image is none of the known classes.
+
+    Attributes:
+        score: How sure it is one of them: the "max_logit", the "energy" (log-sum-exp of logits), the "probability" of
+            the most probable class, or its "contrast", the largest logit above the mean one.
+        temperature: What logits are divided by for the energy and the probability.
+        threshold: Scores below this one are none of the known classes.
+        false_rejects: Share of images of known classes that are rejected, and its interval.
+        false_accepts: Share of images of left-out classes that are accepted, and its interval; None if no class could
+            be left out.
+        level: Of the intervals.
+        images: How many images of known classes `false_rejects` was measured on.
+        classes: How many classes were left out in turn.
+    """
+
+    score: str
+    temperature: float
+    threshold: float
+    false_rejects: tuple[float, float, float]
+    false_accepts: tuple[float, float, float] | None
+    level: float = 0.95
+    images: int = 0
+    classes: int = 0
+
+    def accepts(self, logits: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each image is taken for one of the known classes, [n].
+
+        Args:
+            logits: Before calibration, [n, C].
+        """
+        return np.asarray(open_set_scores(np.asarray(logits), self.score, self.temperature) >= self.threshold)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; a threshold of minus infinity is written as None."""
+        return {
+            **vars(self),
+            "threshold": self.threshold if math.isfinite(self.threshold) else None,
+            "false_rejects": list(self.false_rejects),
+            "false_accepts": None if self.false_accepts is None else list(self.false_accepts),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> OpenSetRule:
+        """From what `to_dict` gave."""
+        accepts, threshold = values["false_accepts"], values["threshold"]
+        changed = {
+            "threshold": -math.inf if threshold is None else threshold,
+            "false_rejects": tuple(values["false_rejects"]),
+            "false_accepts": None if accepts is None else tuple(accepts),
+        }
+        return cls(**{**values, **changed})
 
 
 @dataclass(frozen=True)
@@ -65,12 +180,12 @@ class DecisionRule:
     costs: tuple[tuple[float, ...], ...] | None = None
     guards: tuple[Guard, ...] = ()
 
-    def chosen(self, probabilities: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def chosen(self, probabilities: ArrayLike) -> NDArray[np.int64]:
         """The class to answer for each image, [n]: the most probable, or the one with the smallest expected cost."""
         costs = None if self.costs is None else np.asarray(self.costs)
         return choose_classes(np.asarray(probabilities, dtype=np.float64), costs)
 
-    def guarded(self, probabilities: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def guarded(self, probabilities: ArrayLike) -> NDArray[np.int64]:
         """For each image, the class that must not be missed and that it may be, [n]; -1 if there is none."""
         labels = np.array([guard.label for guard in self.guards], dtype=np.int64)
         thresholds = np.array([guard.threshold for guard in self.guards])
@@ -88,7 +203,7 @@ class DecisionRule:
         known = known | (self.guarded(probabilities) >= 0)
         return [ANSWER if yes else UNSURE if own else NONE_OF_THESE for yes, own in zip(sure, known, strict=True)]
 
-    def answered(self, logits: ArrayLike, probabilities: ArrayLike) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def answered(self, logits: ArrayLike, probabilities: ArrayLike) -> NDArray[np.bool_]:
         """Whether each image gets an answer, [n]; `logits` and `probabilities` as `decide` takes them."""
         p = np.asarray(probabilities, dtype=np.float64)
         chosen, guarded = self.chosen(p), self.guarded(p)
@@ -205,8 +320,6 @@ def make_answers(
         rule: Decides.
         set_rule: Makes prediction sets; None: there are none.
     """
-    from calprompt.promises.conformal import names_in
-
     p = np.asarray(probabilities, dtype=np.float64)
     decisions = rule.decide(logits, p) if len(p) else []
     inside = None if set_rule is None or not len(p) else set_rule.sets(logits)
@@ -214,7 +327,8 @@ def make_answers(
     found = []
     for number, (name, decision, row) in enumerate(zip(names, decisions, p, strict=True)):
         first, guard = chosen[number], guards[number]
-        second = next((each for each in np.argsort(-row, kind="stable").tolist() if each != first), None)
+        order = np.argsort(-row, kind="stable").tolist()
+        second = next((each for each in order if each != first), None)
         found.append(
             Answer(
                 name,
@@ -223,7 +337,7 @@ def make_answers(
                 float(row[first]),
                 None if second is None else class_names[second],
                 None if second is None else float(row[second]),
-                None if inside is None else names_in(inside[number], class_names, row),
+                None if inside is None else tuple(class_names[c] for c in order if inside[number, c]),
                 rule.promised and decision == ANSWER,
                 class_names[guard] if guard >= 0 else None,
             )

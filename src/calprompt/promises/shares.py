@@ -25,10 +25,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.promises.requests import SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
+from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
 from calprompt.text import plural, shorten
 
-USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out; more only if a promise needs it
+USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out for a promise on errors; more only if it needs it
+LITTLE = 0.1  # without one: sets are right from the fewest images on, and each image held out is one less to learn from
 LEFT = 2  # groups of a class that tune, if it has them, before any is held out
 ROOM = 2.0  # times the fewest images that would do: a model that errs now and then needs more than the fewest
 SPARE = 0.1  # of what a promise allows to be wrong, that images of unusually large groups may take up
@@ -178,11 +179,11 @@ def choose_sample(
         return take_sample(strata, share, most_tuned, strictest)
 
     limit = sample(MOST if fixed is None else fixed)
-    refusals, wanted = [], []
+    refusals, wanted = [], {}
     for kind in requests.kinds:
         fewest = _fewest(requests, kind, limit)
         if fewest is not None:
-            wanted.append(fewest)
+            wanted[kind] = fewest
         else:
             share = MOST if fixed is None else fixed
             refusals.append(_refusal(strata, requests, kind, limit, most_tuned, share, copies))
@@ -192,9 +193,10 @@ def choose_sample(
         return Sample(0, limit.images, limit.unseen), tuple(refusals)
     if requests.per_class:
         return limit, tuple(refusals)
-    for hundredths in range(round(100 * USUAL), round(100 * MOST) + 1, 5):
+    usual, room = (USUAL, ROOM) if ERROR in wanted else (LITTLE, 1.0)
+    for hundredths in range(round(100 * usual), round(100 * MOST) + 1, 5):
         found = sample(hundredths / 100)
-        if found.size >= ROOM * max(wanted):
+        if found.size >= room * max(wanted.values()):
             return found, tuple(refusals)
     return limit, tuple(refusals)
 

@@ -33,7 +33,7 @@ from calprompt.text import plural
 HELD_OUT, CROSS_FITTED, TEST = "held out", "cross-fitted", "test"
 DESCRIPTIONS = {
     HELD_OUT: "that took no part in tuning or calibration",
-    CROSS_FITTED: "each predicted by prompts that had not seen it",
+    CROSS_FITTED: "each predicted by a fit that had not seen it",
     TEST: "of the test split",
 }
 WORDS = {HELD_OUT: "held-out", CROSS_FITTED: "cross-fitted", TEST: "test"}

@@ -195,11 +195,7 @@ class Watch:
         Raises:
             DamagedFileError: if the values are not those of a watch, or contradict each other.
         """
-        number = values.get("format") if isinstance(values, dict) else None
-        if isinstance(number, int) and number > FORMAT:
-            raise NewerFormatError(
-                f"the watch has format {number}, and this version of calprompt reads up to {FORMAT}; update calprompt"
-            )
+        number = format_number(values, "the watch", FORMAT)
         try:
             known = {name: value for name, value in values.items() if name != "format"}
             watch = cls(**{**known, "sums": tuple(map(float, values["sums"]))})
@@ -224,6 +220,16 @@ class Watch:
             and all(math.isfinite(each) and each >= 0 for each in self.sums)
             and (self.evidence >= 1 / self.false_alarms) == self.broken
         )
+
+
+def format_number(values: Any, what: str, known: int) -> Any:
+    """The format of a record; raises if a newer version wrote it."""
+    number = values.get("format") if isinstance(values, dict) else None
+    if isinstance(number, int) and number > known:
+        raise NewerFormatError(
+            f"{what} has format {number}, and this version of calprompt reads up to {known}; update calprompt"
+        )
+    return number
 
 
 def weight_from(number: int) -> float:

@@ -90,13 +90,16 @@ class Panel:
         hardly wider than the exact distribution. An image that is in the table several times counts once, since all of
         its outcomes may be the same. Empty bins have NaN.
         """
-        from scipy.stats import binom
+        from scipy.special import bdtr, bdtrik  # scipy.stats takes a second to import
 
         images = self.table.count // self.repeats
         filled = images > 0
         low, high = np.full(len(images), np.nan), np.full(len(images), np.nan)
         for ends, share in ((low, (1 - LEVEL) / 2), (high, (1 + LEVEL) / 2)):
-            ends[filled] = binom.ppf(share, images[filled], self.table.confidence[filled]) / images[filled]
+            n, p = images[filled], self.table.confidence[filled]
+            upper = np.ceil(np.nan_to_num(bdtrik(share, n, p)))  # as binom.ppf does
+            lower = np.maximum(upper - 1, 0)
+            ends[filled] = np.where(bdtr(lower, n, p) >= share, lower, upper) / n
         return low, high
 
 
@@ -114,34 +117,25 @@ def logits_panel(logits: ArrayLike, labels: ArrayLike, *, n_bins: int = BINS) ->
 def runs_panel(runs: Sequence[Predictions], *, n_bins: int = BINS) -> Panel:
     """The panel of runs of one method, such as those of several seeds."""
     different = {run.labels.tobytes() for run in runs}
-    return _panel([(run.confidence, run.correct) for run in runs], n_bins, -(-len(runs) // max(1, len(different))))
+    repeats = -(-len(runs) // max(1, len(different)))
+    return confidence_panel([(run.confidence, run.correct) for run in runs], n_bins=n_bins, repeats=repeats)
 
 
-def confidence_panel(confidence: ArrayLike, correct: ArrayLike, *, n_bins: int = BINS) -> Panel:
-    """The panel of confidences [N] and whether each prediction was right [N].
+def confidence_panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], *, n_bins: int = BINS, repeats: int = 1) -> Panel:
+    """The panel of runs, of each the confidences [N] and whether each prediction was right [N].
 
-    >>> panel = confidence_panel([0.9, 0.8, 0.7, 0.7], [True, True, True, False], n_bins=2)
+    >>> panel = confidence_panel([([0.9, 0.8, 0.7, 0.7], [True, True, True, False])], n_bins=2)
     >>> panel.table.accuracy.tolist(), round(panel.ece, 3)
     ([nan, 0.75], 0.025)
     """
-    return _panel([(confidence, correct)], n_bins)
-
-
-def _panel(runs: Sequence[tuple[ArrayLike, ArrayLike]], n_bins: int, repeats: int = 1) -> Panel:
     if not runs:
         raise SettingError("a panel needs at least one run")
     tables = [equal_width_table(confidence, correct, n_bins=n_bins) for confidence, correct in runs]
     confidence, correct = (np.concatenate([np.asarray(run[k], dtype=np.float64) for run in runs]) for k in (0, 1))
     together = tables[0] if len(tables) == 1 else equal_width_table(confidence, correct, n_bins=n_bins)
-    sure, right, ece, smooth = (
-        float(np.mean(values))
-        for values in (
-            [np.mean(run[0]) for run in runs],
-            [np.mean(run[1]) for run in runs],
-            [table.expected_gap for table in tables],
-            [smooth_calibration_error(*run) for run in runs],
-        )
-    )
+    right, sure = (float(np.mean([np.mean(run[k]) for run in runs])) for k in (1, 0))
+    ece = float(np.mean([table.expected_gap for table in tables]))
+    smooth = float(np.mean([smooth_calibration_error(*run) for run in runs]))
     return Panel(together, right, sure, ece, smooth, repeats)
 
 

@@ -304,11 +304,7 @@ def text_table(
 
 
 def plain_text(table: Table) -> str:
-    """The table as aligned lines that are never folded, for tables too long for a terminal.
-
-    Args:
-        table: Any table without groups.
-    """
+    """The table as aligned lines that are never folded, for tables too long for a terminal."""
     cells = [[column.label for column in table.columns]]
     cells += [[column.line(cell) for column, cell in zip(table.columns, row.cells, strict=True)] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -13,15 +13,13 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.results.table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
-from calprompt.runs.config import RUN, TRAINING, RunConfig
+from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig
 from calprompt.runs.folder import load_run
-from calprompt.runs.planning import ADDED
 from calprompt.sweep.expansion import Cell, record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, measure_run, read_folder, run_folders
 from calprompt.sweep.sweep_plan import Journal, read_journals, total_seconds
 from calprompt.text import slug
 
-_THRESHOLDS = ("threshold", "coverage_at_threshold", "error_at_threshold")  # which depend on what was asked for
 DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
 FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))
 COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN, *TRAINING))

@@ -18,8 +18,7 @@ from calprompt.errors import DataError, SettingError
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.results.collecting import setting_columns
-from calprompt.results.comparison import MINUS, Results, Row, compare
-from calprompt.results.intervals import Interval
+from calprompt.results.comparison import MINUS, Interval, Results, Row, compare
 from calprompt.results.methods import methods_of
 from calprompt.results.selection import StoredRun
 from calprompt.results.table import TUNED, ZERO_SHOT
@@ -63,27 +62,16 @@ class Contender:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often two methods are right on the same images, all seeds together.
+    """How often two methods are right on the same images, all seeds together."""
 
-    Attributes:
-        dataset: On which.
-        split: Of which.
-        first: A method.
-        second: The other.
-        both: Images that both have right.
-        only_first: Images that only the first has right.
-        only_second: Images that only the second has right.
-        neither: Images that neither has right.
-    """
-
-    dataset: str
-    split: str
-    first: str
-    second: str
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
+    dataset: str  # on which
+    split: str  # of which
+    first: str  # a method
+    second: str  # the other
+    both: int  # images that both have right
+    only_first: int  # images that only the first has right
+    only_second: int  # images that only the second has right
+    neither: int  # images that neither has right
 
 
 @dataclass(frozen=True)
@@ -141,7 +129,7 @@ def compare_contenders(
     for dataset, group in by_dataset.items():
         there = [name for name in order if name in group]
         if first not in there or len(there) < 2:
-            notes.append(f"{dataset} is left out: of {', '.join(there)} alone")
+            notes.append(f"{dataset} is left out: only {', '.join(there)} was tested on it")
             continue
         paired, said = _paired({name: group[name] for name in there}, dataset)
         notes += said
@@ -175,7 +163,9 @@ def align(answers: Sequence[Answers], what: str) -> list[Answers]:
 def _arranged(answers: Answers, images: Sequence[str], classes: Sequence[str], what: str) -> Answers:
     if sorted(answers.classes) != sorted(classes):
         others = sorted(set(answers.classes) ^ set(classes))
-        raise DataError(f"{what}: only some of them know {shorten(others)}; compare what knows the same classes")
+        raise DataError(
+            f"{what}: only some of them have the classes {shorten(others)}; compare models of the same classes"
+        )
     place = {image: row for row, image in enumerate(answers.images)}
     rows = np.array([place[image] for image in images])
     columns = [list(answers.classes).index(name) for name in classes]
@@ -270,7 +260,7 @@ def run_contenders(runs: Sequence[Run], *, zero_shot: bool = False) -> list[Cont
 def _answers(stored: StoredRun, model: str) -> Iterator[tuple[str, Answers]]:
     """The answers of a run's model to the test images of every split."""
     class_names, image_names = stored.names
-    for split in stored.models[model].tests:
+    for split in stored.splits(model):
         sample = stored.sample(model, split)
         images = image_names.get(split) or [f"image {row}" for row in range(len(sample.labels))]
         yield split, Answers(sample.probs, sample.labels, images, class_names[split])

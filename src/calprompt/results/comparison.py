@@ -15,20 +15,78 @@ covers. With few seeds intervals are still somewhat narrow: three cannot show ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
-from calprompt.evaluation.bootstrap import expected_interval, percentile_interval, resample_counts, resampled_metrics
+from calprompt.evaluation.bootstrap import ResampledMetrics, expected_interval, percentile_interval, resample_counts
 from calprompt.files import csv_bytes, read_json, write_bytes, write_json
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.text import bullets
+
+Key = tuple[str, str, int]  # tuner, dataset, seed
+Values = Mapping[Key, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over datasets with its 95 % interval."""
+
+    mean: float  # the mean
+    half: float | None  # half the width of the interval, which a single dataset does not have
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """That of one value per dataset.
+
+        >>> str(Interval.of([3.0, 1.0]))
+        '+2.00 [-10.71, +14.71]'
+        """
+        n = len(values)
+        return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
+
+    @property
+    def ends(self) -> tuple[float, float | None, float | None]:
+        """The mean, and the lower and upper end."""
+        return self.mean, *((None, None) if self.half is None else (self.mean - self.half, self.mean + self.half))
+
+    @property
+    def clear(self) -> bool:
+        """Whether it excludes 0."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def __str__(self) -> str:
+        if self.half is None:
+            return f"{self.mean:+.2f}"
+        star = "*" if self.clear else ""
+        return f"{self.mean:+.2f}{star} [{self.mean - self.half:+.2f}, {self.mean + self.half:+.2f}]"
+
+
+@cache
+def student_quantile(degrees: int) -> float:
+    """Half of a 95 % interval in standard errors, to four decimals."""
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+    return round(float(stdtrit(degrees, 0.975)), 4)
+
+
+def by_dataset(values: Values, keys: Iterable[Key]) -> list[float]:
+    """Means over tuners and seeds, one per dataset in the order of their names."""
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for key in keys:
+        grouped[key[1]].append(values[key])
+    return [mean(group) for _, group in sorted(grouped.items())]
+
 
 METRICS = ("accuracy", "ece", "ace", "mce", "weighted_mce")
 NO_INTERVAL = "mce"
@@ -162,9 +220,13 @@ def _resampled(
     """The values [runs, 1 + resamples] of every method and metric, that of the sample itself first."""
     n = len(next(iter(methods.values()))[0].labels)
     parts: dict[tuple[str, str], list[Floats]] = {}
+    metrics = {
+        method: [ResampledMetrics(run, names=METRICS, n_bins=n_bins) for run in runs]
+        for method, runs in methods.items()
+    }
     for counts in chain([np.ones((1, n), dtype=np.int64)], resample_counts(rng, n, resamples)):
-        for method, runs in methods.items():
-            per_run = [resampled_metrics(run, counts, names=METRICS, n_bins=n_bins) for run in runs]
+        for method, of_runs in metrics.items():
+            per_run = [of_run(counts) for of_run in of_runs]
             for metric in METRICS:
                 parts.setdefault((method, metric), []).append(np.stack([values[metric] for values in per_run]))
     return {key: np.concatenate(values, axis=1) for key, values in parts.items()}
@@ -186,19 +248,12 @@ def _harmonic(base: Floats, novel: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Results:
-    """A comparison on several datasets.
+    """A comparison on several datasets."""
 
-    Attributes:
-        settings: Everything that the numbers depend on, except weights and images.
-        sizes: Dataset -> split -> number of images and classes.
-        rows: The numbers, as fractions.
-        about: Versions and the backbone's fingerprint.
-    """
-
-    settings: dict[str, Any]
-    sizes: dict[str, dict[str, dict[str, int]]]
-    rows: tuple[Row, ...]
-    about: dict[str, Any]
+    settings: dict[str, Any]  # everything that the numbers depend on, except weights and images
+    sizes: dict[str, dict[str, dict[str, int]]]  # dataset -> split -> number of images and classes
+    rows: tuple[Row, ...]  # the numbers, as fractions
+    about: dict[str, Any]  # versions and the backbone's fingerprint
 
     def write_json(self, path: Path) -> None:
         """Write everything, for `read`; without times and paths, so that equal results are equal files."""
@@ -228,7 +283,7 @@ def check_settings(settings: Mapping[str, Any], expected: Results, name: str) ->
         if settings.get(key) != value
     ]
     if differences:
-        raise SettingError(f"{name} is of other settings: {'; '.join(differences)}")
+        raise SettingError(f"{name} has other settings: {'; '.join(differences)}")
 
 
 def check_results(results: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
@@ -254,8 +309,8 @@ def check_results(results: Results, expected: Results, name: str, tolerance: flo
     lines += [f"{', '.join(key)}: not expected" for key in rows if key not in expected_rows]
     if lines:
         raise CalpromptError(
-            f"{len(lines)} of {compared} numbers are not those of {name}, within {tolerance:g} "
-            f"percentage points{_reason(results, expected)}:{bullets(lines)}"
+            f"{len(lines)} of {compared} numbers differ from {name} by more than {tolerance:g} percentage "
+            f"points{_reason(results, expected)}:{bullets(lines)}"
         )
     return compared
 

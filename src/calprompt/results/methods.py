@@ -210,16 +210,12 @@ def methods_of(rows: Iterable[Row]) -> list[Method]:
     """
     every = list(rows)
     telling = _telling(every)
-    known: dict[tuple[Any, ...], Method] = {}
-    found = []
-    for row in every:
-        key = tuple(row.get(name) for name in _RAW)
-        if key not in known:
-            known[key] = _method(row, telling)
-        found.append(known[key])
-    details = tell_apart((method.name, method, row) for row, method in zip(every, found, strict=True))
+    keys = [tuple(map(row.get, _RAW)) for row in every]
+    known = {key: _method(row, telling) for key, row in dict(zip(keys, every, strict=True)).items()}
+    details = tell_apart((method.name, method, {"model": key[0]}) for key, method in known.items())
     named = {method: replace(method, detail=detail) for (_, method), detail in details.items()}
-    return [named[method] for method in found]
+    final = {key: named[method] for key, method in known.items()}
+    return [final[key] for key in keys]
 
 
 def tell_apart(methods: Iterable[tuple[Key, Method, Row]]) -> dict[tuple[Key, Method], str]:
@@ -343,15 +339,19 @@ def _telling(rows: Sequence[Row]) -> set[str]:
 
     Without a template of its own a run has the dataset's for its tuner, so the untuned model may depend on the tuner.
     """
-    seen: dict[tuple[str, str], Any] = {}
+    seen: dict[tuple[Any, str], Any] = {}
     telling: set[str] = set()
     errors: dict[tuple[Any, ...], tuple[float, Any]] = {}
-    for row in rows:
-        dataset = str(row.get("dataset") or row.get("data"))
-        for name in PER_DATASET:
-            if name not in telling and seen.setdefault((name, dataset), value := row.get(_column(name))) != value:
+    columns = tuple(map(_column, PER_DATASET))
+    for dataset, *values in dict.fromkeys(
+        (row.get("dataset") or row.get("data"), *map(row.get, columns)) for row in rows
+    ):
+        for name, value in zip(PER_DATASET, values, strict=True):
+            if seen.setdefault((dataset, name), value) != value:
                 telling.add(name)
+    for row in rows:
         if _is_untuned(row) and (row.get("calibrator") or NONE) == NONE and row.get("ece") is not None:
+            dataset = row.get("dataset") or row.get("data")
             place = (dataset, row.get("split"), row.get("seed"), *(row.get(_column(name)) for name in UNTUNED))
             ece, tuner = errors.setdefault(place, (row["ece"], row.get("tuner")))
             if tuner != row.get("tuner") and abs(ece - row["ece"]) > SAME:

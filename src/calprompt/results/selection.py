@@ -15,7 +15,10 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from calprompt.errors import CalpromptError, NotFoundError, SettingError
+import numpy as np
+
+from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
+from calprompt.evaluation.settings import KINDS, create_calibrator
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
@@ -34,13 +37,9 @@ Group = TypeVar("Group", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A run whose logits are here; they are read once, when they are asked for.
+    """A run whose logits are here; they are read once, when they are asked for."""
 
-    Attributes:
-        run: Its folder as it was read.
-    """
-
-    run: Run
+    run: Run  # its folder as it was read
 
     @cached_property
     def models(self) -> Mapping[str, StoredModel]:
@@ -50,22 +49,40 @@ class StoredRun:
         return stored_models(self.run)
 
     @cached_property
+    def files(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Arrays and metadata of the logits: those of the run itself, and by "name/" those of other data."""
+        places = {"": self.run} | {f"{each.name}/": each for each in self.run.transfers}
+        return {prefix: read_run_tensors(each.folder, LOGITS, each.record, "numpy") for prefix, each in places.items()}
+
+    @cached_property
     def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """Class names and image names by split, also of other data that the run was evaluated on."""
         classes: dict[str, list[str]] = {}
         images: dict[str, list[str]] = {}
-        places = {"": (self.run.folder, self.run.record)}
-        places |= {f"{each.name}/": (each.folder, each.record) for each in self.run.transfers}
-        for prefix, (folder, record) in places.items():
-            _, metadata = read_run_tensors(folder, LOGITS, record)
+        for prefix, (_, metadata) in self.files.items():
             classes |= {f"{prefix}{split}": names for split, names in metadata["class_names"].items()}
             images |= {f"{prefix}{split}": names for split, names in metadata.get("image_names", {}).items()}
         return classes, images
 
-    def sample(self, model: str, split: str, calibrator: str = NONE) -> Predictions:
-        """What was predicted, under a calibrator fitted on the run's validation images."""
-        from calprompt.evaluation.settings import create_calibrator
+    def splits(self, model: str) -> list[str]:
+        """Test splits that a model has logits of."""
+        every = [f"{prefix}{part}" for prefix in self.files for part in PARTS]
+        return [split for split in every if self.array(f"{split}/{KINDS[model][0]}") is not None]
 
+    def array(self, name: str) -> Any:
+        """An array by its split and name, such as novel/labels; None if it is not stored."""
+        where, part, kind = ("", *name.split("/"))[-3:]
+        arrays, _ = self.files[f"{where}/" if where else ""]
+        return arrays.get(f"{part}/{kind}")
+
+    def sample(self, model: str, split: str, calibrator: str = NONE) -> Predictions:
+        """What was predicted, under a calibrator fitted on the run's validation images; without one, torch is not
+        needed."""
+        if calibrator == NONE:
+            logits, labels = self.array(f"{split}/{KINDS[model][0]}"), self.array(f"{split}/labels")
+            if logits is None or labels is None:
+                raise DamagedFileError(f"{self.run.folder} has no logits of {split}: they are damaged or not of a run")
+            return predictions(logits, labels, from_logits=True)
         stored, fitted = self.models[model], create_calibrator(calibrator)
         if fitted.learns:
             if stored.val is None:
@@ -77,25 +94,15 @@ class StoredRun:
 
 @dataclass(frozen=True, eq=False)
 class RunSample:
-    """A run's model on one test split, from its stored logits.
+    """A run's model on one test split, from its stored logits."""
 
-    Attributes:
-        method: What it is called.
-        dataset: On which.
-        seed: Of its training images.
-        logits: [N, C].
-        sample: Probabilities and labels.
-        text: Tuned text features of the classes, [C, D].
-        frozen_text: Those of the untuned model.
-    """
-
-    method: str
-    dataset: str
-    seed: int
-    logits: Floats
-    sample: Predictions
-    text: Floats | None = None
-    frozen_text: Floats | None = None
+    method: str  # what it is called
+    dataset: str  # on which
+    seed: int  # of its training images
+    logits: Floats  # [N, C]
+    sample: Predictions  # probabilities and labels
+    text: Floats | None = None  # tuned text features of the classes, [C, D]
+    frozen_text: Floats | None = None  # those of the untuned model
 
 
 def tuned_runs(source: ReportSource) -> tuple[Run, ...]:
@@ -114,7 +121,7 @@ def stored_runs(
     """The runs of every method on one test split, on the datasets and seeds that all of these methods have."""
     runs = tuned_runs(source)
     rows = {
-        (row["run"], row["model"]): row
+        (row.get("run"), row["model"]): row
         for row in source.measured.rows
         if row["split"] == split and (row["calibrator"] or NONE) == NONE
     }
@@ -124,19 +131,19 @@ def stored_runs(
     untuned: dict[tuple[str, str], RunSample] = {}
     cells: Cells[tuple[str, str]] = Cells()
     for run in runs:
-        models = source.stored(run).models
+        logits = source.stored(run)
         row = rows.get((run.folder.name, TUNED))
-        if row is None or split not in models[TUNED].tests:
+        if row is None or split not in logits.splits(TUNED):
             continue
         name = names[id(row)]
         cells.add((name, str(row["dataset"])), row, source.method(row))
         if cells.rows[name, str(row["dataset"])][int(row["seed"])] is not row:  # a run that was repeated
             continue
-        found.setdefault(name, []).append(_stored(name, row, models[TUNED].tests[split]))
+        found.setdefault(name, []).append(_stored(name, row, logits, TUNED, split))
         other = rows.get((run.folder.name, ZERO_SHOT))
         if zero_shot and other is not None:
             name = names[id(other)]
-            untuned.setdefault((name, row["dataset"]), _stored(name, row, models[ZERO_SHOT].tests[split]))
+            untuned.setdefault((name, row["dataset"]), _stored(name, row, logits, ZERO_SHOT, split))
     if not found:
         raise NotFoundError(f"no run of {source.title} was evaluated on {split} classes")
     kept = {name: found[name] for name in chosen(methods, list(found))}
@@ -259,14 +266,11 @@ def _is_usual(row: Mapping[str, Any]) -> bool:
     return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
 
 
-def _stored(method: str, row: Mapping[str, Any], record: Any) -> RunSample:
-    def array(tensor: Any) -> Floats | None:
-        return None if tensor is None else tensor.double().numpy()
-
-    logits = record.logits.double().numpy()
-    sample = predictions(logits, record.given("labels"), from_logits=True)
-    text, frozen = array(record.text), array(record.frozen_text)
-    return RunSample(method, str(row["dataset"]), int(row["seed"]), logits, sample, text, frozen)
+def _stored(method: str, row: Mapping[str, Any], stored: StoredRun, model: str, split: str) -> RunSample:
+    kinds = (f"{split}/{KINDS[model][0]}", f"{split}/{KINDS[model][1]}", f"{split}/frozen_text")
+    logits, text, frozen = (None if (a := stored.array(name)) is None else a.astype(np.float64) for name in kinds)
+    assert logits is not None
+    return RunSample(method, str(row["dataset"]), int(row["seed"]), logits, stored.sample(model, split), text, frozen)
 
 
 def need(condition: bool, what: str) -> None:
@@ -290,19 +294,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of all splits, metrics and groups, and of how much they are made.
+    """Points of all splits, metrics and groups, and of how much they are made."""
 
-    Attributes:
-        points: Split, metric -> group -> point.
-        datasets: How many.
-        seeds: How many.
-        left_out: Datasets and seeds that some groups have and others lack.
-    """
-
-    points: Mapping[tuple[str, str], Mapping[Any, Point]]
-    datasets: int
-    seeds: int
-    left_out: int = 0
+    points: Mapping[tuple[str, str], Mapping[Any, Point]]  # split, metric -> group -> point
+    datasets: int  # how many
+    seeds: int  # how many
+    left_out: int = 0  # datasets and seeds that some groups have and others lack
 
     @property
     def note(self) -> str:
@@ -344,21 +341,11 @@ def _point(values: Mapping[tuple[str, int], float]) -> Point:
     return Point(mean(values.values()), stdev(means) if len(means) > 1 else None)
 
 
-def sample_text(images: int = 0, runs: int = 0, datasets: int = 0, seeds: int = 0, classes: int = 0) -> str:
+def sample_text(runs: int = 0, datasets: int = 0, seeds: int = 0) -> str:
     """What a figure was made from, in words.
 
-    >>> sample_text(images=4500, runs=9, datasets=3, seeds=3)
-    '3 datasets, 3 seeds, 9 runs, 4,500 images'
+    >>> sample_text(runs=9, datasets=3, seeds=3)
+    '3 datasets, 3 seeds, 9 runs'
     """
-    counts: Mapping[str, int] = {
-        "dataset": datasets,
-        "seed": seeds,
-        "run": runs,
-        "class": classes,
-        "image": images,
-    }
-    return ", ".join(_count(number, what) for what, number in counts.items() if number)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {plural(number, what).partition(' ')[2]}"
+    counts = {"dataset": datasets, "seed": seeds, "run": runs}
+    return ", ".join(f"{n:,}{plural(n, what).removeprefix(str(n))}" for what, n in counts.items() if n)

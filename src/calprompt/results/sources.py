@@ -11,7 +11,7 @@ folder is here counts as it is there, whatever a table says of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -183,8 +183,8 @@ def read_source(
     sweeps = tuple(read_sweep(place) for place, kind in kinds.items() if kind == "sweep")
     if len(sweeps) == len(kinds):
         raise SettingError(
-            f"{given[0]} is a grid of runs, and it is not said where their results are; give the folder of its runs, "
-            "or a table of results beside it"
+            f"{given[0]} is a sweep, which has no results of its own; give the folder of its runs too, or a table of "
+            "results"
         )
     candidates = () if sweeps else tuple(map(read_sweep, usual))
     tables: list[Table] = []
@@ -207,7 +207,7 @@ def read_source(
         sweeps = _most_run(candidates, {key for runs, _ in grouped for key in runs})
     if sweeps:
         cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
-        tables = [_chosen(runs, table, cells) for runs, table in grouped]
+        tables = [table.chosen(row for key in cells for row in runs.get(key, ())) for runs, table in grouped]
         folders = [folder for folder in folders if _key(load_run(folder).record["config"]) in cells]
     table = merge_tables(tables) if len(tables) > 1 else tables[0].sorted()
     if sweeps:
@@ -277,11 +277,6 @@ def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]
     counts = [len({_key(cell.record) for cell in sweep.cells} & there) for sweep in candidates]
     most = max(counts)
     return (candidates[counts.index(most)],) if most else ()
-
-
-def _chosen(runs: Mapping[str, Sequence[Mapping[str, Any]]], table: Table, keys: Iterable[str]) -> Table:
-    """The rows of some runs of a table."""
-    return table.chosen(row for key in keys for row in runs.get(key, ()))
 
 
 def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import lzma
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,8 +19,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
-from calprompt.runs.config import RUN, TRAINING
-from calprompt.runs.planning import ADDED
+from calprompt.runs.config import ADDED, RUN, TRAINING
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
 
@@ -66,7 +65,7 @@ class Table:
     """Results as rows.
 
     Attributes:
-        rows: Column -> value; what is not known is None, and never 0.
+        rows: Column -> value; what is not known is None or not there, and never 0.
         source: What errors call it.
         decimals: Column -> digits behind the point that a file rounded its numbers to.
         checked: Whether rows are those of another table, whose numbers have their types.
@@ -101,7 +100,7 @@ class Table:
 
     def sorted(self) -> Table:
         """The same rows in the order of all tables."""
-        return self.chosen(sorted(self.rows, key=_places(self.rows)))
+        return self.chosen(_in_order(self.rows))
 
     def filter(self, **wanted: str) -> Table:
         """The rows that have some values, given as text.
@@ -193,12 +192,12 @@ def read_table(path: str | Path) -> Table:
             table = _checked(Table((), str(path)), set(names))
             columns = _Columns(names)
             while chunk := list(islice(lines, CHUNK)):
-                for number, line in enumerate(chunk, len(rows) + 2):
-                    if line and len(line) != len(names):
-                        raise DamagedFileError(
-                            f"{path} is not a table of results: line {number} has {len(line)} cells instead of "
-                            f"{len(names)}"
-                        )
+                wrong = [place for place, line in enumerate(chunk) if line and len(line) != len(names)]
+                if wrong:
+                    raise DamagedFileError(
+                        f"{path} is not a table of results: line {len(rows) + 2 + wrong[0]} has {len(chunk[wrong[0]])} "
+                        f"cells instead of {len(names)}"
+                    )
                 rows += columns.rows([line for line in chunk if line])
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no table or folder of runs at {path}") from error
@@ -227,7 +226,11 @@ class _Columns:
         tuners = values[self.names.index("tuner")] if "tuner" in self.names else [None] * len(lines)
         for value in self.added.values():  # settings that the version which wrote the file did not have
             values.append([None if tuner is None else value for tuner in tuners])
-        return [dict(zip(self.keys, row, strict=True)) for row in zip(*values, strict=True)]
+        kept = list(zip(self.keys, values, strict=True))
+        if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
+            kept = [(key, column) for key, column in kept if key not in _FIXED or any(v is not None for v in column)]
+        keys = [key for key, _ in kept]
+        return [dict(zip(keys, row, strict=True)) for row in zip(*(column for _, column in kept), strict=True)]
 
     def _values(self, name: str, texts: Sequence[str]) -> list[Any]:
         different = set(texts)
@@ -301,29 +304,25 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _places(rows: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Any]:
-    """Where a row stands: by data, tuner, loss, shots and seed, then by everything else that tells rows apart."""
-    order = {raw: tuple(map(_comparable, raw)) for raw in {_raw(row) for row in rows}}
-    settings = {raw: place for place, raw in enumerate(sorted(order, key=order.__getitem__))}
+def _in_order(rows: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Rows by data, tuner, loss, shots and seed, then by everything else that tells rows apart."""
+    raws = [tuple(map(row.get, _ORDER)) for row in rows]
+    comparable = {raw: tuple(map(_comparable, raw)) for raw in set(raws)}
+    settings = {raw: place for place, raw in enumerate(sorted(comparable, key=comparable.__getitem__))}
     inside: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-
-    def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    places = []
+    for number, (row, raw) in enumerate(zip(rows, raws, strict=True)):
         key = (row.get("model"), row.get("calibrator"), row.get("split"))
         if key not in inside:
             model, calibrator, split = key
             where, _, part = str(split or "").rpartition("/")
             known = (_rank(MODELS, model), calibrator not in (None, "none"), calibrator, where, _rank(PARTS, part))
             inside[key] = tuple(map(_comparable, (*known, str(split or ""))))
-        return settings[_raw(row)], inside[key]
-
-    return place
+        places.append((settings[raw], inside[key], number))
+    return (rows[number] for *_, number in sorted(places))
 
 
 _ORDER = ("dataset", "data", "tuner", "loss", "shots", "seed", *SETTINGS, "fingerprint", "run")
-
-
-def _raw(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(map(row.get, _ORDER))
 
 
 def _rank(known: Sequence[str], name: Any) -> int:

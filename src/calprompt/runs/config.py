@@ -11,9 +11,10 @@ A recipe sets what it names; everything else keeps the default of `RunConfig`, a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ import yaml
 
 from calprompt.class_names import fill_template
 from calprompt.data.splits import OWN, normalized_validation, parse_validation
-from calprompt.errors import SettingError
+from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import canonical_json
 from calprompt.hardware import check_device
 from calprompt.registry import check_types, load_extension, unknown
 from calprompt.text import is_utf8, parse_problem, slug, visible
 from calprompt.training_config import TrainingConfig
+
+ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
 
 PROTOCOLS = ("base-to-novel", "few-shot")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -251,3 +254,27 @@ class Reader(yaml.SafeLoader):
 Reader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+
+
+def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings as a run's record has them; None if they are not even of the right names and types."""
+    training = {each.name: settings[each.name] for each in fields(TrainingConfig) if each.name in settings}
+    record: dict[str, Any] = {}
+    for each in fields(RunConfig):
+        if each.name == "training":
+            record["training"] = asdict(TrainingConfig(**training))
+        elif each.name in settings:
+            record[each.name] = settings[each.name]
+        elif each.default is not MISSING:
+            record[each.name] = each.default
+        elif each.default_factory is not MISSING:
+            record[each.name] = each.default_factory()
+    record["imports"] = [str(Path(path).expanduser().resolve()) for path in record["imports"]]
+    config = record["backbone_config"]
+    if isinstance(config, str) and Path(config).expanduser().is_file():
+        record["backbone_config"] = str(Path(config).expanduser().resolve())
+    try:
+        record["validation"] = normalized_validation(record["validation"])
+        return dict(json.loads(json.dumps(record, allow_nan=False)))
+    except (TypeError, ValueError, AttributeError, CalpromptError):
+        return None

@@ -9,7 +9,6 @@ The fingerprint is part of the folder's name, so a finished run is found again, 
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -39,7 +38,8 @@ from calprompt.runs.folder import (
     PROMPTS,
     RECORD,
     Run,
-    history_digest,
+    digest_of,
+    history_bytes,
     is_finished,
     load_run,
     read_history,
@@ -78,6 +78,7 @@ def run(
     resources: Resources | None = None,
     store: FeatureStore | None = None,
     progress: Progress = silent,
+    checkpoint_seconds: float = 0.0,
 ) -> Run:
     """Train and evaluate into a folder of its own; a finished run is read back, a killed one continued.
 
@@ -88,6 +89,7 @@ def run(
         store: Where image features are kept on disk for other runs, if no `resources` are given; the result is the
             same without, bit for bit.
         progress: Callback for progress.
+        checkpoint_seconds: Training leaves a checkpoint after the first epoch that ends so long after the last one.
 
     Returns:
         The finished run; its `reused` says whether it was found finished.
@@ -101,7 +103,9 @@ def run(
     with clock(timings, "load"):
         planned = config if isinstance(config, RunPlan) else plan(config, resources=resources, progress=progress)
     folder = planned.locate(out)
-    _check_owner(folder, planned)
+    known = (planned.fingerprint, *planned.earlier_fingerprints)
+    if (folder / RECORD).is_file() and read_record(folder)["fingerprint"] not in known:
+        raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
     if _is_usable_run(folder):
         with suppress(OSError):  # killed between its last two steps, or a folder that can only be read
             (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -112,7 +116,7 @@ def run(
     try:
         with clock(timings, "load"):
             prepared = prepare(planned, resources=resources, progress=progress)
-        return _run_in(folder, prepared, resources, timings, progress)
+        return _run_in(folder, prepared, resources, timings, progress, checkpoint_seconds)
     except OSError as error:
         if not str(error.filename or "").startswith(str(folder)):
             raise
@@ -127,7 +131,12 @@ def run(
 
 
 def _run_in(
-    folder: Path, prepared: Prepared, resources: Resources, timings: dict[str, float], progress: Progress
+    folder: Path,
+    prepared: Prepared,
+    resources: Resources,
+    timings: dict[str, float],
+    progress: Progress,
+    checkpoint_seconds: float,
 ) -> Run:
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
@@ -137,7 +146,7 @@ def _run_in(
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
         try:
-            metrics = _work(prepared, resources, folder, record, progress)
+            metrics = _work(prepared, resources, folder, record, progress, checkpoint_seconds)
         except Exception as error:
             record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
             with suppress(OSError):  # such as a full disk, which is then what is raised already
@@ -148,14 +157,6 @@ def _run_in(
         record = write_record(folder, record)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return Run(folder, record, metrics)
-
-
-def _check_owner(folder: Path, planned: RunPlan) -> None:
-    """Raise if the folder holds another run than its name says."""
-    if not (folder / RECORD).is_file():
-        return
-    if read_record(folder)["fingerprint"] not in (planned.fingerprint, *planned.earlier_fingerprints):
-        raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
 
 
 def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
@@ -185,7 +186,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _work(
-    prepared: Prepared, resources: Resources, folder: Path, record: dict[str, Any], progress: Progress
+    prepared: Prepared,
+    resources: Resources,
+    folder: Path,
+    record: dict[str, Any],
+    progress: Progress,
+    checkpoint_seconds: float,
 ) -> dict[str, Any]:
     """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
@@ -198,7 +204,7 @@ def _work(
         reset_peak_memory(planned.config.device)
         stopwatch = Stopwatch()
         with clock(timings, "train"), prepared.backbone.limited_threads():
-            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch)
+            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch, checkpoint_seconds)
         record["training"] = stopwatch.record() | {
             "peak_memory": peak_memory(),
             "peak_device_memory": peak_device_memory(planned.config.device),
@@ -261,17 +267,28 @@ def _images(
     return data, evaluated
 
 
-def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progress, stopwatch: Stopwatch) -> int:
-    """Train from the checkpoint, if there is one, leaving one after every epoch; returns after which epoch it began."""
+def _train(
+    prepared: Prepared,
+    data: TrainingSet,
+    folder: Path,
+    progress: Progress,
+    stopwatch: Stopwatch,
+    checkpoint_seconds: float,
+) -> int:
+    """Train from the checkpoint, if there is one, leaving others; returns after which epoch it began."""
     tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
-    state, history = read_checkpoint(folder, (planned.fingerprint, *planned.earlier_fingerprints))
+    state, history = read_checkpoint(folder, planned.fingerprint)
     known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
     if state.epoch:
         known.append(state.prompts)
+    written = time.monotonic()
 
     def keep(state: TrainingState, row: dict[str, float]) -> None:
+        nonlocal written
         history.append({**row, "epoch": state.epoch})
-        write_checkpoint(folder, state, history, planned.fingerprint)
+        if state.steps or time.monotonic() >= written + checkpoint_seconds:
+            write_checkpoint(folder, state, history, planned.fingerprint)
+            written = time.monotonic()
         known.append(state.prompts)
         del known[1:-2]
         progress("training", state.epoch, config.epochs, f"loss {row['loss']:.4f}")
@@ -285,6 +302,8 @@ def _train(prepared: Prepared, data: TrainingSet, folder: Path, progress: Progre
         write_bytes(folder / PROMPTS, prompts_file(prepared, good))
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
+    if checkpoint_seconds:
+        write_history(folder, history)
     return state.epoch
 
 
@@ -339,7 +358,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-KINDS = ("prompts", "momenta", "tuner")  # the tensors of a `TrainingState`
+KINDS = ("prompts", "momenta", "tuner", "scale")  # the tensors of a `TrainingState`
 
 History = list[dict[str, float]]
 
@@ -354,7 +373,7 @@ def write_checkpoint(folder: Path, state: TrainingState, history: History, finge
     write_bytes(folder / CHECKPOINT, tensor_file(tensors, metadata))
 
 
-def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[TrainingState, History]:
+def read_checkpoint(folder: Path, fingerprint: str) -> tuple[TrainingState, History]:
     """The state to go on from and the history up to it.
 
     Both are empty if there is no checkpoint of this run, or if its history or its diagnosed steps are lost or damaged:
@@ -363,27 +382,22 @@ def read_checkpoint(folder: Path, fingerprints: tuple[str, ...]) -> tuple[Traini
     path = folder / CHECKPOINT
     if not path.is_file():
         return TrainingState(), []
-    tensors, metadata = read_tensor_file(path)
-    earlier = metadata.get("fingerprint") in fingerprints[1:]
-    if not earlier:
-        tensors, metadata = read_tensor_file(path, checked=True)
-        if metadata["fingerprint"] != fingerprints[0]:
-            return TrainingState(), []
+    tensors, metadata = read_tensor_file(path, checked=True)
+    if metadata["fingerprint"] != fingerprint:
+        return TrainingState(), []
     states = {
         kind: {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
         for kind in KINDS
     }
-    state = TrainingState(metadata["epoch"], states["prompts"], states["momenta"], states["tuner"])
+    state = TrainingState(metadata["epoch"], states["prompts"], states["momenta"], states["tuner"], states["scale"])
     try:
         history = [row for row in read_history(folder) if row["epoch"] <= state.epoch]
         if "steps" in metadata:
             state.steps = [row for row in read_steps(folder) if row["epoch"] <= state.epoch]
     except ValueError:
         return TrainingState(), []
-    if [row["epoch"] for row in history] != list(range(1, state.epoch + 1)):
-        return TrainingState(), []
-    if not earlier and history_digest(history) != metadata["history"]:
-        return TrainingState(), []
-    if "steps" in metadata and hashlib.sha256(steps_bytes(state.steps)).hexdigest() != metadata["steps"]:
+    lost = [row["epoch"] for row in history] != list(range(1, state.epoch + 1))
+    lost = lost or digest_of(history_bytes(history)) != metadata["history"]
+    if lost or ("steps" in metadata and digest_of(steps_bytes(state.steps)) != metadata["steps"]):
         return TrainingState(), []
     return state, history

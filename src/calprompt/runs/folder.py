@@ -26,7 +26,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calprompt.data.splits import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
@@ -34,9 +34,6 @@ from calprompt.files import file_digest, is_locked, read_json, write_bytes, writ
 from calprompt.folder_kinds import RECORDS, RUN, require_kind
 from calprompt.notebook import card
 from calprompt.sealed_files import read_sealed, require, sealed
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FORMAT = 2
 RECORD = RECORDS[RUN]
@@ -286,16 +283,21 @@ def read_history(folder: Path, record: Mapping[str, Any] | None = None) -> list[
     return rows
 
 
+def history_bytes(rows: list[dict[str, float]]) -> bytes:
+    """What history.jsonl has for these epochs."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
 def write_history(folder: Path, rows: list[dict[str, float]]) -> str:
     """Write history.jsonl; returns its checksum, which goes into the checkpoint."""
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    data = history_bytes(rows)
     write_bytes(folder / HISTORY, data)
+    return digest_of(data)
+
+
+def digest_of(data: bytes) -> str:
+    """sha256 of what a file has, or would have."""
     return hashlib.sha256(data).hexdigest()
-
-
-def history_digest(rows: list[dict[str, float]]) -> str:
-    """The checksum of a history as `write_history` writes it."""
-    return hashlib.sha256("".join(json.dumps(row) + "\n" for row in rows).encode()).hexdigest()
 
 
 def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
@@ -317,7 +319,7 @@ def write_steps(folder: Path, rows: Sequence[Mapping[str, float]]) -> str:
     """Write steps.csv; returns its checksum, which goes into the checkpoint."""
     data = steps_bytes(rows)
     write_bytes(folder / STEPS, data)
-    return hashlib.sha256(data).hexdigest()
+    return digest_of(data)
 
 
 def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
@@ -330,12 +332,14 @@ def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
     return text.getvalue().encode()
 
 
-def read_run_tensors(folder: Path, name: str, record: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Prompts or logits of a finished run, or the logits of a transfer, and their metadata."""
+def read_run_tensors(
+    folder: Path, name: str, record: Mapping[str, Any], framework: str = "pt"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Prompts or logits of a finished run, or logits of a transfer, with their metadata; as "numpy", without torch."""
     from calprompt.sealed_files import read_tensor_file
 
     verify_file(folder, name, record)
-    return read_tensor_file(folder / name, checked="files" in record)
+    return read_tensor_file(folder / name, checked="files" in record, framework=framework)
 
 
 def read_evaluation(folder: Path) -> dict[str, Any] | None:

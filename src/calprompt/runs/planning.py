@@ -14,9 +14,8 @@ images and the imported files are still what they were. Anything else is left to
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from glob import escape
 from pathlib import Path
@@ -26,24 +25,22 @@ from calprompt.clip.identity import BackboneIdentity, identify_backbone
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.data.splits import OWN, Part, all_classes, base_novel, few_shot, normalized_validation
+from calprompt.data.splits import OWN, Part, all_classes, base_novel, few_shot
 from calprompt.data.unreadable import drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.features import EXTRACTION
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.registry import extension_digest, load_extension
-from calprompt.runs.config import RunConfig
+from calprompt.runs.config import ADDED, RunConfig, settings_record
 from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
 from calprompt.runs.resources import Resources
 from calprompt.text import slug
-from calprompt.training_config import TrainingConfig
 
 RESULTS = 1  # raise it whenever the same settings, weights and images give other results: earlier runs are not reused
 FIRST_VERSION = (
     "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
 )
-ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 
@@ -94,6 +91,8 @@ class RunPlan:
         settings["imports"] = import_digests(self.config)
         settings["loss"] = Objective.parse(self.config.loss).record()
         settings["template"] = self.template
+        if "float16" in (self.config.dtype, self.config.training.autocast):
+            edition = {**edition, "loss_scale": 1}
         payload = {
             "config": settings,
             "backbone": self.backbone.fingerprint,
@@ -321,27 +320,3 @@ def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     if preprocessing != record["backbone"].get("preprocessing"):
         return False
     return sorted(map(extension_digest, wanted["imports"])) == record.get("imports", [])
-
-
-def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings as a run's record has them; None if they are not even of the right names and types."""
-    training = {each.name: settings[each.name] for each in fields(TrainingConfig) if each.name in settings}
-    record: dict[str, Any] = {}
-    for each in fields(RunConfig):
-        if each.name == "training":
-            record["training"] = asdict(TrainingConfig(**training))
-        elif each.name in settings:
-            record[each.name] = settings[each.name]
-        elif each.default is not MISSING:
-            record[each.name] = each.default
-        elif each.default_factory is not MISSING:
-            record[each.name] = each.default_factory()
-    record["imports"] = [str(Path(path).expanduser().resolve()) for path in record["imports"]]
-    config = record["backbone_config"]
-    if isinstance(config, str) and Path(config).expanduser().is_file():
-        record["backbone_config"] = str(Path(config).expanduser().resolve())
-    try:
-        record["validation"] = normalized_validation(record["validation"])
-        return dict(json.loads(json.dumps(record, allow_nan=False)))
-    except (TypeError, ValueError, AttributeError, CalpromptError):
-        return None

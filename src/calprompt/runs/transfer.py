@@ -69,7 +69,9 @@ def evaluate_on(
     dataset.test.images.check(restored.backbone)
     matched = None if target.all_classes else matched_parts(dataset, restored.class_names)
     parts = _parts(dataset, matched or {})
-    template = target.template or _template(restored, dataset, same_classes=matched is not None)
+    template = target.template or restored.tuner.template
+    if target.template is None and matched is None:  # the run's is for its own classes
+        template = dataset.template_of(restored.tuner.template_table) or TEMPLATE
     digest = {
         "class_names": dataset.class_names,
         "parts": parts,
@@ -129,13 +131,6 @@ def _parts(dataset: Dataset, matched: dict[str, list[int]]) -> dict[str, list[in
     tested = set(dataset.test.labels)
     parts = {part: labels for part, labels in matched.items() if len(labels) > 1 and tested & set(labels)}
     return parts if every in parts.values() else {**parts, "all": every}
-
-
-def _template(restored: Restored, dataset: Dataset, same_classes: bool) -> str:
-    """The run's for its own classes; for others, the dataset's in the tuner's table, or the usual one."""
-    if same_classes:
-        return restored.tuner.template
-    return dataset.template_of(restored.tuner.template_table) or TEMPLATE
 
 
 def _fingerprints(restored: Restored, template: str, data: dict[str, Any]) -> list[str]:

@@ -116,7 +116,7 @@ def run_sweep(
         watch(state, None)
 
     elsewhere = executor is not None
-    executor = executor or LocalExecutor(plan.workers, sweep.threads)
+    executor = executor or LocalExecutor(plan.workers, sweep.threads, sweep.devices)
     if getattr(executor, "on_start", started) is None:
         executor.on_start = started  # type: ignore[attr-defined]
     began = datetime.now(UTC)

@@ -15,8 +15,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import canonical_json
 from calprompt.registry import check_types, unknown
-from calprompt.runs.config import RUN, TRAINING, RunConfig, check_values, read_recipe
-from calprompt.runs.planning import ADDED, settings_record
+from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig, check_values, read_recipe, settings_record
 from calprompt.sweep.names import check_names
 from calprompt.training_config import TrainingConfig
 

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import calprompt
-from calprompt.clip.identity import identify_backbone
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.evaluation.settings import NONE, EvaluationSettings, normalized_spec
 from calprompt.metrics import metrics
 from calprompt.registry import extension_digest, imported_files
 from calprompt.runs.config import Target
 from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, load_run, read_evaluation, read_record, result_files
-from calprompt.runs.planning import is_current
 from calprompt.sweep.expansion import Cell, record_key
 from calprompt.text import slug
 
@@ -87,6 +85,8 @@ class RunFolders:
 
     def _is_current(self, record: dict[str, Any]) -> bool:
         """Whether a run is what its settings would give today, as far as is known without weights and images."""
+        from calprompt.runs.planning import is_current
+
         config = record["config"]
         if not is_current(record):
             return False
@@ -99,6 +99,8 @@ class RunFolders:
 
     def _fingerprint(self, config: dict[str, Any]) -> str | None:
         """Of a backbone, if it was loaded on this machine before and its files are what they were."""
+        from calprompt.clip.identity import identify_backbone
+
         key = (config["backbone"], config.get("backbone_config"), config["dtype"])
         if key not in self._weights:
             identity = identify_backbone(key[0], config=key[1], dtype=key[2])

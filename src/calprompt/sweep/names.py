@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from calprompt.data import catalogue
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE
 from calprompt.registry import Call, parse_call, unknown
@@ -95,6 +94,8 @@ def _dataclass_options(kind: str) -> dict[str, frozenset[str]]:
 @cache
 def _check_data(data: str, root: Any) -> None:
     """Raise for a name that is no dataset of the catalogue; data that may only be missing here are left to the run."""
+    from calprompt.data import catalogue
+
     path = Path(data).expanduser()
     if Path(data).name != data or path.suffix or path.exists() or catalogue.is_known(data):
         return

@@ -12,9 +12,9 @@
     seeds: [1, 2, 3]
     calibrators: [temperature, dac]             # what finished runs are measured with
     transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
-    device: cpu
+    device: cpu                                 # or devices: [cuda:0, cuda:1], which the runs are spread over
     threads: 1                                  # of a run
-    workers: 2                                  # runs at a time
+    workers: 2                                  # runs at a time; with devices, on each of them
     resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
     send_back: true                             # runs come back from there, instead of going to a shared folder
 
@@ -36,7 +36,7 @@ whole; all other keys are too. A key without a value takes away what the other f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ import yaml
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
 from calprompt.executors.protocol import WorkerResources, parse_resources
+from calprompt.hardware import visible_devices
 from calprompt.papers import sweep_files
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import Reader, Target
@@ -64,6 +65,7 @@ KEYS = {
     "calibrators": list,
     "transfer": list,
     "device": str,
+    "devices": list,
     "threads": int,
     "workers": int,
     "resources": dict,
@@ -88,7 +90,8 @@ class Sweep:
         calibrators: What finished runs are measured with, besides nothing at all.
         transfer: What finished runs are evaluated on besides their own test images.
         threads: That a run computes with.
-        workers: Runs at a time; as many as there are cores for, if None.
+        workers: Runs at a time, on each of the devices if there are any; as many as there are cores for, if None.
+        devices: GPUs of this machine that the runs are spread over.
         resources: What a worker needs of a machine, where machines are chosen by that.
         send_back: Whether workers elsewhere send runs back, instead of writing them to a shared folder.
     """
@@ -99,6 +102,7 @@ class Sweep:
     transfer: tuple[Target, ...] = ()
     threads: int = 1
     workers: int | None = None
+    devices: tuple[str, ...] = ()
     resources: WorkerResources = field(default_factory=WorkerResources)
     send_back: bool = False
 
@@ -125,13 +129,16 @@ def available() -> list[str]:
     return sorted(sweep_files())
 
 
-def read_sweep(source: str | Path, *, root: str | None = None, device: str | None = None) -> Sweep:
+def read_sweep(
+    source: str | Path, *, root: str | None = None, device: str | None = None, devices: Sequence[str] | None = None
+) -> Sweep:
     """Read a sweep file.
 
     Args:
         source: Path of a YAML file, or the name of one of the package's, such as paper/main.
         root: Folder that has the datasets, instead of what the file says.
         device: Where to compute, instead of what the file says.
+        devices: GPUs to spread the runs over, instead of what the file says.
 
     Returns:
         The runs that the file stands for, each with all of its settings.
@@ -144,7 +151,14 @@ def read_sweep(source: str | Path, *, root: str | None = None, device: str | Non
     (495, 'coop', ('temperature', 'dac'))
     """
     name, content = read_content(str(source))
-    return parse_sweep(content, name, str(source), root=root, device=device)
+    places = {"device": device, "devices": None if devices is None else list(devices)}
+    given = {key: value for key, value in places.items() if value is not None}
+    if len(given) > 1:
+        raise SettingError("is for one device; leave it out where devices are given", parameter="device")
+    if given:
+        content = {key: value for key, value in content.items() if key not in places} | given
+        content["settings"] = {key: each for key, each in (content.get("settings") or {}).items() if key != "device"}
+    return parse_sweep(content, name, str(source), root=root)
 
 
 def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
@@ -172,7 +186,7 @@ def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str
     return name, extend(base, content, source, other)
 
 
-def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None, device: str | None = None) -> Sweep:
+def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None) -> Sweep:
     """A sweep from what its file contains."""
     if not isinstance(content, dict):
         raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
@@ -180,11 +194,14 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     if "extends" in content:
         raise SettingError(f"{source}: extends must stand in a file, which read_sweep reads")
     settings = dict(content.get("settings") or {})
-    if "device" in content:
-        if "device" in settings:
-            raise SettingError(f"{source}: device stands under settings and beside it; leave one of them out")
-        settings["device"] = content["device"]
-    settings |= {key: value for key, value in (("root", root), ("device", device)) if value is not None}
+    devices = tuple(content.get("devices") or ())
+    _located(source, visible_devices, list(map(str, devices)))
+    said = {"device": content.get("device"), "devices": "cuda" if devices else None}
+    for key, device in said.items():
+        if device is not None and "device" in settings:
+            raise SettingError(f"{source}: {key} stands beside another device; leave one of them out")
+        settings |= {} if device is None else {"device": device}
+    settings |= {} if root is None else {"root": root}
     grid = Grid(
         source=source,
         recipe=content.get("recipe"),
@@ -209,6 +226,7 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
         transfer,
         threads,
         workers=content.get("workers"),
+        devices=devices,
         resources=resources,
         send_back=content.get("send_back", False),
     )

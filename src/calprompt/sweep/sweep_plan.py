@@ -107,6 +107,8 @@ class PlannedCell:
         folder: Folder of its run, if there is one.
         reason: Why it failed.
         seconds: That it may take; None if nothing like it was measured on this machine.
+        memory: Bytes of memory that it may take; None if nothing like it was measured.
+        device_memory: Bytes of memory of a GPU, likewise.
     """
 
     cell: Cell
@@ -114,6 +116,8 @@ class PlannedCell:
     folder: Path | None = None
     reason: str | None = None
     seconds: float | None = None
+    memory: int | None = None
+    device_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,54 +167,69 @@ def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> 
     Args:
         sweep: What `read_sweep` returned.
         out: Folder of its runs.
-        workers: Runs at a time, instead of what the sweep says.
+        workers: Runs at a time, on each of its devices if it has any, instead of what the sweep says.
 
     Returns:
         What is there and what is to be done.
     """
     out = Path(out).expanduser()
     folders, journal = RunFolders.read(out), Journal.of(sweep, out)
-    pace = Pace(found for same in folders.by_key.values() for found in same)
+    costs = Costs(found for same in folders.by_key.values() for found in same)
     planned = []
     for cell in sweep.cells:
-        found, seconds = folders.find(cell), pace.seconds(cell.record)
+        found, cost, reason = folders.find(cell), costs.of(cell.record), journal.failures.get(cell.key)
         if found is None:
-            reason = journal.failures.get(cell.key)
-            planned.append(PlannedCell(cell, FAILED if reason else MISSING, None, reason, seconds))
+            planned.append(PlannedCell(cell, FAILED if reason else MISSING, None, reason, **cost))
             continue
-        status, reason = found.status, found.reason
-        if status == FINISHED and missing_transfers(found.run.folder, sweep.transfer):
-            reason = journal.failures.get(cell.key)
-            status, seconds = FAILED if reason else "transfer", None
-        elif status == FINISHED and (found.run.folder / CHECKPOINT).is_file():
-            status = INTERRUPTED  # killed between its last two steps: one look is left to do
-        planned.append(PlannedCell(cell, status, found.run.folder, reason, seconds))
+        status, folder = found.status, found.run.folder
+        if status == FINISHED and missing_transfers(folder, sweep.transfer):
+            status, cost["seconds"] = FAILED if reason else "transfer", None
+        else:
+            reason = found.reason
+            if status == FINISHED and (folder / CHECKPOINT).is_file():
+                status = INTERRUPTED  # killed between its last two steps: one look is left to do
+        planned.append(PlannedCell(cell, status, folder, reason, **cost))
     usual = max(1, available_cores() // sweep.threads)
     if any(str(cell.settings.get("device", "cpu")) != "cpu" for cell in sweep.cells):
         usual = 1  # an accelerator is shared only on demand
-    return SweepPlan(sweep, out, tuple(planned), workers or sweep.workers or usual, tuple(folders.damaged))
+    at_a_time = (workers or sweep.workers or usual) * max(1, len(sweep.devices))
+    return SweepPlan(sweep, out, tuple(planned), at_a_time, tuple(folders.damaged))
 
 
-class Pace:
-    """Seconds of runs, from those that were measured on this machine.
+class Costs:
+    """Seconds and memory of runs, from those that were measured.
 
     Args:
-        measured: Run folders, of which the finished ones count that were never interrupted.
+        measured: Run folders, of which the finished ones count; for seconds, those that were never interrupted, on a
+            processor such as that of this machine.
     """
 
     def __init__(self, measured: Iterable[Found]) -> None:
-        self.rates: dict[str, list[float]] = {}
+        self.known: dict[tuple[str, str], list[float]] = {}
         for found in measured:
+            if found.status != FINISHED:
+                continue
             record = found.run.record
             here = record.get("hardware", {}).get("processor") == processor_name()
-            if found.status != FINISHED or not here or record.get("resumed_after_epoch"):
-                continue
+            training = record.get("training") or {}
+            peaks = [each["peak_memory"] for each in (record, training) if each.get("peak_memory")]
+            values = {
+                "seconds": total_seconds(record) if here and not record.get("resumed_after_epoch") else None,
+                "memory": max(peaks, default=None),
+                "device_memory": training.get("peak_device_memory"),
+            }
             for kind in _kinds(record["config"]):
-                self.rates.setdefault(kind, []).append(total_seconds(record))
+                for name, value in values.items():
+                    if value is not None:
+                        self.known.setdefault((name, kind), []).append(value)
 
-    def seconds(self, config: dict[str, Any]) -> float | None:
-        """That a run of these settings may take; None if nothing like it was measured."""
-        return next((mean(self.rates[kind]) for kind in _kinds(config) if kind in self.rates), None)
+    def of(self, config: dict[str, Any]) -> dict[str, Any]:
+        """What a run of these settings may take: seconds as on average, memory as at most; None if not measured."""
+        found: dict[str, Any] = {}
+        for name, combine in (("seconds", mean), ("memory", max), ("device_memory", max)):
+            near = (self.known[name, kind] for kind in _kinds(config) if (name, kind) in self.known)
+            found[name] = next((combine(values) for values in near), None)
+        return found
 
 
 def _kinds(config: dict[str, Any]) -> list[str]:

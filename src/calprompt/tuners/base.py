@@ -274,14 +274,24 @@ class Tuner(nn.Module, ABC):
         """Logits [n, C] of unit image features [n, D]."""
         return self.logits(image, self.text_features(image))
 
-    def backward(self, loss: Tensor, outputs: Outputs) -> None:
-        """Compute the gradients of a step: those of each of the `loss_parts`, combined."""
+    def backward(self, loss: Tensor, outputs: Outputs, scale: Tensor | None = None) -> None:
+        """Compute the gradients of a step: those of each of the `loss_parts`, combined.
+
+        Args:
+            loss: What is minimised.
+            outputs: That it was computed from.
+            scale: Keeps gradients within the range of float16 on their way through the towers.
+        """
         parts, parameters = self.loss_parts(loss, outputs), list(self.parameters())
+        if scale is not None:
+            parts = tuple(part * scale for part in parts)
         gradients = [
             torch.autograd.grad(part, parameters, retain_graph=number < len(parts), allow_unused=True)
             for number, part in enumerate(parts, start=1)
         ]
         for parameter, *each in zip(parameters, *gradients, strict=True):
+            if scale is not None:
+                each = [None if gradient is None else gradient / scale for gradient in each]
             parameter.grad = self.combine_gradients(*each)
 
     def loss_parts(self, loss: Tensor, outputs: Outputs) -> tuple[Tensor, ...]:

@@ -137,7 +137,8 @@ class CLAP(Probe):
     """Class-adaptive linear probe: a class that zero-shot CLIP knows well is held to its zero-shot weights.
 
     λ_c is the mean probability that zero-shot CLIP gives to the right class of the training images of class c, as in
-    the paper, and the mean of the others for a class without images.
+    the authors' code, and the mean of the others for a class without images. Their code takes the mean of the pulls,
+    not their sum, on text features of their own length, about 10 for OpenAI's CLIP; here these have length 1.
 
     Args:
         backbone: The frozen model.

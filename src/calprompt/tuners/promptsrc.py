@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from calprompt.class_names import fill_template
 from calprompt.clip.backbone import Backbone, unit
+from calprompt.clip.open_clip_files import imagenet_templates
 from calprompt.clip.prompts import VisualPrompts
-from calprompt.clip.templates import IMAGENET_60, IMAGENET_80
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
 from calprompt.tuners.maple import prompt_depth
 
-TEACHERS = {60: IMAGENET_60, 80: IMAGENET_80}
+TEACHERS = (60, 80)  # templates
 
 
 @tuners.register("promptsrc")
@@ -82,7 +82,7 @@ class PromptSRC(Tuner):
                 f"got {average!r}",
                 parameter="average",
             )
-        self.n, self.phrase, self.teacher_templates = context, words if words else context, TEACHERS[teacher]
+        self.n, self.phrase, self.teacher_templates = context, words if words else context, imagenet_templates(teacher)
         self.text_weight, self.image_weight, self.logit_weight = text_weight, image_weight, logit_weight
         self.average = average
         self.averaged: dict[str, Tensor] = {}

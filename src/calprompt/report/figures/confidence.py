@@ -18,7 +18,7 @@ from calprompt.metrics import Predictions, area_under_risk_coverage
 from calprompt.metrics import risk_coverage as curve_of
 from calprompt.metrics.binning import EqualWidth, check_n_bins, width_edges, width_index
 from calprompt.metrics.inputs import Floats
-from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure
+from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure, panel_title
 from calprompt.report.reliability import BINS, Panel, reliability_figure, runs_panel
 from calprompt.results import selection
 from calprompt.results.selection import sample_text
@@ -86,8 +86,7 @@ def error_figure(
     axes.set_ylim(0, top)
     axes.text((1 + sure) / 2, 0.98 * top, f"≥ {sure:g}", ha="center", va="top", fontsize=SMALL)
     add_legend(figure, columns=1, title=f"of which with a confidence of {sure:g} or more", title_fontsize=SMALL)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 
@@ -139,14 +138,13 @@ def risk_coverage_figure(
             axes.plot(100 * shares, 100 * risk, color=every[name].color, linestyle=every[name].dash, label=name)
             lines.append(f"{name} [{100 * area:.1f}]")
         axes.text(0.03, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", fontsize=SMALL - 0.5)
-        axes.set_title(f"{panel} classes" if panel in ("base", "novel", "all") else panel)
+        axes.set_title(panel_title(panel))
         axes.set_xlim(0, 100)
         axes.set_xlabel("answered, %")
     grid[0].set_ylim(0, grid[0].get_ylim()[1] * 1.25)
     grid[0].set_ylabel("wrong among them, %")
     add_legend(figure)
-    if note:
-        add_note(figure, note)
+    add_note(figure, note)
     return figure
 
 

@@ -31,12 +31,12 @@ from calprompt.report.figures.style import (
     add_note,
     looks,
     new_figure,
+    panel_title,
     style,
 )
 from calprompt.results import selection
 from calprompt.results.compare import Comparison
-from calprompt.results.comparison import MINUS, Row
-from calprompt.results.intervals import Interval, by_dataset
+from calprompt.results.comparison import MINUS, Interval, Row, by_dataset
 from calprompt.results.methods import dataset_name, method_order, plain_of, tuner_name
 from calprompt.results.selection import sample_text
 from calprompt.results.sources import ReportSource
@@ -94,7 +94,7 @@ def radar_figure(panels: Mapping[str, Mapping[str, Mapping[str, float]]], *, not
         box = ((COLUMN - SIDE) / 2 / COLUMN, bottom / height, SIDE / COLUMN, SIDE / height)
         axes = figure.add_axes(box, projection="polar")
         _radar(axes, part, datasets, every, most)
-        title = f"{name} classes" if name in ("base", "novel", "all") else name
+        title = panel_title(name)
         figure.text(0.02, (bottom + SIDE + 0.12) / height, title, fontsize=LARGE, fontweight="bold", va="bottom")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=min(COLUMNS, len(every)))
@@ -199,7 +199,7 @@ def effect_figure(
                 )
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_title(f"{panel} classes" if panel in SPLIT_COLOURS else panel)
+        axes.set_title(panel_title(panel))
     if len(groups) > 1:
         add_legend(figure)
     if note:

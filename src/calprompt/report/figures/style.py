@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
@@ -73,17 +74,11 @@ RC: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one thing looks in all panels of a figure.
+    """How one thing looks in all panels of a figure."""
 
-    Attributes:
-        color: Of lines, bars and marks.
-        marker: Of points.
-        dash: Of lines.
-    """
-
-    color: str
-    marker: str
-    dash: Any
+    color: str  # of lines, bars and marks
+    marker: str  # of points
+    dash: Any  # of lines
 
     @property
     def line(self) -> dict[str, Any]:
@@ -129,10 +124,19 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return found
 
 
-def add_note(figure: Figure, text: str) -> None:
+def panel_title(name: str) -> str:
+    """The title of a panel, which is often a split."""
+    return f"{name} classes" if name in SPLIT_COLOURS else name
+
+
+def add_note(figure: Figure, text: str | None) -> None:
     """The line under a figure that says how much it was made from."""
+    if not text:
+        return
     width = figure.get_figwidth() * 72 / (0.52 * SMALL)  # characters of a line
-    figure.supxlabel("\n".join(_folded(text, int(width))), fontsize=SMALL, color=FAINT)
+    figure.supxlabel(
+        "\n".join(wrap(text, int(width), break_on_hyphens=False, break_long_words=False)), fontsize=SMALL, color=FAINT
+    )
 
 
 def add_legend(figure: Figure, axes: Axes | None = None, *, columns: int | None = None, **options: Any) -> None:
@@ -145,13 +149,3 @@ def add_legend(figure: Figure, axes: Axes | None = None, *, columns: int | None 
         widest = max(map(len, labels)) * 0.55 * SMALL + 3.2 * SMALL + 6
         columns = max(1, min(len(labels), int(figure.get_figwidth() * 72 / widest)))
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **options)
-
-
-def _folded(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines

@@ -23,8 +23,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import Figure, Report, ReportSettings, picture_digest, to_data
-from calprompt.report.page.reading import Page, read_page
+from calprompt.report.page.document import Figure, Page, Report, ReportSettings, picture_digest, read_page, to_data
 from calprompt.report.page.render import BLANK, figure_html, mistake_text, render_report
 from calprompt.report.table import Table
 from calprompt.results.sources import read_source
@@ -73,19 +72,12 @@ class Checked:
 
 @dataclass
 class Comparison:
-    """What was compared, and what differs.
+    """What was compared, and what differs."""
 
-    Attributes:
-        tolerance: How far numbers may be apart, as a fraction.
-        numbers: How many were compared.
-        lines: What differs, a line each.
-        largest: The largest difference of an embedded number; 1 for anything else that differs.
-    """
-
-    tolerance: float
-    numbers: int = 0
-    lines: list[str] = field(default_factory=list)
-    largest: float = 0.0
+    tolerance: float  # how far numbers may be apart, as a fraction
+    numbers: int = 0  # how many were compared
+    lines: list[str] = field(default_factory=list)  # what differs, a line each
+    largest: float = 0.0  # the largest difference of an embedded number; 1 for anything else that differs
 
     def text(self, what: str, said: Any, found: Any) -> None:
         if said != found:
@@ -164,7 +156,7 @@ def require_true(checked: Checked) -> None:
     """Raise what a check found, if it found anything."""
     if checked.differences:
         hint = f"\n{HINT}" if checked.small else ""
-        raise CalpromptError(f"{checked.path} does not say what its runs say:{bullets(checked.differences)}{hint}")
+        raise CalpromptError(f"{checked.path} does not match its runs:{bullets(checked.differences)}{hint}")
 
 
 def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[Path], int]:
@@ -207,7 +199,7 @@ def _compare_data(said: dict[str, Any], found: dict[str, Any], compared: Compari
     for table in said["tables"]:
         key = str(table.get("key"))
         if key not in tables:
-            compared.lines.append(f"table {key!r}: it is not in the report when that is made again")
+            compared.lines.append(f"table {key!r}: it is not in the recomputed report")
             continue
         _compare_table(key, table, tables.pop(key), compared)
     compared.lines += [f"table {key!r}: it is missing" for key in tables]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ import numpy as np
 from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
+from calprompt.evaluation.settings import create_calibrator
+from calprompt.metrics import Predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page.document import Mistake, ReportSettings
 from calprompt.report.page.measured import Measurements, Result
 from calprompt.report.table import COUNT, PERCENT, Cell, Column, Number, Row, Table
-from calprompt.results.methods import Method, headline_pairs
+from calprompt.results.methods import NONE, Method, headline_pairs
 from calprompt.results.selection import StoredRun
 from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
 from calprompt.text import os_problem, shorten, visible
@@ -37,31 +39,18 @@ SIDE = 160  # pixels of a thumbnail's longer side
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A run to look at.
+    """A run to look at."""
 
-    Attributes:
-        dataset: Its data.
-        method: Which.
-        seed: Of the run; None for the untuned model.
-        place: Of the run in `Report.runs`.
-        stored: Its logits.
-        results: By split.
-    """
-
-    dataset: str
-    method: Method
-    seed: int | None
-    place: int
-    stored: StoredRun
-    results: dict[str, Result]
+    dataset: str  # its data
+    method: Method  # which
+    seed: int | None  # of the run; None for the untuned model
+    place: int  # of the run in `Report.runs`
+    stored: StoredRun  # its logits
+    results: dict[str, Result]  # by split
 
     @property
     def model(self) -> str:
         return ZERO_SHOT if self.method.is_zero_shot else TUNED
-
-    @property
-    def title(self) -> str:
-        return f"{self.dataset}, {self.method.name}" + ("" if self.seed is None else f", seed {self.seed}")
 
 
 def subjects(measured: Measurements, *, plain: bool = False) -> list[Subject]:
@@ -81,46 +70,43 @@ def subjects(measured: Measurements, *, plain: bool = False) -> list[Subject]:
     return [subject for subject in found if subject.dataset in shown]
 
 
+def _samples(chosen: Sequence[Subject]) -> Iterator[tuple[Subject, str, list[str], Predictions]]:
+    """Every subject and split, with its class names and what was predicted."""
+    for subject in chosen:
+        for split, result in subject.results.items():
+            assert result.sample is not None
+            yield subject, split, subject.stored.names[0][split], result.sample
+
+
 def class_table(chosen: Sequence[Subject]) -> Table | None:
     """A row per class of every subject and split."""
     rows = []
-    for subject in chosen:
-        names, _ = subject.stored.names
-        for split, result in subject.results.items():
-            sample = result.sample
-            assert sample is not None
-            for label, name in enumerate(names[split]):
-                true, said = sample.labels == label, sample.predicted == label
-                hits = int((true & said).sum())
-                cells = (
-                    *(subject.dataset, split, subject.method.name, name),
-                    Number(int(true.sum())),
-                    _share(hits, int(true.sum())),
-                    Number(int(said.sum())),
-                    Number(float(sample.confidence[said].mean())) if said.any() else Number(None),
-                    _share(hits, int(said.sum())),
-                    _gap(float(sample.confidence[said].mean()), hits, int(said.sum())) if said.any() else Number(None),
-                )
-                rows.append(Row(cells, (subject.place,)))
+    for subject, split, names, sample in _samples(chosen):
+        for label, name in enumerate(names):
+            true, said = sample.labels == label, sample.predicted == label
+            hits, images, predicted = (int(which.sum()) for which in (true & said, true, said))
+            confidence = float(sample.confidence[said].mean()) if predicted else None
+            cells = (
+                *(subject.dataset, split, subject.method.name, name),
+                *(Number(images), _share(hits, images), Number(predicted), Number(confidence)),
+                *(_share(hits, predicted), Number(None) if confidence is None else _gap(confidence, hits, predicted)),
+            )
+            rows.append(Row(cells, (subject.place,)))
     if not rows:
         return None
     columns = (
-        *(
-            Column("dataset", "dataset"),
-            Column("split", "classes"),
-            Column("method", "method"),
-            Column("class", "class"),
-        ),
+        *(Column("dataset", "dataset"), Column("split", "classes"), Column("method", "method")),
+        Column("class", "class"),
         Column("images", "images", COUNT, "test images of the class"),
-        Column("found", "found", PERCENT, "share of its images that were classified as it (recall), percent"),
-        Column("said", "times said", COUNT, "how often it was predicted"),
-        Column("confidence", "says", PERCENT, "mean confidence when it is predicted, percent"),
-        Column("right", "is right", PERCENT, "share of these predictions that is right (precision), percent"),
-        Column("gap", "gap", PERCENT, "what it says minus how often it is right; above 0: over-confident", signed=True),
+        Column("found", "recall", PERCENT, "share of its images that were classified as it, percent"),
+        Column("said", "predicted", COUNT, "how often it was predicted"),
+        Column("confidence", "confidence", PERCENT, "mean confidence when it is predicted, percent"),
+        Column("right", "precision", PERCENT, "share of these predictions that is right, percent"),
+        Column("gap", "gap", PERCENT, "mean confidence minus precision; above 0 is over-confident", signed=True),
     )
     caption = (
-        "One run of each dataset. When it says a class, how sure is it, and how often is it right? Below a share is "
-        "Wilson's 95 % interval; the gap has the interval of the share that is right. A gap whose interval contains 0 "
+        "One run of each dataset: how confident are predictions of a class, and how often right? Below a share is "
+        "Wilson's 95 % interval; the gap has the interval of the precision. A gap whose interval contains 0 "
         "may be chance."
     )
     return Table("classes", "Each class", caption, columns, tuple(rows), ("dataset", "split"))
@@ -129,40 +115,28 @@ def class_table(chosen: Sequence[Subject]) -> Table | None:
 def confusion_table(chosen: Sequence[Subject]) -> Table | None:
     """The classes that are most often taken for another."""
     rows = []
-    for subject in chosen:
-        names, _ = subject.stored.names
-        for split, result in subject.results.items():
-            sample = result.sample
-            assert sample is not None
-            wrong = np.flatnonzero(~sample.correct)
-            pairs, first, counts = np.unique(
-                np.stack([sample.labels[wrong], sample.predicted[wrong]], axis=1),
-                axis=0,
-                return_inverse=True,
-                return_counts=True,
+    for subject, split, names, sample in _samples(chosen):
+        wrong = np.flatnonzero(~sample.correct)
+        both = np.stack([sample.labels[wrong], sample.predicted[wrong]], axis=1)
+        pairs, which, counts = np.unique(both, axis=0, return_inverse=True, return_counts=True)
+        for i in sorted(range(len(pairs)), key=lambda i: (-counts[i], *pairs[i]))[:MOST_CONFUSED]:
+            true, said = (int(label) for label in pairs[i])
+            count, images = int(counts[i]), int((sample.labels == true).sum())
+            sure = float(sample.confidence[wrong[which.reshape(-1) == i]].mean())
+            cells = (
+                *(subject.dataset, split, subject.method.name, names[true], names[said]),
+                *(Number(count), Number(images), _share(count, images), Number(sure)),
             )
-            order = sorted(range(len(pairs)), key=lambda i: (-counts[i], *pairs[i]))[:MOST_CONFUSED]
-            for i in order:
-                true, said = (int(label) for label in pairs[i])
-                images = int((sample.labels == true).sum())
-                sure = float(sample.confidence[wrong[first.reshape(-1) == i]].mean())
-                cells = (
-                    *(subject.dataset, split, subject.method.name, names[split][true], names[split][said]),
-                    Number(int(counts[i])),
-                    Number(images),
-                    _share(int(counts[i]), images),
-                    Number(sure),
-                )
-                rows.append(Row(cells, (subject.place,)))
+            rows.append(Row(cells, (subject.place,)))
     if not rows:
         return None
     columns = (
         *(Column("dataset", "dataset"), Column("split", "classes"), Column("method", "method")),
-        *(Column("true", "is"), Column("said", "was taken for")),
-        Column("times", "times", COUNT, "how many images"),
-        Column("images", "of images", COUNT, "test images of the class"),
+        *(Column("true", "true class"), Column("said", "predicted as")),
+        Column("times", "images", COUNT, "how many images were confused"),
+        Column("images", "of", COUNT, "test images of the true class"),
         Column("share", "share", PERCENT, "of the images of the class, percent"),
-        Column("confidence", "says", PERCENT, "mean confidence of these mistakes, percent"),
+        Column("confidence", "confidence", PERCENT, "mean confidence of these mistakes, percent"),
     )
     caption = (
         f"The {MOST_CONFUSED} most frequent mistakes of each split, in the same runs. Below a share is Wilson's 95 % "
@@ -184,24 +158,16 @@ def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Tabl
     """A row per subject and error rate."""
     if not chosen:
         return None
-    from calprompt.evaluation.run_evaluation import VAL_ADVICE, Selection, select
-    from calprompt.evaluation.settings import create_calibrator
-
     splits = [split for split in SPLITS if any(split in subject.results for subject in chosen)]
-    rows = []
-    for subject in chosen:
-        model = subject.stored.models[subject.model]
-        tests = {split: model.tests[split] for split in subject.results}
-        for error in settings.errors:
-            found = Selection(reason=f"the run has no validation images to choose it on; {VAL_ADVICE}")
-            if model.val is not None:
-                calibrator = create_calibrator(subject.method.calibrator)
-                found = select(calibrator, model.val, tests, target_error=error, seed=settings.seed)
-            rows.append(Row(_cells(subject, error, found, splits), (subject.place,)))
+    rows = [
+        Row(_cells(subject, error, _selection(subject, error, settings.seed), splits), (subject.place,))
+        for subject in chosen
+        for error in settings.errors
+    ]
     columns = [
-        *(Column("dataset", "dataset"), Column("method", "method"), Column("error", "wrong at most")),
-        Column("threshold", "trust it from", PERCENT, "predictions with this confidence or more are accepted, percent"),
-        Column("images", "chosen on", COUNT, "validation images that the threshold was chosen on"),
+        *(Column("dataset", "dataset"), Column("method", "method"), Column("error", "target error")),
+        Column("threshold", "threshold", PERCENT, "predictions with this confidence or more are accepted, percent"),
+        Column("images", "chosen on", COUNT, "number of validation images that the threshold was chosen on"),
     ]
     for split in splits:
         columns += [
@@ -209,13 +175,29 @@ def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Tabl
             Column(f"{split}_wrong", f"{split}: wrong", PERCENT, "share of the accepted ones that is wrong, percent"),
         ]
     caption = (
-        "The lowest confidence from which on at most so many predictions are wrong, with 95 % certainty, chosen on "
-        "validation images of the classes that were tuned on. It is a promise for such images only: what happens on "
-        "novel classes is shown beside it, and may be worse. Below a share is Wilson's 95 % interval. Where there is "
-        "no threshold, the reason stands in its place."
+        "The lowest confidence above which the error rate is at most the target, with 95 % certainty, chosen on "
+        "validation images of the classes used for tuning. It is a promise for such images only: what happens on "
+        "novel classes is shown beside it, and may be worse. Below a share is Wilson's 95 % interval. If there is no "
+        "threshold, the reason is given instead."
     )
     command = "calprompt evaluate RUN --target-error 0.05"
     return Table("thresholds", "When to trust it", caption, tuple(columns), tuple(rows), ("dataset", "method"), command)
+
+
+def _selection(subject: Subject, error: float, seed: int) -> Selection:
+    from calprompt.evaluation.run_evaluation import VAL_ADVICE, Selection, choose_threshold, select
+
+    stored, calibrator = subject.stored, subject.method.calibrator
+    if stored.array("val/logits") is None:
+        return Selection(reason=f"the run has no validation images to choose it on; {VAL_ADVICE}")
+    if calibrator == NONE:
+        val, *tested = (stored.sample(subject.model, split) for split in ("val", *subject.results))
+        outcomes = [(each.confidence, each.correct) for each in tested]
+        return choose_threshold((val.confidence, val.correct), dict(zip(subject.results, outcomes, strict=True)), error)
+    model = stored.models[subject.model]
+    assert model.val is not None
+    tests = {split: model.tests[split] for split in subject.results}
+    return select(create_calibrator(calibrator), model.val, tests, target_error=error, seed=seed)
 
 
 def _cells(subject: Subject, error: float, found: Selection, splits: Sequence[str]) -> tuple[Cell, ...]:
@@ -234,7 +216,7 @@ def _cells(subject: Subject, error: float, found: Selection, splits: Sequence[st
 
 def _accepted_share(accepted: Accepted | None, which: str) -> Number:
     if accepted is None:
-        return Number(None, note="it was not evaluated on such classes")
+        return Number(None, note="not evaluated on such classes")
     count, total = (accepted.accepted, accepted.images) if which == "accepted" else (accepted.wrong, accepted.accepted)
     if not total:
         return Number(None, note="nothing is accepted")

@@ -11,8 +11,7 @@ from calprompt.progress import Progress, silent
 from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements, Result, metric_columns
 from calprompt.report.table import COUNT, POINTS, Cell, Column, Number, Row, Table
-from calprompt.results.comparison import HARMONIC, MINUS, compare
-from calprompt.results.intervals import Interval
+from calprompt.results.comparison import HARMONIC, MINUS, Interval, compare
 from calprompt.results.methods import Method, ordered, plain_of
 from calprompt.results.table import PARTS
 

@@ -14,13 +14,18 @@ not there has a reason instead; it is never 0.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
-from calprompt.errors import DamagedFileError, NewerFormatError, SettingError
+from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError, SettingError
 from calprompt.registry import check_types
 from calprompt.report.table import Cell, Number, Table
+from calprompt.text import os_problem, parse_problem
 
 FORMAT = 1
 DIGITS = 6  # behind the point of embedded numbers
@@ -74,67 +79,41 @@ class ReportSettings:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
+    """A figure."""
 
-    Attributes:
-        key: Its name in the data.
-        title: What it shows.
-        caption: How to read it.
-        svg: The drawing.
-        command: What draws it again.
-    """
-
-    key: str
-    title: str
-    caption: str
-    svg: str
-    command: str = ""
+    key: str  # its name in the data
+    title: str  # what it shows
+    caption: str  # how to read it
+    svg: str  # the drawing
+    command: str = ""  # what draws it again
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An image that was classified wrongly.
+    """An image that was classified wrongly."""
 
-    Attributes:
-        image: Its name.
-        said: The class that was predicted.
-        confidence: How sure that was.
-        true: The class it is of.
-        true_probability: What the model gave the true class.
-        run: Of which run, in `Report.runs`.
-        group: Dataset, split and method.
-        picture: A data URI; None if there is no picture.
-    """
-
-    image: str
-    said: str
-    confidence: Number
-    true: str
-    true_probability: Number
-    run: int
-    group: str
-    picture: str | None = None
+    image: str  # its name
+    said: str  # the class that was predicted
+    confidence: Number  # how sure that was
+    true: str  # the class it is of
+    true_probability: Number  # what the model gave the true class
+    run: int  # of which run, in `Report.runs`
+    group: str  # dataset, split and method
+    picture: str | None = None  # a data URI; None if there is no picture
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run numbers are from.
+    """Which run numbers are from."""
 
-    Attributes:
-        name: Of its folder.
-        fingerprint: sha256 of everything that its result depends on.
-        title: What was run, in a line.
-        folder: Where it is, from the folder of the report if that is near; None if only rows of a table are there.
-        logits: Checksums of its stored logits, by what was evaluated.
-        command: What makes it again.
-    """
-
-    name: str
-    fingerprint: str
-    title: str
+    name: str  # of its folder
+    fingerprint: str  # sha256 of everything that its result depends on
+    title: str  # what was run, in a line
+    # where it is, from the folder of the report if that is near; None if only rows of a table are there
     folder: str | None = None
+    # checksums of its stored logits, by what was evaluated
     logits: Mapping[str, str | None] = field(default_factory=dict)
-    command: str = ""
+    command: str = ""  # what makes it again
 
 
 @dataclass(frozen=True)
@@ -243,3 +222,116 @@ def check_data(data: Any, source: str) -> dict[str, Any]:
     if lacking:
         raise DamagedFileError(f"{source} is a damaged report: its data have no {lacking[0]!r}; write it again")
     return data
+
+
+FIGURE = re.compile(r'<figure id="figure-([^"]*)".*?</figure>', re.DOTALL)
+Shown = tuple[str, str]  # what a cell shows, and what stands below it
+
+
+@dataclass
+class Page:
+    """A report file as it was read."""
+
+    data: dict[str, Any] = field(default_factory=dict)  # what is embedded
+    # what is shown: rows of cells by the key of a table
+    tables: dict[str, list[list[Shown]]] = field(default_factory=dict)
+    headline: list[str] = field(default_factory=list)  # the sentences at the top
+    remarks: list[str] = field(default_factory=list)  # what stands below them
+    mistakes: list[str] = field(default_factory=list)  # the text of every mistake
+    figures: dict[str, str] = field(default_factory=dict)  # the HTML of every figure, by its key
+    html: str = ""  # all of the file
+
+
+def read_page(path: str | Path) -> Page:
+    """Read a report file."""
+    path = Path(path).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no report at {path}") from error
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{path} is not a report of calprompt: it is no text in UTF-8") from error
+    except OSError as error:
+        raise CalpromptError(f"cannot read {os_problem(error)}") from error
+    reader = _Reader()
+    reader.feed(text)
+    reader.close()
+    if not reader.embedded:
+        raise DamagedFileError(f"{path} is not a report of calprompt: there are no data in it")
+    try:
+        data = json.loads("".join(reader.embedded))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is a damaged report: its data are not JSON: {parse_problem(error)}") from error
+    page = reader.page
+    page.data, page.html = check_data(data, str(path)), text
+    page.figures = {found[1]: found[0] for found in FIGURE.finditer(text)}
+    return page
+
+
+class _Reader(HTMLParser):
+    """Collects what a page shows while its elements go by."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.page = Page()
+        self.embedded: list[str] = []
+        self.table: str | None = None  # key of the section we are in
+        self.in_body = False
+        self.below = False
+        self.text: list[str] | None = None  # collects the words of the innermost thing that is read
+        self.small: list[str] = []
+        self.in_data = False
+        self.in_remarks = self.in_mistakes = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        name, kind = given.get("id") or "", (given.get("class") or "").split()
+        if tag == "section" and name.startswith("table-"):
+            self.table = name.removeprefix("table-")
+            self.page.tables[self.table] = []
+        elif tag == "script":
+            self.in_data = name == "data"
+        elif tag == "tbody":
+            self.in_body = True
+        elif tag == "tr" and self.in_body and self.table is not None:
+            self.page.tables[self.table].append([])
+        elif tag in ("td", "th") and self.in_body:
+            self.text, self.small = [], []
+        elif tag == "small":
+            self.below = True
+        elif tag == "ul":
+            self.in_remarks, self.in_mistakes = "remarks" in kind, "mistakes" in kind
+        elif (tag == "p" and "headline" in kind) or (tag == "li" and (self.in_remarks or self.in_mistakes)):
+            self.text = []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self.in_data = False
+        elif tag == "tbody":
+            self.in_body = False
+        elif tag == "section":
+            self.table = None
+        elif tag == "small":
+            self.below = False
+        elif tag == "ul":
+            self.in_remarks = self.in_mistakes = False
+        elif self.text is not None:
+            self._finish(tag)
+
+    def _finish(self, tag: str) -> None:
+        words = "".join(self.text or [])
+        if tag in ("td", "th") and self.in_body and self.table is not None:
+            self.page.tables[self.table][-1].append((words, "".join(self.small)))
+        elif tag == "p" and not self.in_mistakes:
+            self.page.headline.append(words)
+        elif tag == "li":
+            (self.page.remarks if self.in_remarks else self.page.mistakes).append(words)
+        else:
+            return  # of something inside it
+        self.text = None
+
+    def handle_data(self, data: str) -> None:
+        if self.in_data:
+            self.embedded.append(data)
+        elif self.text is not None:
+            (self.small if self.below else self.text).append(data)

@@ -15,8 +15,7 @@ from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
 from calprompt.report.page.sure import SPLITS, SureShare
 from calprompt.report.table import Number, Table
-from calprompt.results.comparison import MINUS, compare
-from calprompt.results.intervals import Interval
+from calprompt.results.comparison import MINUS, Interval, compare
 from calprompt.results.methods import Method, headline_pairs
 
 FEW = 3  # datasets that are told one by one
@@ -25,21 +24,13 @@ UNCLEAR = "does not clearly change"
 
 @dataclass(frozen=True)
 class Change:
-    """What a method changes in one metric, on a dataset or on the average of several.
+    """What a method changes in one metric, on a dataset or on the average of several."""
 
-    Attributes:
-        dataset: Which; empty if it is the only one, or an average.
-        before: Of the plain method, as a fraction.
-        after: Of the other one.
-        difference: After minus before, with its interval.
-        lower: On how many of how many datasets it is lower, of an average.
-    """
-
-    dataset: str
-    before: float
-    after: float
-    difference: Number
-    lower: tuple[int, int] | None = None
+    dataset: str  # which; empty if it is the only one, or an average
+    before: float  # of the plain method, as a fraction
+    after: float  # of the other one
+    difference: Number  # after minus before, with its interval
+    lower: tuple[int, int] | None = None  # on how many of how many datasets it is lower, of an average
 
     @property
     def verb(self) -> str:
@@ -256,7 +247,7 @@ def _sure_sentence(share: SureShare) -> str:
 def _verdict(difference: Number) -> str:
     """What to think of a difference, in words."""
     if difference.low is None:
-        return ", and how sure that is was not computed"
+        return " (no interval was computed)"
     return "" if difference.excludes_zero else ", a difference that may be chance"
 
 
@@ -286,7 +277,7 @@ def _levels_only(measured: Measurements, splits: Sequence[str]) -> tuple[list[st
                     f"{_start(split)} ({result.dataset}), {_name(result.method)} is right {_times(accuracy)} times out "
                     f"of 100 ({_ends(accuracy)}).{error}"
                 )
-                return [text], ["There is nothing of the same kind in this report to compare it with."]
+                return [text], ["This report has nothing comparable beside it."]
     return ["There is no finished run with results in this report."], []
 
 

@@ -27,28 +27,21 @@ METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 DEBIASED = "ece_debiased"
 ABOUT_DEBIASED = "ECE that very many images would show: on few, chance makes it larger, percent"
 MAIN = ("accuracy", "ece")  # that a phone has room for
+NOTHING = Number(None)
 MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Result:
-    """One run, model, calibrator and split.
+    """One run, model, calibrator and split."""
 
-    Attributes:
-        row: Of the table of results.
-        method: What it is of.
-        runs: Places of its runs in `Report.runs`; several, if they have the same untuned model and images.
-        numbers: By metric.
-        sample: What was predicted; None if the logits are not here.
-        repeat: Counts further measurements of one untuned model that gave other numbers, such as on a GPU.
-    """
-
-    row: Mapping[str, Any]
-    method: Method
+    row: Mapping[str, Any]  # of the table of results
+    method: Method  # what it is of
+    # places of its runs in `Report.runs`; several, if they have the same untuned model and images
     runs: tuple[int, ...]
-    numbers: Mapping[str, Number]
-    sample: Predictions | None = None
-    repeat: int = 0
+    numbers: Mapping[str, Number]  # by metric
+    sample: Predictions | None = None  # what was predicted; None if the logits are not here
+    repeat: int = 0  # counts further measurements of one untuned model that gave other numbers, such as on a GPU
 
     @property
     def dataset(self) -> str:
@@ -68,21 +61,14 @@ class Result:
 
 @dataclass
 class Measurements:
-    """Everything that tables of a page are made of.
+    """Everything that tables of a page are made of."""
 
-    Attributes:
-        runs: Identities of all runs.
-        resamples: How often images are drawn for intervals; 0 if there are too many results for that.
-        metrics: Those that tables show: the usual ones, and others that ask for it and that some row has.
-        results: In the order of the table of results.
-        stored: Runs whose logits are here, by their place in `runs`.
-    """
-
-    runs: list[RunIdentity]
-    resamples: int
+    runs: list[RunIdentity]  # identities of all runs
+    resamples: int  # how often images are drawn for intervals; 0 if there are too many results for that
+    # those that tables show: the usual ones, and others that ask for it and that some row has
     metrics: tuple[str, ...] = METRICS
-    results: list[Result] = field(default_factory=list)
-    stored: dict[int, StoredRun] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)  # in the order of the table of results
+    stored: dict[int, StoredRun] = field(default_factory=dict)  # runs whose logits are here, by their place in `runs`
 
     @property
     def methods(self) -> list[Method]:
@@ -157,7 +143,10 @@ def measure(
 
 def _table_numbers(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Number]:
     """Numbers of a row of a table; the accuracy has an interval, because the number of images is known."""
-    numbers = {name: Number(row.get(name), note=row.get("reason")) for name in names} | {DEBIASED: Number(None)}
+    numbers = dict.fromkeys((*names, DEBIASED), NOTHING)
+    for name in names:
+        if row.get(name) is not None or row.get("reason"):
+            numbers[name] = Number(row.get(name), note=row.get("reason"))
     gap = row.get("confidence_gap")
     if gap is None and row.get("mean_confidence") is not None and row.get("accuracy") is not None:
         numbers["confidence_gap"] = Number(row["mean_confidence"] - row["accuracy"])

@@ -32,42 +32,25 @@ SPLITS = {"novel": "on classes it never saw", "all": "on its test images", "base
 
 @dataclass(frozen=True)
 class SureSide:
-    """What one method reaches when it is sure.
+    """What one method reaches when it is sure."""
 
-    Attributes:
-        predictions: How many there are, of all images and seeds.
-        sure: How many of them are as sure as that.
-        confidence: Mean confidence of these.
-        right: Share of them that is right, with its interval.
-        runs: Of which runs.
-    """
-
-    predictions: int
-    sure: int
-    confidence: float
-    right: Number
-    runs: tuple[int, ...]
+    predictions: int  # how many there are, of all images and seeds
+    sure: int  # how many of them are as sure as that
+    confidence: float  # mean confidence of these
+    right: Number  # share of them that is right, with its interval
+    runs: tuple[int, ...]  # of which runs
 
 
 @dataclass(frozen=True)
 class SureShare:
-    """What two methods reach on one dataset and split when they are sure.
+    """What two methods reach on one dataset and split when they are sure."""
 
-    Attributes:
-        dataset: Which.
-        split: Which.
-        level: From which confidence on.
-        methods: The plain one and the other.
-        sides: Of each of them.
-        difference: The second share of right predictions minus the first.
-    """
-
-    dataset: str
-    split: str
-    level: float
-    methods: tuple[Method, Method]
-    sides: tuple[SureSide, SureSide]
-    difference: Number
+    dataset: str  # which
+    split: str  # which
+    level: float  # from which confidence on
+    methods: tuple[Method, Method]  # the plain one and the other
+    sides: tuple[SureSide, SureSide]  # of each of them
+    difference: Number  # the second share of right predictions minus the first
 
 
 def sure_shares(measured: Measurements, settings: ReportSettings) -> list[SureShare]:
@@ -154,15 +137,17 @@ def sure_table(shares: Sequence[SureShare]) -> Table | None:
         Column("split", "classes"),
         Column("method", "method"),
         Column("level", "at least", about="predictions with this confidence or more are counted", minor=True),
-        Column("sure", "so sure", COUNT, "predictions that are as sure as that, of all seeds together", minor=True),
+        Column(
+            "sure", "confident", COUNT, "predictions with at least this confidence, of all seeds together", minor=True
+        ),
         Column("predictions", "of", COUNT, "all predictions: images times seeds", minor=True),
-        Column("confidence", "says on average", PERCENT, "mean confidence of these predictions, percent"),
-        Column("right", "is right", PERCENT, "share of these predictions that is right, percent"),
+        Column("confidence", "mean confidence", PERCENT, "mean confidence of these predictions, percent"),
+        Column("right", "accuracy", PERCENT, "share of these predictions that is right, percent"),
         Column("difference", "difference", POINTS, "share that is right, minus that of the row above, points"),
     )
     caption = (
-        "Of the predictions that are at least so sure, how many are right? The level is the highest of 90, 80, … 50 % "
+        "Of the predictions with such a confidence, how many are right? The level is the highest of 90, 80, … 50 % "
         f"at which a run has at least {ENOUGH} predictions. Below a number is its 95 % interval over test images and "
-        "seeds. If a model says less than it is right, it is too modest; if it says more, it is over-confident."
+        "seeds. A mean confidence above the accuracy is over-confident, one below it under-confident."
     )
-    return Table("sure", "When it says that it is sure", caption, columns, tuple(rows), ("dataset", "split", "method"))
+    return Table("sure", "When the model is confident", caption, columns, tuple(rows), ("dataset", "split", "method"))
