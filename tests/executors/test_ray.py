@@ -135,10 +135,10 @@ def test_what_no_machine_has_is_said_at_once(cluster: Any) -> None:
 
 def test_another_address_is_refused_once_connected(cluster: Any) -> None:
     """Not quietly replaced by the cluster that is there."""
-    with pytest.raises(NotFoundError, match="no Ray cluster answers at 127.0.0.1:1 "):
+    with pytest.raises(NotFoundError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
         RayExecutor("127.0.0.1:1").connect()
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(CalpromptError, match=f"{address}: this process is connected to the one at {cluster.address}"):
+        with pytest.raises(CalpromptError, match=f"this process is connected to the one at {cluster.address}"):
             RayExecutor(address).connect()
     assert RayExecutor(f"localhost:{cluster.address.rpartition(':')[2]}").connect() == 2
