@@ -92,7 +92,8 @@ def test_keys_label_images_one_after_another_and_take_back(browser: Browser, add
             page.clock.run_for(6_000)
         assert json.loads(sent.value.post_data or "")["right"] is False
         page.clock.run_for(1_000)
-        rows.nth(1).locator("[data-action=undo]").click()
+        with page.expect_request("**/v1/feedback/undo"):
+            rows.nth(1).locator("[data-action=undo]").click()
         expect(rows.nth(1).locator(".said")).to_have_count(0)
         assert visit.asked("v1/feedback/undo") == 1
 
