@@ -108,7 +108,7 @@ def test_bodies_that_fill_the_memory_make_room_for_faster_ones() -> None:
 
 def test_the_memory_of_large_forms_is_given_back() -> None:
     """A cycle that holds an upload would keep it until the next full collection, which may be hours away."""
-    with serving.server(max_body="20MB", max_memory="400MB", timeout=60.0, decode_timeout=20.0) as served:
+    with serving.server(max_body="20MB", max_memory="1GB", timeout=60.0, decode_timeout=20.0) as served:
         served.check_health()
         before = serving.memory(served.pid)
         body = part("image", bytes(19_000_000), "a.bin") + END
