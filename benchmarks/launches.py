@@ -6,7 +6,7 @@ Tensors there have shapes and dtypes but no numbers. Reading one on the host (`.
 an error of torch's own, as it would make the host wait for a GPU; `Device` adds what a GPU does besides: it refuses
 tensors of two devices in one operation, and counts what would be a kernel launch or a copy from the host.
 
-    python benchmarks/launches.py
+    python -m benchmarks.launches
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections import Counter
 from typing import Any
 
 import torch
+from open_clip.model import CLIP
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks import tuner_steps
 from calprompt import tuners
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
@@ -75,23 +77,32 @@ def second_step(tuner: Tuner, objective: str, batch: int) -> Device:
     return device
 
 
+def plain_launches(name: str, model: CLIP, classes: list[str], batch: int) -> int:
+    """Launches of a step with TCPT as the public code makes it, with the image passes that it repeats."""
+    backbone = tuner_steps.backbone(tuner_steps.PlainBackbone, model)
+    tuner = tuners.create(name, backbone, classes, **{"promptsrc": {"average": None}}.get(name, {}))
+    step = sum(second_step(tuner, "tcpt", batch).launches.values())
+    with torch.no_grad(), Device() as device:
+        backbone.encode_image(torch.empty(batch, 3, 224, 224, device="meta"))
+    passes = tuner_steps.EXTRA_PASSES.get(name, 0) + (not tuner.needs_pixels)
+    return step + passes * sum(device.launches.values())
+
+
 def main() -> None:
     """Print the table of docs/gpu.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--classes", type=int, default=50)
     args = parser.parse_args()
     with torch.device("meta"):
-        model = VIT_B_16.build()
+        model, plain = VIT_B_16.build(), tuner_steps.vit_b_16()
     backbone = Backbone(model, Preprocessing(224, (0.5,) * 3, (0.5,) * 3), name="ViT-B/16", fingerprint="meta")
     names = [f"class {number}" for number in range(args.classes)]
-    print("| tuner | batch | launches, cross-entropy | launches, TCPT | numbers copied from the host |")
-    print("|---|---|---|---|---|")
-    for name in tuners.available():
-        if not tuners.get(name).learns:
-            continue
-        batch = {"cocoop": 1, "maple": 4, "promptsrc": 4, "proda": 4}.get(name, 32)
-        plain, tcpt = (second_step(tuners.create(name, backbone, names), loss, batch) for loss in ("ce", "tcpt"))
-        counts = " | ".join(f"{sum(each.launches.values()):,}" for each in (plain, tcpt))
+    print("| tuner | batch | plain, TCPT | TCPT | cross-entropy | numbers copied from the host |")
+    print("|---|---|---|---|---|---|")
+    for name, batch in sorted(tuner_steps.BATCH.items()):
+        tcpt, ce = (second_step(tuners.create(name, backbone, names), loss, batch) for loss in ("tcpt", "ce"))
+        before = plain_launches(name, plain, names, batch)
+        counts = " | ".join(f"{count:,}" for count in (before, *(sum(each.launches.values()) for each in (tcpt, ce))))
         print(f"| {name} | {batch} | {counts} | {tcpt.copied} |")
 
 

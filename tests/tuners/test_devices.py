@@ -54,6 +54,14 @@ def test_prediction_stays_on_the_device(name: str, precision: str) -> None:
         assert logits.shape == (B, len(each.class_names))
 
 
+@pytest.mark.parametrize("name", sorted({*LEARNED} - {*AT_ONCE, "proda"}))
+def test_two_steps_are_the_same_operations(name: str) -> None:
+    """So a CUDA graph of one step would do for all; ProDA draws prompts of other class positions in every step."""
+    tuner = build(name, BACKBONES["float32"])
+    first, second = (second_step(tuner, "tcpt", B).launches for _ in range(2))
+    assert first == second
+
+
 def test_features_that_live_on_the_device_are_picked_there() -> None:
     bank = FeatureBank(torch.empty(2, 8, 32), torch.zeros(8, dtype=torch.long)).to(torch.device("meta"))
     with Device() as device:
