@@ -234,16 +234,19 @@ def test_the_folder_of_a_split_dataset_keeps_its_test_images(run, tmp_path: Path
     assert "On 6 images of data" in out
 
 
-def test_more_classes_than_are_encoded_at_once(tmp_path: Path) -> None:
+def test_more_classes_than_are_encoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part at a time; a list of classes as long as that is cut in messages."""
-    words = [f"thing number {number}" for number in range(1100)]
-    pictures = np.random.default_rng(0).integers(0, 255, (1100, 4, 4, 3), dtype=np.uint8)
+    for name, value in (("MANY", 110), ("CHUNK", 50)):
+        monkeypatch.setattr(f"calprompt.classifier.settings.{name}", value)
+    words = [f"thing number {number}" for number in range(120)]
+    pictures = np.random.default_rng(0).integers(0, 255, (120, 4, 4, 3), dtype=np.uint8)
     model = Classifier(
         str(samples.backbone()), tuner="kgcoop", epochs=1, folds=2, verbose=False, work_dir=str(tmp_path)
     )
     model.fit(list(pictures), words)
     assert model.model_.config.chunk is not None
-    assert model.predict_proba(pictures[0]).shape == (1, 1100)
+    assert model.model_.config.chunk < len(words)
+    assert model.predict_proba(pictures[0]).shape == (1, 120)
     assert [promise.status for promise in model.promises_] == ["refused", "refused"]
     assert max(map(len, model.summary())) < 600
 

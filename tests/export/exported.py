@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import samples
 from calprompt import tuners
@@ -23,6 +24,8 @@ from calprompt.promises import DecisionRule, OpenSetRule, SetRule
 from calprompt.tuners import Tuner
 from tiny import BASE, NOVEL, build, tiny_backbone
 
+# Every export builds this table of operators again, which takes as long as all the rest of a tiny one.
+ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 BACKBONES = {tower: tiny_backbone(tower=tower, layers=2) for tower in ("vit", "resnet", "timm")}
 CLASSES = [*BASE, *NOVEL, "maine coon", "boeing 747"]  # more than fit one row of tokens
 WRITE = {"write_tower": graphs.write_tower, "write_conditional": graphs.write_conditional}

@@ -20,10 +20,10 @@ from calprompt.promises import DecisionRule, make_answers
 from export.exported import BACKBONES, export, folder, loaded, pictures, tuned
 from tiny import tiny_backbone
 
-EVERY = [
-    (name, kind)
+EVERY = [  # with towers that are not ViTs, logits of a tuner's own are computed as with one
+    pytest.param(name, kind, marks=[pytest.mark.long] if kind != "vit" and own else [], id=f"{name}-{kind}")
     for kind in BACKBONES
-    for name in tuners.available()
+    for name, own in ((name, graphs.needs_logits(tuned(name))) for name in tuners.available())
     if kind == "vit" or not tuners.get(name).needs_pixels
 ]
 CLOSE = 1e-4  # probabilities of two programs in float32, with logits of some twenty

@@ -72,27 +72,53 @@ def is_gone(process: int) -> bool:
         return True
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks for processes in /proc")
+def undisturbed(file: Path, out: Path) -> bytes:
+    """The table of a sweep that was run in this process."""
+    run_sweep(plan_sweep(read_sweep(file), out), executor=sweeps.Here())
+    return sweeps.table(out)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """As Ctrl-C in a terminal does: all processes of a command are told, and all end."""
+    (worker,) = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=120)
+    assert process.returncode == 130, complaints
+    assert "interrupted; run the same command to resume" in complaints
+    assert "Traceback" not in complaints
+    assert is_gone(worker)
+
+
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks for processes in /proc")
+
+
+@NEEDS_PROC
+def test_an_interrupted_sweep_resumes_to_the_same_table(tmp_path: Path) -> None:
+    axes = {"loss": ["ce", "tcpt"]}
+    file = sweeps.write(tmp_path / "tiny.yaml", axes=axes, seeds=[1], settings=SETTINGS, workers=1)
+    out = tmp_path / "out"
+    process = started("sweep", file, "--out", out)
+    wait_until(lambda: list(out.glob("*/checkpoint.safetensors")), process)
+    interrupt(process)
+    note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))["passes"][0]
+    assert note["left"] == 2 - note["computed"] > 0
+    assert undisturbed(file, out) == undisturbed(file, tmp_path / "calm")
+    assert finished(out) == 2
+
+
+@pytest.mark.long
+@NEEDS_PROC
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """A worker is killed, the command interrupted; two at once go on, of which one is killed and the other finishes."""
     axes = {"data": [str(samples.feature_file()), str(samples.pictures())], "loss": ["ce", "tcpt"]}
     file = sweeps.write(tmp_path / "tiny.yaml", axes=axes, seeds=[1, 2], settings=SETTINGS, workers=1)
-    calm, out = tmp_path / "calm", tmp_path / "out"
-    run_sweep(plan_sweep(read_sweep(file), calm), executor=sweeps.Here())
-    expected = sweeps.table(calm)
-
+    out, expected = tmp_path / "out", undisturbed(file, tmp_path / "calm")
     first = started("sweep", file, "--out", out)
     wait_until(lambda: list(out.glob("*/checkpoint.safetensors")), first)
     (victim,) = children(first.pid)
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: is_gone(victim) and children(first.pid), first)
-    (worker,) = children(first.pid)
-    os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to all of its processes
-    _, complaints = first.communicate(timeout=120)
-    assert first.returncode == 130, complaints
-    assert "interrupted; run the same command to resume" in complaints
-    assert "Traceback" not in complaints
-    assert is_gone(worker)
+    interrupt(first)
     note = json.loads((out / "sweep-tiny.json").read_text("utf-8"))["passes"][0]
     assert note["left"] == 8 - note["computed"] > 0
     before = finished(out)
