@@ -61,7 +61,7 @@ def pictures(folder: Path, count: int) -> ImageFiles:
     for number, name in enumerate(names):
         if not (folder / name).exists():
             picture(number).save(folder / name)
-    return ImageFiles.of(folder, names)
+    return ImageFiles(folder, tuple(names))
 
 
 @torch.no_grad()

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cache import cache_folder
-from calprompt.data.dataset import Dataset
+from calprompt.data.dataset import SPLITS, Dataset
 from calprompt.data.images import Images
-from calprompt.data.listing import SPLITS
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.executors.local import LocalExecutor
@@ -87,29 +86,17 @@ class ExtractionSettings:
 
 @dataclass(frozen=True)
 class Portion:
-    """Some images whose features are wanted, as plain data.
+    """Some images whose features are wanted, as plain data."""
 
-    Attributes:
-        settings: Settings of the whole extraction.
-        backbone: One of its backbones.
-        split: One of its splits.
-        start: The number of the first image.
-        stop: The number after the last one.
-        names: Digest of the names of all images in the split, which must be the same where the work is done.
-        store: Folder of the feature store.
-        marker: A file in that folder by which a worker elsewhere tells whether it sees it.
-        send_back: Send features back, whether a worker sees the folder or not.
-    """
-
-    settings: ExtractionSettings
-    backbone: str
-    split: str
-    start: int
-    stop: int
-    names: str
-    store: str
-    marker: str = ""
-    send_back: bool = False
+    settings: ExtractionSettings  # settings of the whole extraction
+    backbone: str  # one of its backbones
+    split: str  # one of its splits
+    start: int  # the number of the first image
+    stop: int  # the number after the last one
+    names: str  # digest of the names of all images in the split, which must be the same where the work is done
+    store: str  # folder of the feature store
+    marker: str = ""  # a file in that folder by which a worker elsewhere tells whether it sees it
+    send_back: bool = False  # send features back, whether a worker sees the folder or not
 
     @property
     def key(self) -> str:
@@ -137,17 +124,11 @@ FEATURES = 512  # of a portion, at most, unless one image has more: what a lost 
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What an extraction will look at.
+    """What an extraction will look at."""
 
-    Attributes:
-        settings: What is wanted.
-        groups: The portions of each backbone.
-        images: How many images each split has.
-    """
-
-    settings: ExtractionSettings
-    groups: tuple[tuple[Portion, ...], ...]
-    images: dict[str, int]
+    settings: ExtractionSettings  # what is wanted
+    groups: tuple[tuple[Portion, ...], ...]  # the portions of each backbone
+    images: dict[str, int]  # how many images each split has
 
     @property
     def features(self) -> int:
@@ -200,36 +181,22 @@ _checked: list[Images] = []  # of the split that this process is at
 
 @dataclass(frozen=True)
 class SentFeatures:
-    """Features on their way to the store.
+    """Features on their way to the store."""
 
-    Attributes:
-        about: Everything that they depend on besides the image and its view.
-        name: Name of the backbone.
-        keys: Keys of the images and views.
-        rows: Features [keys, D], as a safetensors file.
-    """
-
-    about: dict[str, Any]
-    name: str
-    keys: list[bytes]
-    rows: bytes
+    about: dict[str, Any]  # everything that they depend on besides the image and its view
+    name: str  # name of the backbone
+    keys: list[bytes]  # keys of the images and views
+    rows: bytes  # features [keys, D], as a safetensors file
 
 
 @dataclass(frozen=True)
 class PortionReport:
-    """What was done with a portion.
+    """What was done with a portion."""
 
-    Attributes:
-        found: Features that were in the store.
-        computed: Features that were computed.
-        unreadable: Names of images that cannot be read, and why.
-        sent: Features for a store that the worker does not see.
-    """
-
-    found: int
-    computed: int
-    unreadable: dict[str, str]
-    sent: SentFeatures | None = None
+    found: int  # features that were in the store
+    computed: int  # features that were computed
+    unreadable: dict[str, str]  # names of images that cannot be read, and why
+    sent: SentFeatures | None = None  # features for a store that the worker does not see
 
 
 def work(portion: Portion) -> Outcome[Portion]:
@@ -309,19 +276,12 @@ def pack(space: Space) -> SentFeatures | None:
 
 @dataclass
 class ExtractionState:
-    """What came out of an extraction.
+    """What came out of an extraction."""
 
-    Attributes:
-        found: Features that were in the store.
-        computed: Features that were computed.
-        unreadable: Names of images that cannot be read, and why.
-        seconds: That it took.
-    """
-
-    found: int = 0
-    computed: int = 0
-    unreadable: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    found: int = 0  # features that were in the store
+    computed: int = 0  # features that were computed
+    unreadable: dict[str, str] = field(default_factory=dict)  # names of images that cannot be read, and why
+    seconds: float = 0.0  # that it took
 
 
 def extract(

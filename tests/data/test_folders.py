@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import samples
-from calprompt.data.folders import read_folder
-from calprompt.data.listing import split_counts
+from calprompt.data.dataset import split_counts
+from calprompt.data.folders import list_folder
 from calprompt.data.load import load_dataset
 from calprompt.data.overview import warn_left_out
 from calprompt.errors import CalpromptError
@@ -28,7 +28,11 @@ def test_class_folders_become_classes_in_sorted_order(tmp_path: Path) -> None:
 
 def test_the_split_uses_every_image_once_and_is_always_the_same(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path, each=9)
-    first, again, other = read_folder(root), read_folder(root), read_folder(root, split_seed=1)
+    first, again, other = (
+        list_folder(root).dataset(),
+        list_folder(root).dataset(),
+        list_folder(root, split_seed=1).dataset(),
+    )
     splits = [
         [set(d.train.images.paths), set(d.val.images.paths), set(d.test.images.paths)] for d in (first, again, other)
     ]
@@ -39,9 +43,9 @@ def test_the_split_uses_every_image_once_and_is_always_the_same(tmp_path: Path) 
 
 
 def test_another_class_does_not_move_the_images_of_the_others(tmp_path: Path) -> None:
-    before = read_folder(samples.picture_folder(tmp_path)).test.images.paths
+    before = list_folder(samples.picture_folder(tmp_path)).dataset().test.images.paths
     samples.picture_folder(tmp_path, ("aardvark",))
-    after = read_folder(tmp_path).test.images.paths
+    after = list_folder(tmp_path).dataset().test.images.paths
     assert [path for path in after if not path.startswith("aardvark/")] == list(before)
 
 
@@ -56,13 +60,13 @@ def test_every_class_trains_and_tests_however_small() -> None:
 
 def test_hidden_and_other_files_are_left_out(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path)
-    before = read_folder(root)
+    before = list_folder(root).dataset()
     (root / ".cache").mkdir()
     for clutter in (".hidden.png", "Thumbs.db", "notes.txt"):
         (root / "ant" / clutter).write_text("clutter")
     (root / "README.md").write_text("clutter")
     samples.picture(root / "ant" / "UPPER.JPG", seed=1)
-    after = read_folder(root)
+    after = list_folder(root).dataset()
     assert after.class_names == before.class_names
     assert (
         len(after.train) + len(after.val) + len(after.test)
@@ -168,4 +172,4 @@ def test_a_class_with_one_image_tells_of_files_that_need_a_decoder(
     for path in sorted((root / "bee").iterdir())[1:]:
         path.rename(path.with_suffix(".heic"))
     with pytest.raises(CalpromptError, match=r"bee has one image.*1 file that cannot be read.*1 \.heic.*pillow-heif"):
-        read_folder(root)
+        list_folder(root).dataset()

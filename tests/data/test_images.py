@@ -79,7 +79,7 @@ def test_exif_turns_an_image_only_if_that_is_wanted(tmp_path: Path) -> None:
     path = turned(tmp_path / "a.png")
     assert np.array_equal(pixels(path), NOISE)
     assert np.array_equal(pixels(path, upright=True), np.rot90(NOISE, -1))
-    lying = ImageFiles.of(tmp_path, ["a.png"])
+    lying = ImageFiles(tmp_path, ("a.png",))
     standing = replace(lying, upright=True)
     assert not torch.equal(*(samples.pixels(images, 0, Preprocessing(8)) for images in (lying, standing)))
     assert lying.digest(0) != standing.digest(0)  # features of one are never taken for those of the other

@@ -62,7 +62,7 @@ def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) ->
     )
     for name, source in (("a.png", one), ("b.png", other), ("c.png", one)):
         (tmp_path / name).write_bytes(source.read_bytes())
-    found = features(ImageFiles.of(tmp_path, ["b.png", "a.png", "c.png"]), VIEWS)
+    found = features(ImageFiles(tmp_path, ("b.png", "a.png", "c.png")), VIEWS)
     assert torch.equal(found[:, 1], found[:, 2])
     assert torch.equal(found[:, [1, 0]], features(files().take([0, 1]), VIEWS))
     assert not torch.equal(found[0, 0], found[1, 0])
@@ -70,7 +70,7 @@ def test_views_depend_on_the_content_and_not_on_where_it_lies(tmp_path: Path) ->
 
 def test_digest_and_pixels_are_of_the_same_content_if_a_file_changes(tmp_path: Path) -> None:
     samples.picture(tmp_path / "a.png", seed=1)
-    images, plain = ImageFiles.of(tmp_path, ["a.png"]), backbone().preprocessing
+    images, plain = ImageFiles(tmp_path, ("a.png",)), backbone().preprocessing
     before, pixels = images.digest(0), samples.pixels(images, 0, plain)
     picture = images.read(0)
     samples.picture(tmp_path / "a.png", seed=2)

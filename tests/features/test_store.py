@@ -110,7 +110,7 @@ def changed_weights(folder: Path) -> Backbone:
 def test_a_stale_hit_is_impossible(tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     store, root = tmp_path / "store", samples.picture_folder(tmp_path / "photos", each=2)
     paths = [f"{name}/0.png" for name in samples.NAMES]
-    images = ImageFiles.of(root, paths)
+    images = ImageFiles(root, tuple(paths))
 
     def missed(using: Backbone | None = None, views: int = 0) -> int:
         computed.clear()
@@ -399,7 +399,7 @@ def test_small_files_are_read_once_and_large_ones_are_not_held(
 def test_a_file_that_changes_between_looking_and_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int], small: int, views: int
 ) -> None:
-    images, find = ImageFiles.of(tmp_path, ["a.png"]), Space.find
+    images, find = ImageFiles(tmp_path, ("a.png",)), Space.find
     old, new = ((files().root / files().paths[number]).read_bytes() for number in (0, 1))
     seen = old if small else new  # what was read first, or what was there when it was decoded
     (tmp_path / "a.png").write_bytes(seen)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import add_flags, add_shared, positive, settings_of
-from calprompt.data.listing import SPLITS
+from calprompt.data.dataset import SPLITS
 from calprompt.errors import NotFoundError
 from calprompt.extraction import ExtractionSettings
 from calprompt.text import bullets, plural

@@ -60,19 +60,12 @@ _HF_VISION = _HF_TOWER | {
 
 @dataclass(frozen=True)
 class TimmTower:
-    """An image tower of timm's, and how open_clip makes a feature of its output.
+    """An image tower of timm's, and how open_clip makes a feature of its output."""
 
-    Attributes:
-        model_name: As timm knows it.
-        pool: How positions are pooled: avg, token, map, abs_attn, rot_attn; "" as the model itself does.
-        proj: What follows: "linear", "mlp", "none", or "" for the model's own head.
-        proj_bias: Whether the projection has a bias.
-    """
-
-    model_name: str
-    pool: str = "avg"
-    proj: str = "linear"
-    proj_bias: bool = False
+    model_name: str  # as timm knows it
+    pool: str = "avg"  # how positions are pooled: avg, token, map, abs_attn, rot_attn; "" as the model itself does
+    proj: str = "linear"  # what follows: "linear", "mlp", "none", or "" for the model's own head
+    proj_bias: bool = False  # whether the projection has a bias
 
     def __post_init__(self) -> None:
         import timm
@@ -87,40 +80,23 @@ class Architecture:
 
     A residual network has four numbers of `vision_layers`, `patch_size` None and `vision_mlp` 0. Of a tower of timm's
     all fields of the image tower but `image_size` are 0 or None, and `timm` says what it is.
-
-    Attributes:
-        embed_dim: Dimension of the features.
-        quick_gelu: Whether the activation is QuickGELU, otherwise GELU.
-        image_size: Side of the image in pixels.
-        patch_size: Side of a patch in pixels.
-        vision_width: Width of the image tower.
-        vision_layers: Blocks of the image tower.
-        vision_heads: Attention heads of the image tower.
-        vision_mlp: Hidden width of the image tower's MLPs.
-        context_length: Tokens that the text tower reads.
-        vocab_size: Tokens of the vocabulary.
-        text_width: Width of the text tower.
-        text_layers: Blocks of the text tower.
-        text_heads: Attention heads of the text tower.
-        text_mlp: Hidden width of the text tower's MLPs.
-        timm: The image tower, if it is one of timm's.
     """
 
-    embed_dim: int
-    quick_gelu: bool
-    image_size: int
-    patch_size: int | None
-    vision_width: int
-    vision_layers: int | tuple[int, ...]
-    vision_heads: int
-    vision_mlp: int
-    context_length: int
-    vocab_size: int
-    text_width: int
-    text_layers: int
-    text_heads: int
-    text_mlp: int
-    timm: TimmTower | None = None
+    embed_dim: int  # dimension of the features
+    quick_gelu: bool  # whether the activation is QuickGELU, otherwise GELU
+    image_size: int  # side of the image in pixels
+    patch_size: int | None  # side of a patch in pixels
+    vision_width: int  # width of the image tower
+    vision_layers: int | tuple[int, ...]  # blocks of the image tower
+    vision_heads: int  # attention heads of the image tower
+    vision_mlp: int  # hidden width of the image tower's MLPs
+    context_length: int  # tokens that the text tower reads
+    vocab_size: int  # tokens of the vocabulary
+    text_width: int  # width of the text tower
+    text_layers: int  # blocks of the text tower
+    text_heads: int  # attention heads of the text tower
+    text_mlp: int  # hidden width of the text tower's MLPs
+    timm: TimmTower | None = None  # the image tower, if it is one of timm's
 
     def __post_init__(self) -> None:
         if self.vocab_size != VOCABULARY:

@@ -28,39 +28,20 @@ Config = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class BackboneIdentity:
-    """A backbone without its weights.
+    """A backbone without its weights."""
 
-    Attributes:
-        name: What it was loaded from.
-        fingerprint: Digest of its weights and architecture.
-        preprocessing: How an image becomes its input.
-        embed_dim: Dimensions of a feature.
-        text_depth: Blocks of the text tower.
-        image_depth: Blocks of the image tower; `None` if it is no vision transformer of open_clip's own.
-    """
-
-    name: str
-    fingerprint: str
-    preprocessing: Preprocessing
-    embed_dim: int
-    text_depth: int
-    image_depth: int | None
+    name: str  # what it was loaded from
+    fingerprint: str  # digest of its weights and architecture
+    preprocessing: Preprocessing  # how an image becomes its input
+    embed_dim: int  # dimensions of a feature
+    text_depth: int  # blocks of the text tower
+    image_depth: int | None  # blocks of the image tower; None if it is no vision transformer of open_clip's own
 
 
 def identify_backbone(
     spec: str | Path, *, config: Config | None = None, dtype: str = "float32", cache_dir: str | Path | None = None
 ) -> BackboneIdentity | None:
-    """The identity of a backbone that was loaded before, if its files have not changed since.
-
-    Args:
-        spec: As `load_backbone` takes it.
-        config: As `load_backbone` takes it.
-        dtype: Precision of its weights in memory.
-        cache_dir: As `load_backbone` takes it.
-
-    Returns:
-        `None` if it has to be loaded to know.
-    """
+    """The identity of a backbone that was loaded before, if its files have not changed since."""
     try:
         entry = read_json(_entry(spec, config, dtype, cache_dir))
         if {path: _signature(Path(path)) for path in entry["files"]} != entry["files"]:

@@ -72,11 +72,7 @@ class VisionTransformer(nn.Module):
 
 
 class Clip(nn.Module):
-    """Weights of a CLIP with a vision transformer.
-
-    Args:
-        shape: Its widths, depths and sizes.
-    """
+    """Weights of a CLIP with a vision transformer."""
 
     def __init__(self, shape: Architecture) -> None:
         super().__init__()

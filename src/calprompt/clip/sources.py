@@ -291,17 +291,11 @@ def about(subject: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Downloaded:
-    """A backbone whose weights are on this machine.
+    """A backbone whose weights are on this machine."""
 
-    Attributes:
-        spec: As `load_backbone` takes it.
-        path: Path of the weights; `None` if they cannot be used.
-        problem: Why not.
-    """
-
-    spec: str
-    path: Path | None
-    problem: str = ""
+    spec: str  # as `load_backbone` takes it
+    path: Path | None  # path of the weights; None if they cannot be used
+    problem: str = ""  # why not
 
 
 def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[Downloaded]:

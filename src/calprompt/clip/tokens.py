@@ -44,9 +44,6 @@ def _ids(text: str) -> tuple[int, ...]:
 class Tokenizer:
     """The byte-pair encoding that all CLIP models of this vocabulary share; a text that is too long is an error.
 
-    Args:
-        context_length: How many tokens the model reads.
-
     >>> Tokenizer().ids("a photo of a cat.")
     [320, 1125, 539, 320, 2368, 269]
     """

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from calprompt.data.listing import Listing, read_lines, read_text
+from calprompt.data.dataset import Listing, read_lines, read_text
 from calprompt.errors import DataError
 from calprompt.registry import unknown
 from calprompt.text import parse_problem, shorten

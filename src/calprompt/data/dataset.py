@@ -1,15 +1,51 @@
-"""A dataset as a record: class names, a template, and labelled images to train, validate and test on."""
+"""A dataset as a record: what is listed of it before any image is opened, and what is made of that.
+
+All readers of files and folders make a `Listing`, class names and a row for every image of every split; it is plain
+data, cheap to make, and becomes a `Dataset` in one call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from calprompt.class_names import normalized_name
-from calprompt.data.images import Images
-from calprompt.data.listing import SPLITS, About
+from calprompt.data.images import ImageFiles, Images
 from calprompt.errors import DataError
-from calprompt.text import is_utf8, visible
+from calprompt.registry import unknown
+from calprompt.text import bullets, is_utf8, visible
+
+SPLITS = ("train", "val", "test")
+SPLIT_SEED = 0  # of the splits made here: the same for all runs, so that no seed trains on another's test images
+
+Row = tuple[str, int]  # path relative to the listing's root, and label
+
+
+@dataclass(frozen=True)
+class About:
+    """What a dataset says of itself: its name, its classes, and how they are read and cut; see `Dataset`."""
+
+    name: str
+    class_names: tuple[str, ...]
+    _: KW_ONLY
+    template: str | None = None
+    templates: Templates | None = None
+    base: tuple[int, ...] | None = None
+    test_only: bool = False
+    repeated_names: bool = False
+    group_by: str | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All of this, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(About)}
+
+    def template_of(self, table: str) -> str | None:
+        """The sentence in one of the published tables, or the one for all."""
+        return self.template if self.templates is None else self.templates.table(table)
 
 
 @dataclass(frozen=True)
@@ -96,3 +132,80 @@ class Dataset(About):
     def splits(self) -> dict[str, Split]:
         """Train, val and test by name."""
         return {kind: getattr(self, kind) for kind in SPLITS}
+
+
+@dataclass(frozen=True)
+class Listing(About):
+    """What is known of a dataset before any image is opened: a root, and (path, label) of every image by split."""
+
+    root: Path
+    rows: Mapping[str, Sequence[Row]]
+
+    def dataset(self) -> Dataset:
+        """The same with images that can be opened; raises if it is no complete dataset."""
+        strange = [path for kind in SPLITS for path, _ in self.rows.get(kind, ()) if not is_utf8(path)]
+        if strange:
+            raise DataError(f"the names of images must be UTF-8; rename{bullets([visible(path) for path in strange])}")
+        train, val, test = (
+            Split(ImageFiles(self.root, tuple(path for path, _ in rows)), tuple(label for _, label in rows))
+            for rows in (self.rows.get(kind, ()) for kind in SPLITS)
+        )
+        test_only = self.test_only or not (len(train) or len(val))
+        return Dataset(**{**self.about, "test_only": test_only}, train=train, val=val, test=test)
+
+
+TABLES = ("coop", "kgcoop", "prograd")
+
+
+@dataclass(frozen=True)
+class Templates:
+    """The sentence for class names in each of the three published tables; a tuner says which is its own."""
+
+    coop: str  # template of CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default
+    kgcoop: str  # template of KgCoOp
+    prograd: str  # template of ProGrad
+
+    @classmethod
+    def of(cls, coop: str, *, kgcoop: str | None = None, prograd: str | None = None) -> Templates:
+        """The same sentence where a table does not differ from CoOp's."""
+        return cls(coop, kgcoop or coop, prograd or coop)
+
+    def table(self, name: str) -> str:
+        """The sentence in the table of that name."""
+        if name not in TABLES:
+            raise unknown("table of templates", name, TABLES)
+        return str(getattr(self, name))
+
+
+def split_counts(n: int) -> tuple[int, int, int]:
+    """How many of n images of a class train, validate and test: about 50, 20 and 30 %, at least one to test.
+
+    >>> [split_counts(n) for n in (2, 3, 5, 10, 100)]
+    [(1, 0, 1), (1, 1, 1), (2, 1, 2), (5, 2, 3), (50, 20, 30)]
+    """
+    val, test = round(n / 5), max(1, round(3 * n / 10))
+    return n - val - test, val, test
+
+
+def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict[str, list[str]]:
+    """The images of a class by split, in a draw of its own: other classes do not change it."""
+    shuffled = sorted(paths)
+    random.Random(f"{seed}/{name}").shuffle(shuffled)
+    train, val, _ = split_counts(len(shuffled))
+    cuts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
+    return {kind: sorted(part) for kind, part in zip(SPLITS, cuts, strict=True)}
+
+
+def read_text(path: Path) -> str:
+    """The text of a file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file, without blanks around them and without empty ones."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]

@@ -17,26 +17,13 @@ Hidden files and files that are no images (by their suffix) are left out.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from calprompt.data.dataset import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.data.decoding import SUFFIXES, count_left_out
-from calprompt.data.listing import SPLIT_SEED, SPLITS, Listing, Row, split_class
 from calprompt.errors import DataError
 from calprompt.text import bullets, is_utf8, visible
-
-if TYPE_CHECKING:
-    from calprompt.data.dataset import Dataset
-
-
-def read_folder(root: Path, *, split_seed: int = SPLIT_SEED) -> Dataset:
-    """The dataset in a folder of class folders, or of train/, val/ and test/ with class folders in them.
-
-    Args:
-        root: The folder.
-        split_seed: Seed of the split into train, val and test, where the folder has none.
-    """
-    return list_folder(root, split_seed=split_seed).dataset()
 
 
 def list_folder(root: Path, *, split_seed: int = SPLIT_SEED, split: bool = True) -> Listing:
@@ -56,7 +43,7 @@ def list_folder(root: Path, *, split_seed: int = SPLIT_SEED, split: bool = True)
         inside == ["test"] and bool(subfolders(root / "test"))
     )
     if not looks_split:
-        class_names, rows = _split_here(root, inside, split_seed) if split else _all_to_train(root, inside)
+        class_names, rows = inside, _in_one_place(root, inside, split_seed if split else None)
     elif "test" not in inside:
         raise DataError(
             f"{root} has train/ but no test/; put the images to test on there, one folder per class, or give "
@@ -96,35 +83,31 @@ def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
     return [(f"{inside}/{name}", label) for name in image_names(folder)]
 
 
-def _split_here(root: Path, class_names: list[str], seed: int) -> tuple[list[str], dict[str, list[Row]]]:
+def _listed(root: Path, folders: Iterable[tuple[Path, int]], wrong: list[str]) -> Iterator[tuple[Path, list[Row]]]:
+    """The rows of every class folder; what is wrong with others joins `wrong`."""
+    for folder, label in folders:
+        try:
+            yield folder, class_rows(root, folder, label)
+        except DataError as error:
+            wrong.append(str(error))
+
+
+def _in_one_place(root: Path, inside: list[str], seed: int | None) -> dict[str, list[Row]]:
+    """The rows of class folders that say nothing of splits: split here, or all to train without a seed."""
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
-    wrong = []
-    for label, name in enumerate(class_names):
-        try:
-            files = [path for path, _ in class_rows(root, root / name, label)]
-        except DataError as error:
-            wrong.append(str(error))
+    wrong: list[str] = []
+    for folder, own in _listed(root, [(root / name, label) for label, name in enumerate(inside)], wrong):
+        if seed is None:
+            rows["train"] += own
             continue
-        if len(files) < 2:
-            others = [each for each in _visible_names(root / name) if not each.lower().endswith(SUFFIXES)]
+        if len(own) < 2:
+            others = [each for each in _visible_names(folder) if not each.lower().endswith(SUFFIXES)]
             besides = f"; it also has {count_left_out(others)}" if others else ""
-            wrong.append(f"{root / name} has one image; a class needs two or more, to train and to test on{besides}")
-        for kind, part in split_class(name, files, seed).items():
-            rows[kind] += [(path, label) for path in part]
+            wrong.append(f"{folder} has one image; a class needs two or more, to train and to test on{besides}")
+        for kind, part in split_class(folder.name, [path for path, _ in own], seed).items():
+            rows[kind] += [(path, own[0][1]) for path in part]
     _refuse(wrong)
-    return class_names, rows
-
-
-def _all_to_train(root: Path, class_names: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
-    rows: list[Row] = []
-    wrong = []
-    for label, name in enumerate(class_names):
-        try:
-            rows += class_rows(root, root / name, label)
-        except DataError as error:
-            wrong.append(str(error))
-    _refuse(wrong)
-    return class_names, {"train": rows, "val": [], "test": []}
+    return rows
 
 
 def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
@@ -132,20 +115,16 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
     if strange:
         raise DataError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
     class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
-    named = [folder for kind in inside for folder in subfolders(root / kind)]
-    _refuse([unprintable(folder) for folder in named if not is_utf8(folder.name)])
+    named = {kind: subfolders(root / kind) for kind in inside}
+    _refuse([unprintable(each) for folders in named.values() for each in folders if not is_utf8(each.name)])
     labels = {name: label for label, name in enumerate(class_names)}
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
-    wrong = []
-    for kind in inside:
-        for folder in subfolders(root / kind):
-            if folder.name not in labels:
-                wrong.append(f"class {folder.name!r} is in {kind}/ but not in train/; every class must train")
-                continue
-            try:
-                rows[kind] += class_rows(root, folder, labels[folder.name])
-            except DataError as error:
-                wrong.append(str(error))
+    wrong: list[str] = []
+    for kind, folders in named.items():
+        strange = [each.name for each in folders if each.name not in labels]
+        wrong += [f"class {name!r} is in {kind}/ but not in train/; every class must train" for name in strange]
+        known = [(each, labels[each.name]) for each in folders if each.name in labels]
+        rows[kind] = [row for _, own in _listed(root, known, wrong) for row in own]
     _refuse(wrong)
     return class_names, rows
 

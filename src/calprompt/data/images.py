@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from PIL import ImageOps
@@ -110,50 +110,54 @@ def _signature(path: str) -> Signature | None:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-class Picture(Protocol):
+class Picture(ABC):
     """One image, read once: digest and pixels are of the same content, whatever becomes of its file meanwhile."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it keeps in memory."""
-        ...
+    nbytes = 0  # that it keeps in memory by itself
+    _known = ""
 
     @property
     def digest(self) -> str:
-        """sha256 of all that its pixels depend on."""
-        ...
+        """sha256 of all that its pixels depend on, computed once; several threads may do that at the same time."""
+        self._known = self._known or self._sha256()
+        return self._known
 
-    def check(self) -> None:
+    @abstractmethod
+    def _sha256(self) -> str: ...
+
+    def check(self) -> None:  # noqa: B027 (many have nothing to check)
         """Raise an `ImageError` for what the first bytes show already: no image, or a format that is not read."""
 
+    @abstractmethod
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
         """Levels of views, for `preprocessing.normalise`: each drawn from its generator, or the evaluation view alone
         if none is wanted or there is no other."""
-        ...
 
 
-class Images(Protocol):
-    """What all kinds have in common."""
+class Images(ABC):
+    """Images by number, of any kind."""
 
-    has_pixels: ClassVar[bool]  # False: only features are known
-    augmented: ClassVar[bool]  # False: there is no other view than the one for evaluation
+    has_pixels: ClassVar[bool] = True  # False: only features are known
+    augmented: ClassVar[bool] = True  # False: there is no other view than the one for evaluation
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def take(self, indices: Sequence[int]) -> Images:
         """These images only, in this order."""
-        ...
 
+    @abstractmethod
     def name(self, index: int) -> str: ...
 
+    @abstractmethod
     def read(self, index: int) -> Picture: ...
 
     def digest(self, index: int) -> str:
         return self.read(index).digest
 
-    def check(self, backbone: Backbone | BackboneIdentity) -> None:
-        """Raise if these images do not suit the backbone."""
-        ...
+    def check(self, backbone: Backbone | BackboneIdentity) -> None:  # noqa: B027 (as above)
+        """Raise if these images do not suit the backbone; files do, whose preprocessing sees to that."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +175,6 @@ class ImageFiles(Images):
     paths: tuple[str, ...]
     upright: bool = False
     memory: ImageMemory | None = field(default=None, compare=False, repr=False)
-    has_pixels: ClassVar[bool] = True
-    augmented: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, root: Path, paths: Sequence[str]) -> ImageFiles:
-        return cls(root, tuple(paths))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -200,9 +198,6 @@ class ImageFiles(Images):
         path = os.path.join(self.root, self.paths[index])
         return self.memory.digest(path, self.upright, lambda: checked_digest(self.read(index)))
 
-    def check(self, backbone: Backbone | BackboneIdentity) -> None:
-        """Files suit every backbone: its preprocessing sees to that."""
-
 
 def checked_digest(picture: Picture) -> str:
     """The digest of an image whose first bytes are those of one."""
@@ -210,21 +205,7 @@ def checked_digest(picture: Picture) -> str:
     return picture.digest
 
 
-class Digested(ABC):
-    """What computes its digest once; several threads may do that at the same time."""
-
-    _known = ""
-
-    @property
-    def digest(self) -> str:
-        self._known = self._known or self._sha256()
-        return self._known
-
-    @abstractmethod
-    def _sha256(self) -> str: ...
-
-
-class Decodable(Digested):
+class Decodable(Picture):
     """An image that is decoded when its pixels are asked for."""
 
     name: str
@@ -262,7 +243,7 @@ class FileContent(Decodable):
     upright: bool
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # type: ignore[override]
         return len(self.data)
 
     def _sha256(self) -> str:
@@ -283,14 +264,10 @@ class PillowPicture(Decodable):
 
     name: str
     image: Image.Image
-    nbytes: ClassVar[int] = 0
 
     def _sha256(self) -> str:
         """Of its mode, size and pixels."""
         return hashlib.sha256(f"{self.image.mode} {self.image.size}".encode() + self.image.tobytes()).hexdigest()
-
-    def check(self) -> None:
-        """It is decoded already."""
 
     def _decoded(self) -> Image.Image:
         return as_rgb(self.image)
@@ -309,8 +286,6 @@ class GivenImages(Images):
     items: tuple[Any, ...]
     names: tuple[str, ...] = ()
     upright: bool = False
-    has_pixels: ClassVar[bool] = True
-    augmented: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -329,9 +304,6 @@ class GivenImages(Images):
     def read(self, index: int) -> Picture:
         with named(self.names[index]):
             return open_image(self.items[index], index, upright=self.upright, name=self.names[index])
-
-    def check(self, backbone: Backbone | BackboneIdentity) -> None:
-        """Pictures suit every backbone: its preprocessing sees to that."""
 
 
 def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
@@ -358,12 +330,31 @@ def open_image(image: Any, number: int, *, upright: bool = False, name: str | No
 
 
 @dataclass(frozen=True, eq=False)
-class ImageRows(Images):
-    """Pixels in memory, [n, 3, size, size], already normalised as the backbone wants them; no random views."""
+class TensorRows(Images):
+    """Images as rows of a tensor, without random views.
+
+    Attributes:
+        rows: The tensor, an image a row.
+    """
 
     rows: Tensor
-    has_pixels: ClassVar[bool] = True
     augmented: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: Sequence[int]) -> Self:
+        return replace(self, rows=self.rows[list(indices)])
+
+    def name(self, index: int) -> str:
+        return f"{'image' if self.has_pixels else 'features'} {index}"
+
+    def read(self, index: int) -> Picture:
+        return TensorRow(self.rows[index], self.has_pixels)
+
+
+class ImageRows(TensorRows):
+    """Pixels in memory, [n, 3, size, size], already normalised as the backbone wants them."""
 
     def __post_init__(self) -> None:
         if not self.rows.is_floating_point() or self.rows.ndim != 4:
@@ -373,18 +364,6 @@ class ImageRows(Images):
                 f"{self.rows.dtype} {list(self.rows.shape)}"
             )
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, indices: Sequence[int]) -> ImageRows:
-        return ImageRows(self.rows[list(indices)])
-
-    def name(self, index: int) -> str:
-        return f"image {index}"
-
-    def read(self, index: int) -> Picture:
-        return Row(self.rows[index])
-
     def check(self, backbone: Backbone | BackboneIdentity) -> None:
         size = backbone.preprocessing.size
         if tuple(self.rows.shape[1:]) != (3, size, size):
@@ -393,25 +372,10 @@ class ImageRows(Images):
             )
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureRows(Images):
+class FeatureRows(TensorRows):
     """Image features in memory, [n, D], of the backbone's own image tower; the images themselves are not known."""
 
-    rows: Tensor
     has_pixels: ClassVar[bool] = False
-    augmented: ClassVar[bool] = False
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, indices: Sequence[int]) -> FeatureRows:
-        return FeatureRows(self.rows[list(indices)])
-
-    def name(self, index: int) -> str:
-        return f"features {index}"
-
-    def read(self, index: int) -> Picture:
-        return FeatureRow(self.rows[index])
 
     def check(self, backbone: Backbone | BackboneIdentity) -> None:
         if self.rows.shape[1] != backbone.embed_dim:
@@ -422,14 +386,11 @@ class FeatureRows(Images):
 
 
 @dataclass(eq=False)
-class Row(Digested):
+class TensorRow(Picture):
     """A tensor of those in memory."""
 
     row: Tensor
-    nbytes: ClassVar[int] = 0  # no more than all of them do
-
-    def check(self) -> None:
-        """Tensors are checked when they are read from their file."""
+    has_pixels: bool
 
     def _sha256(self) -> str:
         """Of its dtype, shape and bytes."""
@@ -440,11 +401,6 @@ class Row(Digested):
         return digest.hexdigest()
 
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
+        if not self.has_pixels:
+            raise DataError("pixels are needed, and this dataset holds image features only")
         return [self.row.float()]
-
-
-class FeatureRow(Row):
-    """A tensor of features, of which there are no pixels."""
-
-    def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
-        raise DataError("pixels are needed, and this dataset holds image features only")

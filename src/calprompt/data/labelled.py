@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from calprompt.class_names import check_class_names
-from calprompt.data.dataset import Dataset, Split
+from calprompt.data.dataset import About, Dataset, Listing, Split, Templates
 from calprompt.data.decoding import iterate_images
 from calprompt.data.images import FeatureRows, GivenImages, ImageFiles, ImageRows, Images
-from calprompt.data.listing import Listing, Templates
 from calprompt.data.load import list_dataset, load_dataset
 from calprompt.errors import DataError, SettingError
 from calprompt.text import shorten
@@ -107,15 +106,17 @@ def _from_listing(listing: Listing, upright: bool) -> LabelledImages:
     test = split("test")
     if not listing.repeated_names:
         check_class_names(listing.class_names)
-    return LabelledImages(
-        listing.name,
-        _distinct(listing.class_names),
-        listing.class_names,
-        split("train", "val"),
-        test if len(test) else None,
-        listing.template,
-        listing.templates,
-    )
+    return _about(listing, split("train", "val"), test if len(test) else None)
+
+
+def _from_dataset(dataset: Dataset) -> LabelledImages:
+    train, val = dataset.train, dataset.val
+    return _about(dataset, Split(_joined(train.images, val.images), train.labels + val.labels), dataset.test)
+
+
+def _about(about: About, train: Split, test: Split | None) -> LabelledImages:
+    names = about.class_names
+    return LabelledImages(about.name, _distinct(names), names, train, test, about.template, about.templates)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -130,19 +131,6 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
         seen[name] += 1
         found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
     return tuple(found)
-
-
-def _from_dataset(dataset: Dataset) -> LabelledImages:
-    train, val = dataset.train, dataset.val
-    return LabelledImages(
-        dataset.name,
-        _distinct(dataset.class_names),
-        dataset.class_names,
-        Split(_joined(train.images, val.images), train.labels + val.labels),
-        dataset.test,
-        dataset.template,
-        dataset.templates,
-    )
 
 
 def _joined(first: Images, second: Images) -> Images:

@@ -18,10 +18,9 @@ from pathlib import Path
 from calprompt.data import catalogue
 from calprompt.data.catalogue.layouts import CLASSNAMES
 from calprompt.data.classes import find_classes, read_base, read_classes, with_base
-from calprompt.data.dataset import Dataset, Split
+from calprompt.data.dataset import Dataset, Listing, Split
 from calprompt.data.folders import has_class_folders, list_folder
 from calprompt.data.images import ImageFiles
-from calprompt.data.listing import Listing
 from calprompt.data.split_files import is_saved_split, list_split_file, load_split
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table

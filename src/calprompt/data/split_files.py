@@ -26,10 +26,9 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from calprompt.data.dataset import Dataset, Split
+from calprompt.data.dataset import SPLITS, Dataset, Listing, Split, Templates
 from calprompt.data.folders import subfolders
 from calprompt.data.images import ImageFiles
-from calprompt.data.listing import SPLITS, Listing, Templates
 from calprompt.errors import DataError
 from calprompt.files import canonical_json, file_digest, read_json, write_bytes
 from calprompt.registry import unknown
@@ -64,12 +63,7 @@ def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
 
 
 def write_split_file(path: Path, split: Mapping[str, Sequence[NamedRow]]) -> None:
-    """A split file, to the byte as the public code writes it.
-
-    Args:
-        path: Path of the file.
-        split: Rows of (path, label, class name) by split.
-    """
+    """A split file, to the byte as the public code writes it."""
     rows = {kind: [list(row) for row in split[kind]] for kind in SPLITS}
     write_bytes(path, json.dumps(rows, indent=4, separators=(",", ": ")).encode())
 
@@ -176,7 +170,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     _check(path, folder, [(place, digest) for _, place, _, digest in rows])
 
     def split(kind: str) -> Split:
-        return Split(ImageFiles.of(folder, [row[0] for row in payload[kind]]), tuple(row[1] for row in payload[kind]))
+        return Split(ImageFiles(folder, tuple(row[0] for row in payload[kind])), tuple(row[1] for row in payload[kind]))
 
     templates, base = payload.get("templates"), payload["base"]
     return Dataset(

@@ -33,15 +33,10 @@ POLL = 1.0  # seconds between two looks at a folder
 
 @dataclass(frozen=True)
 class FailedImage:
-    """An image that cannot be read, in the place of one that can.
+    """An image that cannot be read, in the place of one that can."""
 
-    Attributes:
-        name: Of the image.
-        reason: What is wrong with it.
-    """
-
-    name: str
-    reason: str
+    name: str  # of the image
+    reason: str  # what is wrong with it
 
 
 Streamed = FileContent | PillowPicture | FailedImage

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from calprompt.data.dataset import SPLITS, Listing, Row, read_text, split_class
 from calprompt.data.decoding import SUFFIXES as IMAGES
-from calprompt.data.listing import SPLITS, Listing, Row, read_text, split_class
 from calprompt.errors import DataError
 from calprompt.text import bullets, parse_problem, shorten
 

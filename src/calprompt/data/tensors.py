@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from calprompt.data.dataset import Dataset, Split
+from calprompt.data.dataset import SPLITS, Dataset, Split
 from calprompt.data.images import FeatureRows, ImageRows, Images
-from calprompt.data.listing import SPLITS
 from calprompt.errors import DataError
 from calprompt.files import read_json
 from calprompt.registry import unknown

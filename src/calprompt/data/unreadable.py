@@ -21,13 +21,9 @@ MOST_LISTED = 100
 
 @dataclass
 class UnreadableImages:
-    """Collects images that could not be read, so that all of them are reported together.
+    """Collects images that could not be read, so that all of them are reported together."""
 
-    Attributes:
-        reasons: From an image's name to what is wrong with it.
-    """
-
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # from an image's name to what is wrong with it
 
     def add(self, error: ImageError) -> None:
         """Note one image."""
@@ -52,16 +48,7 @@ def unreadable_error(reasons: Mapping[str, str]) -> DataError:
 def find_unreadable(
     splits: Iterable[Split], *, known_good: set[str] | None = None, progress: Progress = silent
 ) -> dict[str, str]:
-    """Decode every image file of some splits.
-
-    Args:
-        splits: Images in memory are passed over.
-        known_good: Names that are not decoded again; good ones are added.
-        progress: Callback for progress.
-
-    Returns:
-        From the name of each image that cannot be decoded to what is wrong with it.
-    """
+    """Image files that cannot be decoded, by name, and what is wrong with each; `known_good` are passed over."""
     known_good = set() if known_good is None else known_good
     places: dict[str, tuple[Images, int]] = {
         name: (split.images, index)
@@ -92,15 +79,7 @@ def find_unreadable(
 
 
 def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
-    """The dataset without some images.
-
-    Args:
-        dataset: Stays as it is.
-        reasons: From the names of the images to leave out to what is wrong with them.
-
-    Raises:
-        DataError: if what is left is no dataset, such as a class without images.
-    """
+    """The dataset without some images."""
 
     def kept(split: Split) -> Split:
         return split.take([index for index in range(len(split)) if split.images.name(index) not in reasons])
@@ -118,15 +97,7 @@ Rows = dict[str, list[list[str | int]]]
 
 
 def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> Rows:
-    """Name, label and digest of every image of some splits; each file is read once, and its beginning is looked at.
-
-    Args:
-        splits: By name.
-        progress: Callback for progress.
-
-    Raises:
-        DataError: if images cannot be read. Then all of them are decoded, so that the report is complete.
-    """
+    """Name, label and digest of every image of some splits; each file is read once, and its beginning is looked at."""
     unreadable = UnreadableImages()
 
     def digest(place: tuple[Split, int]) -> str:

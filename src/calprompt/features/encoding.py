@@ -90,15 +90,10 @@ def encode(backbone: Backbone, pixels: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class FeatureBank:
-    """Frozen features to train on, in V views.
+    """Frozen features to train on, in V views."""
 
-    Attributes:
-        features: [V, n, D].
-        labels: Class indices [n].
-    """
-
-    features: Tensor
-    labels: Tensor
+    features: Tensor  # [V, n, D]
+    labels: Tensor  # class indices [n]
 
     @property
     def views(self) -> int:
@@ -122,21 +117,13 @@ class FeatureBank:
 
 @dataclass(eq=False)
 class PixelBank:
-    """Pixels to train on, loaded when needed, and the frozen features of the same views, if they were computed.
-
-    Attributes:
-        source: The images.
-        labels: Class indices [n].
-        preprocessing: From an image to pixels.
-        views: How many views each image has; 0: only the one for evaluation.
-        features: Frozen features [V, n, D].
-    """
+    """Pixels to train on, loaded when needed, and the frozen features of the same views, if they were computed."""
 
     source: Images
-    labels: Tensor
-    preprocessing: Preprocessing
-    views: int
-    features: Tensor | None = None
+    labels: Tensor  # class indices [n]
+    preprocessing: Preprocessing  # from an image to pixels
+    views: int  # how many views each image has; 0: only the one for evaluation
+    features: Tensor | None = None  # frozen features [V, n, D]
 
     def images(self, indices: Tensor, epoch: int) -> Tensor:
         """The pixels of this epoch's view, [len(indices), 3, size, size]."""

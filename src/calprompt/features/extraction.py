@@ -53,20 +53,9 @@ def frozen_features(
     progress: Progress = silent,
     what: str = "features",
 ) -> Tensor:
-    """Image features of the frozen tower, not normalised.
+    """Features [V, n, D] of the frozen tower, not normalised, of V random views; of the evaluation view with 0 views.
 
-    Args:
-        backbone: Whose image tower is run.
-        images: Features in memory are returned as they are.
-        views: How many random views of each image; with 0, only the evaluation view.
-        unreadable: Collects the images that cannot be read; their rows are zeros, so call its `report` before using any
-            row.
-        store: Stored features are read from it, others are added; the bits are the same without it.
-        progress: Callback for progress.
-        what: What the work is called in `progress`.
-
-    Returns:
-        [V, n, D]
+    The rows of images that cannot be read are zeros: call `unreadable.report` before using any.
     """
     if isinstance(images, FeatureRows):
         return images.rows.to(backbone.prompt_dtype)[None]
@@ -78,19 +67,12 @@ def frozen_features(
 
 @dataclass(eq=False)
 class Batch:
-    """Views for one call of the tower.
+    """Views for one call of the tower."""
 
-    Attributes:
-        rows: The views that could be read.
-        keys: Their keys in the store; empty without a store.
-        values: Their pixels, and later their features.
-        failed: How many views could not be read.
-    """
-
-    rows: list[Row]
-    keys: list[bytes]
-    values: Tensor
-    failed: int
+    rows: list[Row]  # the views that could be read
+    keys: list[bytes]  # their keys in the store; empty without a store
+    values: Tensor  # their pixels, and later their features
+    failed: int  # how many views could not be read
 
 
 class Extraction:

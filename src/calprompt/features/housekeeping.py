@@ -53,29 +53,17 @@ NAME = r"[0-9a-f]{32}" + re.escape(SUFFIX)
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a store.
+    """A file of a store."""
 
-    Attributes:
-        path: Where it is.
-        size: In bytes, with what SQLite keeps beside it.
-        time: Time of the last use, in seconds since 1970.
-        name: Name of the backbone.
-        about: What its features depend on; empty if that cannot be read.
-        usage: How often it was used.
-        images: How many images it has features of.
-        features: How many features it has.
-        problem: Why it cannot be read, if so.
-    """
-
-    path: Path
-    size: int
-    time: float
-    name: str = "?"
-    about: dict[str, Any] = field(default_factory=dict)
-    usage: Usage = field(default_factory=Usage)
-    images: int = 0
-    features: int = 0
-    problem: str = ""
+    path: Path  # where it is
+    size: int  # in bytes, with what SQLite keeps beside it
+    time: float  # time of the last use, in seconds since 1970
+    name: str = "?"  # name of the backbone
+    about: dict[str, Any] = field(default_factory=dict)  # what its features depend on; empty if that cannot be read
+    usage: Usage = field(default_factory=Usage)  # how often it was used
+    images: int = 0  # how many images it has features of
+    features: int = 0  # how many features it has
+    problem: str = ""  # why it cannot be read, if so
 
     @property
     def backbone(self) -> str:
@@ -204,20 +192,13 @@ FINE, COARSE = 256, 16  # units in the last place that rounding explains, of flo
 
 @dataclass(frozen=True)
 class Conflict:
-    """A key with two features that rounding does not explain.
+    """A key with two features that rounding does not explain."""
 
-    Attributes:
-        image: sha256 of the image's content.
-        view: The number of its view.
-        here: The file whose feature stays.
-        there: The file of the other store.
-        difference: Distance of the features, relative to their length; infinite if they are not of one type and size.
-    """
-
-    image: str
-    view: int
-    here: Path
-    there: Path
+    image: str  # sha256 of the image's content
+    view: int  # the number of its view
+    here: Path  # the file whose feature stays
+    there: Path  # the file of the other store
+    # distance of the features, relative to their length; infinite if they are not of one type and size
     difference: float
 
     def __str__(self) -> str:
@@ -227,25 +208,15 @@ class Conflict:
 
 @dataclass
 class MergeReport:
-    """What a merge did.
+    """What a merge did."""
 
-    Attributes:
-        copied: Features that were missing.
-        same: Features that were there with the same bits.
-        rounded: Features that were there and differ by rounding.
-        largest: The largest difference by rounding, relative to the length of the feature.
-        n_conflicts: Features that were there and differ by more.
-        conflicts: The first of these.
-        damaged: Files of which something was left out, and why.
-    """
-
-    copied: int = 0
-    same: int = 0
-    rounded: int = 0
-    largest: float = 0.0
-    n_conflicts: int = 0
-    conflicts: list[Conflict] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    copied: int = 0  # features that were missing
+    same: int = 0  # features that were there with the same bits
+    rounded: int = 0  # features that were there and differ by rounding
+    largest: float = 0.0  # the largest difference by rounding, relative to the length of the feature
+    n_conflicts: int = 0  # features that were there and differ by more
+    conflicts: list[Conflict] = field(default_factory=list)  # the first of these
+    damaged: list[str] = field(default_factory=list)  # files of which something was left out, and why
 
 
 def merge_store(source: str | Path, into: FeatureStore, *, progress: Progress = silent) -> MergeReport:

@@ -91,12 +91,7 @@ class FeatureStore:
         return FeatureStore, (self.folder,)  # another process opens its own files
 
     def space(self, about: Mapping[str, Any], name: str) -> Space:
-        """The features of one kind.
-
-        Args:
-            about: Everything that they depend on besides the image and its view, as plain data.
-            name: Name of the backbone, for people.
-        """
+        """The features of one kind."""
         identity = hashlib.sha256(canonical_json(about)).hexdigest()[:32]
         if identity not in self._spaces:
             self._spaces[identity] = Space(self, identity, about, name)
@@ -120,16 +115,12 @@ class FeatureStore:
 
 
 class Space:
-    """Features that differ in nothing but the image and its view; use it from one thread at a time.
-
-    Attributes:
-        record: All features that go in or out by their keys, for whoever sends them on; nothing is kept if it is None.
-    """
+    """Features that differ in nothing but the image and its view; use it from one thread at a time."""
 
     def __init__(self, store: FeatureStore, identity: str, about: Mapping[str, Any], name: str) -> None:
         self.store, self.identity, self.about, self.name = store, identity, about, name
         self.path = store.folder / f"{identity}{SUFFIX}"
-        self.record: dict[bytes, Tensor] | None = None
+        self.record: dict[bytes, Tensor] | None = None  # all features in and out, for whoever sends them on
         self._waiting: dict[bytes, bytes] = {}  # not written yet
         self._dtype: torch.dtype | None = None
         self._since = 0.0
@@ -252,19 +243,12 @@ class Space:
 
 @dataclass(frozen=True)
 class Usage:
-    """How features were used.
+    """How features were used."""
 
-    Attributes:
-        time: Time of the last use, in seconds since 1970.
-        found: Features that were in the store.
-        computed: Features that were computed.
-        seconds: How long computing them took.
-    """
-
-    time: float = 0.0
-    found: int = 0
-    computed: int = 0
-    seconds: float = 0.0
+    time: float = 0.0  # time of the last use, in seconds since 1970
+    found: int = 0  # features that were in the store
+    computed: int = 0  # features that were computed
+    seconds: float = 0.0  # how long computing them took
 
     @property
     def saved(self) -> float:
@@ -273,16 +257,7 @@ class Usage:
 
 
 class FeatureFile:
-    """A connection to the file of a space; use `FeatureFile.open`.
-
-    Attributes:
-        path: Where it is.
-        identity: Digest of what its features depend on.
-        name: Name of the backbone.
-        about: What the features depend on; empty if that cannot be read.
-        dtype: Type of the features.
-        read_only: Whether it cannot be written to.
-    """
+    """A connection to the file of a space; use `FeatureFile.open`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, identity: str, read_only: bool) -> None:
         self.path, self.identity, self.read_only = path, identity, read_only

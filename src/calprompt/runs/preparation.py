@@ -43,19 +43,12 @@ from calprompt.tuners import Tuner
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before it starts.
+    """A run before it starts."""
 
-    Attributes:
-        plan: What it is.
-        backbone: As this run uses it: a view of what `Resources` holds.
-        tuner: On the classes that are trained on.
-        novel_reason: Why the prompts cannot be used on novel classes, if so.
-    """
-
-    plan: RunPlan
-    backbone: Backbone
-    tuner: Tuner
-    novel_reason: str | None
+    plan: RunPlan  # what it is
+    backbone: Backbone  # as this run uses it: a view of what `Resources` holds
+    tuner: Tuner  # on the classes that are trained on
+    novel_reason: str | None  # why the prompts cannot be used on novel classes, if so
 
     @property
     def config(self) -> RunConfig:
@@ -71,16 +64,7 @@ class Prepared:
 def prepare(
     config: RunConfig | RunPlan, *, resources: Resources | None = None, progress: Progress = silent
 ) -> Prepared:
-    """Load the backbone and make the tuner of a run.
-
-    Args:
-        config: Its settings, or its plan.
-        resources: What is loaded already.
-        progress: Callback for progress.
-
-    Raises:
-        CalpromptError: for whatever does not fit together.
-    """
+    """Load the backbone and make the tuner of a run."""
     resources = resources or Resources()
     planned = config if isinstance(config, RunPlan) else plan(config, resources=resources, progress=progress)
     settings = planned.config
@@ -161,22 +145,14 @@ RANGE = 4.0  # how many times the model's own scale, or what part of it, the fit
 
 @dataclass(frozen=True)
 class Anchor:
-    """A fitted logit scale.
+    """A fitted logit scale."""
 
-    Attributes:
-        logit_scale: The fitted one.
-        own_scale: The model's own.
-        images: How many it was fitted on.
-        nll: Mean negative log-likelihood of these images, with the fitted scale.
-        own_nll: The same with the model's own.
-        end: "lower" or "upper", if the best scale lies beyond that end of the range; None if it lies inside.
-    """
-
-    logit_scale: float
-    own_scale: float
-    images: int
-    nll: float
-    own_nll: float
+    logit_scale: float  # the fitted one
+    own_scale: float  # the model's own
+    images: int  # how many it was fitted on
+    nll: float  # mean negative log-likelihood of these images, with the fitted scale
+    own_nll: float  # the same with the model's own
+    # "lower" or "upper", if the best scale lies beyond that end of the range; None if it lies inside
     end: str | None = None
 
     @property

@@ -67,27 +67,18 @@ def record_key(record: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a sweep file says of its runs.
+    """What a sweep file says of its runs."""
 
-    Attributes:
-        source: What errors call the file.
-        recipe: Settings that all others go over.
-        settings: The same in all runs.
-        axes: Name -> values, of which every combination is a run.
-        zipped: Groups of names -> values of equal number, taken side by side.
-        exclude: Partial settings of the runs that are left out; a list stands for any of its values.
-        only: Partial settings, one of which every run has; all runs, if there are none.
-        seeds: Seeds of the runs.
-    """
-
-    source: str
-    recipe: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str  # what errors call the file
+    recipe: str | None = None  # settings that all others go over
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the same in all runs
+    # name -> values, of which every combination is a run
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    zipped: Sequence[Mapping[str, Sequence[Any]]] = ()
+    zipped: Sequence[Mapping[str, Sequence[Any]]] = ()  # groups of names -> values of equal number, taken side by side
+    # partial settings of the runs that are left out; a list stands for any of its values
     exclude: Sequence[Mapping[str, Any]] = ()
-    only: Sequence[Mapping[str, Any]] = ()
-    seeds: Sequence[int] | None = None
+    only: Sequence[Mapping[str, Any]] = ()  # partial settings, one of which every run has; all runs, if there are none
+    seeds: Sequence[int] | None = None  # seeds of the runs
 
 
 def expand(grid: Grid) -> tuple[Cell, ...]:

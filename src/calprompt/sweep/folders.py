@@ -38,32 +38,21 @@ FINISHED, FAILED, RUNNING, INTERRUPTED, MISSING, DAMAGED = (
 
 @dataclass(frozen=True)
 class Found:
-    """A run folder.
+    """A run folder."""
 
-    Attributes:
-        run: As far as its record says; without metrics and transfers.
-        status: finished, failed, running, interrupted or damaged.
-        reason: Why it failed, or cannot be read.
-    """
-
-    run: Run
-    status: str
-    reason: str | None = None
+    run: Run  # as far as its record says; without metrics and transfers
+    status: str  # finished, failed, running, interrupted or damaged
+    reason: str | None = None  # why it failed, or cannot be read
 
 
 @dataclass
 class RunFolders:
-    """All runs in a folder, by their settings.
+    """All runs in a folder, by their settings."""
 
-    Attributes:
-        out: The folder.
-        by_key: Digest of all settings -> the runs that have them; more than one if images or weights have changed.
-        damaged: Run folders whose record cannot be read.
-    """
-
-    out: Path
+    out: Path  # the folder
+    # digest of all settings -> the runs that have them; more than one if images or weights have changed
     by_key: dict[str, list[Found]] = field(default_factory=dict)
-    damaged: list[Found] = field(default_factory=list)
+    damaged: list[Found] = field(default_factory=list)  # run folders whose record cannot be read
     _weights: dict[tuple[Any, ...], str | None] = field(default_factory=dict)
 
     @classmethod

@@ -30,22 +30,14 @@ PREFIX = "sweep-"
 
 @dataclass
 class Journal:
-    """The file of a sweep in its folder.
+    """The file of a sweep in its folder."""
 
-    Attributes:
-        name: Name of the sweep.
-        cells: Key of a cell -> its settings.
-        calibrators: What finished runs are measured with.
-        transfer: What finished runs are evaluated on.
-        failures: Key of a cell that failed -> why.
-        passes: One entry for each time the sweep worked: begin, end, estimated and real seconds, and counts.
-    """
-
-    name: str
-    cells: dict[str, dict[str, Any]]
-    calibrators: list[str] = field(default_factory=list)
-    transfer: list[str] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
+    name: str  # name of the sweep
+    cells: dict[str, dict[str, Any]]  # key of a cell -> its settings
+    calibrators: list[str] = field(default_factory=list)  # what finished runs are measured with
+    transfer: list[str] = field(default_factory=list)  # what finished runs are evaluated on
+    failures: dict[str, str] = field(default_factory=dict)  # key of a cell that failed -> why
+    # one entry for each time the sweep worked: begin, end, estimated and real seconds, and counts
     passes: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -99,25 +91,15 @@ KINDS: tuple[tuple[str, ...], ...] = (  # of runs that take as long as each othe
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell of a sweep, and what there is of it.
+    """A cell of a sweep, and what there is of it."""
 
-    Attributes:
-        cell: Its settings.
-        status: finished, failed, interrupted, running, missing, or transfer: finished but for other data.
-        folder: Folder of its run, if there is one.
-        reason: Why it failed.
-        seconds: That it may take; None if nothing like it was measured on this machine.
-        memory: Bytes of memory that it may take; None if nothing like it was measured.
-        device_memory: Bytes of memory of a GPU, likewise.
-    """
-
-    cell: Cell
-    status: str
-    folder: Path | None = None
-    reason: str | None = None
-    seconds: float | None = None
-    memory: int | None = None
-    device_memory: int | None = None
+    cell: Cell  # its settings
+    status: str  # finished, failed, interrupted, running, missing, or transfer: finished but for other data
+    folder: Path | None = None  # folder of its run, if there is one
+    reason: str | None = None  # why it failed
+    seconds: float | None = None  # that it may take; None if nothing like it was measured on this machine
+    memory: int | None = None  # bytes of memory that it may take; None if nothing like it was measured
+    device_memory: int | None = None  # bytes of memory of a GPU, likewise
 
 
 @dataclass(frozen=True)
@@ -197,12 +179,7 @@ def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> 
 
 
 class Costs:
-    """Seconds and memory of runs, from those that were measured.
-
-    Args:
-        measured: Run folders, of which the finished ones count; for seconds, those that were never interrupted, on a
-            processor such as that of this machine.
-    """
+    """Seconds and memory of runs, from those that were measured."""
 
     def __init__(self, measured: Iterable[Found]) -> None:
         self.known: dict[tuple[str, str], list[float]] = {}

@@ -33,27 +33,17 @@ from calprompt.text import os_problem
 
 @dataclass(frozen=True)
 class Task:
-    """A run to do, as plain data and paths.
+    """A run to do, as plain data and paths."""
 
-    Attributes:
-        cell: Its settings.
-        out: Folder of the runs.
-        transfer: What to evaluate it on.
-        calibrators: What to measure it with.
-        store: Whether image features are kept on disk for other processes.
-        verify: Whether evaluations on other data that are there are looked at again.
-        marker: A file in `out` by which a worker elsewhere tells whether it sees that folder; see `work_anywhere`.
-        send_back: Send the folder of the run back, whether a worker sees `out` or not.
-    """
-
-    cell: Cell
-    out: str
-    transfer: tuple[Target, ...] = ()
-    calibrators: tuple[str, ...] = ()
-    store: bool = True
-    verify: bool = False
+    cell: Cell  # its settings
+    out: str  # folder of the runs
+    transfer: tuple[Target, ...] = ()  # what to evaluate it on
+    calibrators: tuple[str, ...] = ()  # what to measure it with
+    store: bool = True  # whether image features are kept on disk for other processes
+    verify: bool = False  # whether evaluations on other data that are there are looked at again
+    # a file in `out` by which a worker elsewhere tells whether it sees that folder; see `work_anywhere`
     marker: str = ""
-    send_back: bool = False
+    send_back: bool = False  # send the folder of the run back, whether a worker sees `out` or not
 
     @property
     def key(self) -> str:
@@ -169,15 +159,10 @@ PATIENCE = 60.0  # seconds in which another worker of the machine has to let go 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run folder on its way.
+    """A run folder on its way."""
 
-    Attributes:
-        name: Name of the folder.
-        files: What is in it, by paths.
-    """
-
-    name: str
-    files: dict[str, bytes]
+    name: str  # name of the folder
+    files: dict[str, bytes]  # what is in it, by paths
 
 
 def work_anywhere(task: Task) -> Outcome[Task]:

@@ -26,7 +26,7 @@ from calprompt.data.catalogue.layouts import (
     SplitFile,
     VariantFolders,
 )
-from calprompt.data.listing import SPLITS, Listing, Templates
+from calprompt.data.dataset import SPLITS, Listing, Templates
 from calprompt.registry import unknown
 from calprompt.text import nearest as nearest_name
 
@@ -97,13 +97,9 @@ def _read() -> Iterator[Entry]:
 
 @dataclass(frozen=True)
 class EmbeddedFiles:
-    """The pictures of an embedded dataset, in the folder that `pocket.folder` makes.
+    """The pictures of an embedded dataset, in the folder that `pocket.folder` makes."""
 
-    Attributes:
-        name: Name of the dataset, without "pocket_".
-    """
-
-    name: str
+    name: str  # name of the dataset, without "pocket_"
 
     @property
     def expects(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calprompt.data.catalogue.layouts import OWN_SPLIT, Layout, NamedFolders, SplitFile
-from calprompt.data.listing import SPLITS, Listing, Templates
+from calprompt.data.dataset import SPLITS, Listing, Templates
 from calprompt.errors import CalpromptError, DataError
 from calprompt.text import bullets, shorten
 
@@ -45,43 +45,27 @@ class Counts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset of the catalogue.
+    """A dataset of the catalogue."""
 
-    Attributes:
-        key: Its name in commands and results.
-        title: Its full name.
-        public: Its name in public prompt-tuning code.
-        folders: Possible names of its folder; case, "-" and "_" do not matter.
-        layout: Reads the folder.
-        templates: Published sentences for its classes.
-        counts: Expected numbers of classes and images.
-        source: Where to get it.
-        licence: Licence of its images.
-        names: Further names of it.
-        inner: Folders inside its folder which may contain it instead.
-        group_by: A regular expression that finds in the name of an image what it is of, such as a slide.
-        sources: Folders that `prepare` starts from, by which the dataset is found before anything is prepared.
-        prepare: Makes files that can be derived in its folder; returns lines about what it made.
-        prepares: What `prepare` makes, in words.
-        embedded: Makes its folder from files of the package; returns where it is.
-    """
-
-    key: str
-    title: str
-    public: str
-    folders: tuple[str, ...]
-    layout: Layout
-    templates: Templates
-    counts: Counts
-    source: str
-    licence: str = SEE_PAGE
-    names: tuple[str, ...] = ()
-    inner: tuple[str, ...] = ()
+    key: str  # its name in commands and results
+    title: str  # its full name
+    public: str  # its name in public prompt-tuning code
+    folders: tuple[str, ...]  # possible names of its folder; case, "-" and "_" do not matter
+    layout: Layout  # reads the folder
+    templates: Templates  # published sentences for its classes
+    counts: Counts  # expected numbers of classes and images
+    source: str  # where to get it
+    licence: str = SEE_PAGE  # licence of its images
+    names: tuple[str, ...] = ()  # further names of it
+    inner: tuple[str, ...] = ()  # folders inside its folder which may contain it instead
+    # a regular expression that finds in the name of an image what it is of, such as a slide
     group_by: str | None = None
+    # folders that `prepare` starts from, by which the dataset is found before anything is prepared
     sources: tuple[str, ...] = ()
+    # makes files that can be derived in its folder; returns lines about what it made
     prepare: Callable[[Entry, Path, Progress], list[str]] | None = None
-    prepares: str = ""
-    embedded: Callable[[], Path] | None = None
+    prepares: str = ""  # what `prepare` makes, in words
+    embedded: Callable[[], Path] | None = None  # makes its folder from files of the package; returns where it is
 
     def locate(self, root: Path) -> Path:
         """The dataset's folder."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from calprompt.data.dataset import SPLITS, Listing, Row, read_lines
 from calprompt.data.folders import class_rows, has_class_folders, subfolders
-from calprompt.data.listing import SPLITS, Listing, Row, read_lines
 from calprompt.data.split_files import NamedRow, listing, read_split_file
 from calprompt.errors import DataError
 
@@ -65,19 +65,14 @@ def lacking(place: Path, remedy: str, *, is_folder: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class SplitFile:
-    """A fixed split file, or one that was made from the annotations and is not comparable with published numbers.
+    """A fixed split file, or one that was made from the annotations and is not comparable with published numbers."""
 
-    Attributes:
-        file: Name of the fixed split file.
-        images: Possible names of the image folder; "." if paths in the file are relative to the dataset's folder.
-        split: Makes one from the annotations, given the dataset's folder and that of the images.
-        needs: Further folders that must be there.
-    """
-
-    file: str
+    file: str  # name of the fixed split file
+    # possible names of the image folder; "." if paths in the file are relative to the dataset's folder
     images: tuple[str, ...]
+    # makes one from the annotations, given the dataset's folder and that of the images
     split: Callable[[Path, Path], NamedRows]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # further folders that must be there
 
     @property
     def expects(self) -> str:
@@ -144,19 +139,12 @@ class AircraftLists:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a dataset may keep its class folders.
+    """Where a dataset may keep its class folders."""
 
-    Attributes:
-        train: Folder of the training images.
-        test: Folder of the test images.
-        split: What the name of the dataset gets if this is another split than the usual one.
-        note: What a check says of it.
-    """
-
-    train: str
-    test: str
-    split: str = ""
-    note: str = ""
+    train: str  # folder of the training images
+    test: str  # folder of the test images
+    split: str = ""  # what the name of the dataset gets if this is another split than the usual one
+    note: str = ""  # what a check says of it
 
     def lacks(self, folder: Path) -> list[str]:
         """Which of the two are not in a folder, or have no images in their class folders."""
@@ -165,17 +153,11 @@ class Place:
 
 @dataclass(frozen=True)
 class NamedFolders:
-    """A folder of class folders to train on and one to test on; labels follow the sorted folders.
+    """A folder of class folders to train on and one to test on; labels follow the sorted folders."""
 
-    Attributes:
-        places: Where the two may be, of which the first that is complete is read.
-        names: Class folder -> class name; those of classnames.txt, if it is there, go before them.
-        remedy: What to do if a folder is missing, with {} for the dataset's key.
-    """
-
-    places: tuple[Place, ...]
-    names: Mapping[str, str]
-    remedy: str = UNPACK_CLASSES
+    places: tuple[Place, ...]  # where the two may be, of which the first that is complete is read
+    names: Mapping[str, str]  # class folder -> class name; those of classnames.txt, if it is there, go before them
+    remedy: str = UNPACK_CLASSES  # what to do if a folder is missing, with {} for the dataset's key
 
     @property
     def expects(self) -> str:
@@ -234,14 +216,11 @@ IMAGENET = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012")  # folders in w
 
 @dataclass(frozen=True)
 class ImageNetFolders:
-    """Train and val with one folder per class, named by WordNet number, in whose order labels are; val is tested on.
+    """Train and val with one folder per class, named by WordNet number, in whose order labels are; val is tested on."""
 
-    Attributes:
-        train: Possible folders of the training images.
-        test: Possible folders of the validation images.
-    """
-
+    # possible folders of the training images
     train: tuple[str, ...] = ("images/train", "train", "ILSVRC/Data/CLS-LOC/train")
+    # possible folders of the validation images
     test: tuple[str, ...] = ("images/val", "val", "ILSVRC/Data/CLS-LOC/val")
 
     @property
@@ -283,15 +262,10 @@ class ImageNetFolders:
 
 @dataclass(frozen=True)
 class VariantFolders:
-    """Test images of some of ImageNet's classes; base classes are those in ImageNet's first half.
+    """Test images of some of ImageNet's classes; base classes are those in ImageNet's first half."""
 
-    Attributes:
-        images: Possible folders of the images.
-        numbered: Folders are named by label, in the order of classnames.txt, instead of by WordNet number.
-    """
-
-    images: tuple[str, ...]
-    numbered: bool = False
+    images: tuple[str, ...]  # possible folders of the images
+    numbered: bool = False  # folders are named by label, in the order of classnames.txt, instead of by WordNet number
 
     @property
     def expects(self) -> str:

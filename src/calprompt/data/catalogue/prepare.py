@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from calprompt.data.catalogue.layouts import CLASSNAMES, ImageNetFolders, NamedRows, SplitFile, first_folder
+from calprompt.data.dataset import SPLITS, read_lines
 from calprompt.data.folders import class_rows, subfolders
-from calprompt.data.listing import SPLITS, read_lines
 from calprompt.data.split_files import NamedRow, write_split_file
 from calprompt.errors import DataError
 from calprompt.files import read_json, write_bytes
