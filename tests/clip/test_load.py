@@ -24,10 +24,11 @@ from torch import nn
 
 from calprompt.clip import network, sources
 from calprompt.clip.backbone import Backbone
-from calprompt.clip.load import LoadedClip, clip_from_state_dict, load_backbone, load_clip
+from calprompt.clip.load import load_backbone
 from calprompt.clip.model import Clip
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
+from states import clip_from_state_dict
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit, which makes the archives under test
 
@@ -95,7 +96,7 @@ def images(size: int) -> torch.Tensor:
 
 @torch.no_grad()
 def assert_encodes_like(
-    loaded: LoadedClip, text: Callable[[torch.Tensor], Any], image: Callable[[torch.Tensor], Any]
+    loaded: Backbone, text: Callable[[torch.Tensor], Any], image: Callable[[torch.Tensor], Any]
 ) -> None:
     """Raw features of texts and images, to 1e-5 of their size."""
     tokens, pixels = open_clip.tokenize(TEXTS), images(loaded.preprocessing.size)
@@ -108,7 +109,7 @@ def assert_encodes_like(
         assert (got - expected).abs().max() <= 1e-5 * expected.abs().max().clamp(min=1)
 
 
-def assert_is(loaded: LoadedClip, name: str) -> None:
+def assert_is(loaded: Backbone, name: str) -> None:
     """`loaded` is the reference of that name, and frozen."""
     assert_encodes_like(loaded, reference(name).encode_text, reference(name).encode_image)
     assert isinstance(loaded.model, Clip | open_clip.model.CLIP)
@@ -167,14 +168,14 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("name", ["vit", "resnet"])
 def test_openai_archive(folder: Path, name: str) -> None:
-    loaded = load_clip(openai_archive(folder, name))
+    loaded = load_backbone(openai_archive(folder, name))
     assert_is(loaded, name)
     assert loaded.name == name
     assert loaded.preprocessing == Preprocessing(CONFIGS[name]["vision_cfg"]["image_size"])
 
 
 def test_openai_archive_in_half_precision_is_upcast(folder: Path) -> None:
-    loaded = load_clip(openai_archive(folder, "vit", half=True))
+    loaded = load_backbone(openai_archive(folder, "vit", half=True))
     assert {tensor.dtype for tensor in loaded.model.state_dict().values()} == {torch.float32}
     rounded = open_clip.model.CLIP(**CONFIGS["vit"]).eval()
     exact = ("ln_", "embedding", "logit_scale")
@@ -188,9 +189,9 @@ def test_openai_archive_in_half_precision_is_upcast(folder: Path) -> None:
 def test_openai_state_dict_with_marks(tmp_path: Path, name: str) -> None:
     marks = {"input_resolution": 32, "context_length": torch.tensor(77), "vocab_size": torch.tensor(49408)}
     torch.save({**state_of(name), **marks}, tmp_path / "openai.pt")
-    assert_is(load_clip(tmp_path / "openai.pt"), name)
+    assert_is(load_backbone(tmp_path / "openai.pt"), name)
     with pytest.raises(CalpromptError, match=r"openai\.pt.*quick_gelu is False in the config, but True"):
-        load_clip(tmp_path / "openai.pt", config={**CONFIGS[name], "quick_gelu": False})
+        load_backbone(tmp_path / "openai.pt", config={**CONFIGS[name], "quick_gelu": False})
 
 
 @pytest.mark.parametrize("name", ["vit", "resnet"])
@@ -216,7 +217,7 @@ def test_open_clip_file_with_config(tmp_path: Path, name: str, kind: str) -> Non
         torch.save(state, path)
     (tmp_path / "mine.json").write_text(json.dumps(CONFIGS[name]))
     for config in (CONFIGS[name], tmp_path / "mine.json", str(tmp_path / "mine.json")):
-        assert_is(load_clip(path, config=config), name)
+        assert_is(load_backbone(path, config=config), name)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -226,7 +227,7 @@ def test_open_clip_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     size = CONFIGS[name]["vision_cfg"]["image_size"]
     for spec in (tmp_path, str(tmp_path), tmp_path / "open_clip_model.safetensors"):
-        loaded = load_clip(spec)
+        loaded = load_backbone(spec)
         assert_is(loaded, name)
         assert loaded.preprocessing == Preprocessing.from_open_clip(HALF_GREY, size)
 
@@ -257,7 +258,7 @@ def test_huggingface_folder(tmp_path: Path, activation: str, saved: str) -> None
         torch.save({**model.state_dict(), **positions}, tmp_path / "pytorch_model.bin")
     processor = {"size": {"shortest_edge": 32}, "image_mean": [0.4, 0.5, 0.6], "resample": 2}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
-    loaded = load_clip(tmp_path)
+    loaded = load_backbone(tmp_path)
     assert_encodes_like(
         loaded, lambda ids: pooled(model.get_text_features(ids)), lambda x: pooled(model.get_image_features(x))
     )
@@ -272,8 +273,8 @@ def test_one_model_in_every_container_has_one_fingerprint(folder: Path, tmp_path
     state = state_of("vit")
     save_file(state, tmp_path / "a.safetensors")
     torch.save({"state_dict": {f"module.{key}": each for key, each in state.items()}}, tmp_path / "b.pt")
-    loaded = [load_clip(tmp_path / name, config=CONFIGS["vit"]) for name in ("a.safetensors", "b.pt")]
-    loaded.append(load_clip(openai_archive(folder, "vit")))
+    loaded = [load_backbone(tmp_path / name, config=CONFIGS["vit"]) for name in ("a.safetensors", "b.pt")]
+    loaded.append(load_backbone(openai_archive(folder, "vit")))
     loaded.append(clip_from_state_dict(state, layout="openai"))
     assert len({each.fingerprint for each in loaded}) == 1
     different = [
@@ -304,7 +305,7 @@ def test_loaded_weights_are_their_own(tmp_path: Path) -> None:
         tensor.zero_()
     assert_is(loaded, "vit")
     save_file(state_of("vit"), tmp_path / "w.safetensors")
-    loaded = load_clip(tmp_path / "w.safetensors", config=CONFIGS["vit"])
+    loaded = load_backbone(tmp_path / "w.safetensors", config=CONFIGS["vit"])
     (tmp_path / "w.safetensors").write_bytes(b"")
     assert_is(loaded, "vit")
 
@@ -319,7 +320,7 @@ def test_load_backbone(folder: Path) -> None:
     backbone = load_backbone(openai_archive(folder, "vit"))
     assert isinstance(backbone, Backbone)
     assert backbone.name == "vit"
-    assert backbone.fingerprint == load_clip(openai_archive(folder, "vit")).fingerprint
+    assert backbone.fingerprint == load_backbone(openai_archive(folder, "vit")).fingerprint
     with torch.no_grad():
         expected = reference("vit").encode_text(open_clip.tokenize(TEXTS))
     assert (backbone.encode_strings(TEXTS) - expected).abs().max() <= 1e-5 * expected.abs().max().clamp(min=1)
@@ -328,7 +329,7 @@ def test_load_backbone(folder: Path) -> None:
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_unusable_devices_are_told(device: str) -> None:
     with pytest.raises(CalpromptError, match=f"cannot use device '{device}'"):
-        clip_from_state_dict(state_of("vit"), layout="openai", device=device)
+        load_backbone("pocket", device=device)
 
 
 def test_a_bare_state_dict_needs_a_config(tmp_path: Path) -> None:
@@ -340,34 +341,34 @@ def test_a_bare_state_dict_needs_a_config(tmp_path: Path) -> None:
     model = open_clip.model.CLIP(**full)
     torch.save(model.state_dict(), tmp_path / "bare.pt")
     with pytest.raises(CalpromptError, match=r"bare\.pt: .*open_clip models that fit: ViT-S-32-alt\."):
-        load_clip(tmp_path / "bare.pt")
-    loaded = load_clip(tmp_path / "bare.pt", config="ViT-S-32-alt")
+        load_backbone(tmp_path / "bare.pt")
+    loaded = load_backbone(tmp_path / "bare.pt", config="ViT-S-32-alt")
     assert_encodes_like(loaded, model.eval().encode_text, model.encode_image)
     with pytest.raises(CalpromptError, match=r"unknown open_clip model 'ViT-S-32-alf'.*Did you mean 'ViT-S-32-alt'"):
-        load_clip(tmp_path / "bare.pt", config="ViT-S-32-alf")
+        load_backbone(tmp_path / "bare.pt", config="ViT-S-32-alf")
     with pytest.raises(CalpromptError, match=r"embed_dim is 512 in the config, but 256 .*that fit: ViT-S-32-alt"):
-        load_clip(tmp_path / "bare.pt", config="ViT-B-32")
+        load_backbone(tmp_path / "bare.pt", config="ViT-B-32")
 
 
 def test_a_config_of_something_else_beside_a_file_does_not_count(tmp_path: Path) -> None:
     torch.save(state_of("vit"), tmp_path / "w.pt")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(CalpromptError, match="cannot be seen"):
-        load_clip(tmp_path / "w.pt")
+        load_backbone(tmp_path / "w.pt")
 
 
 def test_broken_configs_name_their_file(tmp_path: Path) -> None:
     torch.save(state_of("vit"), tmp_path / "w.pt")
     config = tmp_path / "open_clip_config.json"
     config.write_text("{")
-    with pytest.raises(CalpromptError, match=r"open_clip_config\.json is not valid JSON"):
-        load_clip(tmp_path)
+    with pytest.raises(CalpromptError, match=r"open_clip_config\.json is not JSON"):
+        load_backbone(tmp_path)
     config.write_text("[]")
     with pytest.raises(CalpromptError, match="expected an object"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
     config.write_text(json.dumps({"model_cfg": {**CONFIGS["vit"], "text_cfg": {**TEXT, "pool_type": "last"}}}))
     with pytest.raises(CalpromptError, match=r"open_clip_config\.json: text_cfg\.pool_type = 'last' is not supported"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
 
 
 def test_missing_tensors_name_the_file(tmp_path: Path) -> None:
@@ -375,30 +376,30 @@ def test_missing_tensors_name_the_file(tmp_path: Path) -> None:
     del state["ln_final.bias"]
     torch.save(state, tmp_path / "w.pt")
     with pytest.raises(CalpromptError, match=r"w\.pt: .*1 missing: ln_final\.bias"):
-        load_clip(tmp_path / "w.pt", config=CONFIGS["vit"])
+        load_backbone(tmp_path / "w.pt", config=CONFIGS["vit"])
 
 
 def test_folders_without_or_with_too_many_weights(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match=r"no weights in folder .*found nothing"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
     (tmp_path / "readme.md").write_text("hello")
     with pytest.raises(CalpromptError, match=r"expected open_clip_model\.safetensors.*found readme\.md"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
     for name in ("a.pt", "b.pt"):
         (tmp_path / name).write_text("x")
     with pytest.raises(CalpromptError, match=r"several weights files.*a\.pt, b\.pt.*Pass the path of one"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
 
 
 def test_absent_paths_suggest_a_near_name(tmp_path: Path) -> None:
     (tmp_path / "ViT-B-16.pt").write_text("x")
     for spec in (tmp_path / "ViT-B16.pt", str(tmp_path / "ViT-B16.pt")):
         with pytest.raises(CalpromptError, match=r"no file or folder .*Did you mean .*ViT-B-16\.pt\?"):
-            load_clip(spec)
+            load_backbone(spec)
     with pytest.raises(CalpromptError, match=r"no file or folder .*nowhere.*x\.pt\.$"):
-        load_clip(tmp_path / "nowhere" / "x.pt")
+        load_backbone(tmp_path / "nowhere" / "x.pt")
     with pytest.raises(CalpromptError, match="no file or folder"):
-        load_clip("./nowhere")
+        load_backbone("./nowhere")
 
 
 def test_folders_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +408,7 @@ def test_folders_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(CalpromptError, match="Permission denied"):
-        load_clip(tmp_path)
+        load_backbone(tmp_path)
 
 
 @pytest.fixture
@@ -443,22 +444,22 @@ def hub_cache(cache: Path, repository: str, files: dict[str, Path | str]) -> Non
 
 def test_name_and_tag(tiny: Path, table: Callable[..., None], no_network: list[str]) -> None:
     table({"file": str(tiny)})
-    loaded = load_clip("tiny/mine")
+    loaded = load_backbone("tiny/mine")
     assert_is(loaded, "gelu")
     assert loaded.name == "tiny/mine"
     assert loaded.preprocessing == Preprocessing.from_open_clip(HALF_GREY, 24)
     assert not no_network
     with pytest.raises(CalpromptError, match="config= is for files"):
-        load_clip("tiny/mine", config="ViT-B-32")
+        load_backbone("tiny/mine", config="ViT-B-32")
 
 
 def test_a_file_of_a_name_and_tag_has_their_preprocessing(tiny: Path, table: Callable[..., None]) -> None:
     """What the error without a network advises; the model's name alone says nothing of how images are prepared."""
     table({"hf_hub": "some/where"})
-    loaded = load_clip(tiny, config="tiny/mine")
+    loaded = load_backbone(tiny, config="tiny/mine")
     assert_is(loaded, "gelu")
     assert loaded.preprocessing == Preprocessing.from_open_clip(HALF_GREY, 24)
-    assert load_clip(tiny, config="tiny").preprocessing == Preprocessing(24)
+    assert load_backbone(tiny, config="tiny").preprocessing == Preprocessing(24)
 
 
 def test_name_and_tag_with_an_openai_archive(
@@ -466,7 +467,7 @@ def test_name_and_tag_with_an_openai_archive(
 ) -> None:
     monkeypatch.setattr(torch.jit, "load", None)  # the archive must be read by our own reader
     table({"file": str(openai_archive(folder, "vit")), "quick_gelu": True}, config="vit")
-    assert_is(load_clip("tiny/mine"), "vit")
+    assert_is(load_backbone("tiny/mine"), "vit")
 
 
 def test_files_in_the_hub_cache_are_used(
@@ -474,10 +475,10 @@ def test_files_in_the_hub_cache_are_used(
 ) -> None:
     hub_cache(tmp_path / "cache", "me/tiny", {"open_clip_pytorch_model.bin": tiny})
     table({"hf_hub": "me/tiny/"})
-    assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
+    assert_is(load_backbone("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
     hub_cache(tmp_path / "other", "me/tiny", {"special.pt": tiny})
     table({"hf_hub": "me/tiny/special.pt"})
-    assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "other"), "gelu")
+    assert_is(load_backbone("tiny/mine", cache_dir=tmp_path / "other"), "gelu")
     assert not no_network
 
 
@@ -489,10 +490,10 @@ def test_files_in_the_address_cache_are_used_if_their_digest_is_right(
     for url in (f"https://openaipublic.example/{digest}/tiny.pt", "https://example.org/tiny.pt"):
         table({"url": url})
         if honest or digest not in url:
-            assert_is(load_clip("tiny/mine", cache_dir=tmp_path), "gelu")
+            assert_is(load_backbone("tiny/mine", cache_dir=tmp_path), "gelu")
         else:
             with pytest.raises(CalpromptError, match=r"tiny\.pt is not that file \(its digest differs\)"):
-                load_clip("tiny/mine", cache_dir=tmp_path)
+                load_backbone("tiny/mine", cache_dir=tmp_path)
     assert bool(no_network) != honest
 
 
@@ -510,14 +511,14 @@ def test_files_are_downloaded_from_their_address(
         try:
             address = f"http://127.0.0.1:{server.server_port}"
             table({"url": f"{address}/tiny.pt"})
-            assert_is(load_clip("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
+            assert_is(load_backbone("tiny/mine", cache_dir=tmp_path / "cache"), "gelu")
             assert (tmp_path / "cache" / "tiny.pt").is_file()
             table({"url": f"{address}/absent.pt"})
             with pytest.raises(CalpromptError, match=rf"(?s)404.*download {address}/absent\.pt"):
-                load_clip("tiny/mine", cache_dir=tmp_path / "cache")
+                load_backbone("tiny/mine", cache_dir=tmp_path / "cache")
         finally:
             server.shutdown()
-    assert_is(load_clip(tmp_path / "cache" / "tiny.pt", config=CONFIGS["gelu"]), "gelu")
+    assert_is(load_backbone(tmp_path / "cache" / "tiny.pt", config=CONFIGS["gelu"]), "gelu")
 
 
 def test_looking_without_downloading(
@@ -559,7 +560,7 @@ def test_looking_without_downloading(
 )
 def test_names_that_cannot_be_loaded(spec: str, message: str, no_network: list[str]) -> None:
     with pytest.raises(CalpromptError, match=message):
-        load_clip(spec)
+        load_backbone(spec)
     assert not no_network
 
 
@@ -568,14 +569,14 @@ def test_a_tag_with_gelu_on_a_quickgelu_model(table: Callable[..., None], tiny: 
     with pytest.raises(
         CalpromptError, match=r"trained with GELU and the model tiny-quickgelu has QuickGELU.*'tiny/mine'"
     ):
-        load_clip("tiny-quickgelu/mine")
+        load_backbone("tiny-quickgelu/mine")
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@" + "a" * 40])
 def test_repository_in_the_cache(tiny: Path, tmp_path: Path, no_network: list[str], revision: str) -> None:
     config = json.dumps({"model_cfg": CONFIGS["gelu"], "preprocess_cfg": HALF_GREY})
     hub_cache(tmp_path, "me/tiny", {"open_clip_config.json": config, "open_clip_pytorch_model.bin": tiny})
-    loaded = load_clip(f"hf-hub:me/tiny{revision}", cache_dir=tmp_path)
+    loaded = load_backbone(f"hf-hub:me/tiny{revision}", cache_dir=tmp_path)
     assert_is(loaded, "gelu")
     assert loaded.name == f"hf-hub:me/tiny{revision}"
     assert loaded.preprocessing.resize_mode == "squash"
@@ -584,13 +585,13 @@ def test_repository_in_the_cache(tiny: Path, tmp_path: Path, no_network: list[st
 
 def test_names_that_are_no_repository_are_told(no_network: list[str]) -> None:
     with pytest.raises(CalpromptError, match="could not download hf-hub:a--b/c: no network in this test"):
-        load_clip("hf-hub:a--b/c")
+        load_backbone("hf-hub:a--b/c")
 
 
 def test_half_cached_repositories_are_fetched(tiny: Path, tmp_path: Path, no_network: list[str]) -> None:
     hub_cache(tmp_path, "me/tiny", {"open_clip_pytorch_model.bin": tiny})
     with pytest.raises(CalpromptError, match="could not download hf-hub:me/tiny: no network in this test"):
-        load_clip("hf-hub:me/tiny", cache_dir=tmp_path)
+        load_backbone("hf-hub:me/tiny", cache_dir=tmp_path)
     assert no_network == ["https://huggingface.co/me/tiny"]
 
 
@@ -612,7 +613,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
     monkeypatch.setattr(network, "attempt", lambda address, fetch: (fetch(), ""))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    loaded = load_clip("hf-hub:me/plip", cache_dir=tmp_path / "cache")
+    loaded = load_backbone("hf-hub:me/plip", cache_dir=tmp_path / "cache")
     assert_encodes_like(
         loaded, lambda ids: pooled(model.get_text_features(ids)), lambda x: pooled(model.get_image_features(x))
     )
@@ -621,7 +622,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
     assert not {"flax_model.msgpack", "pytorch_model.bin"} & set(fetched)
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["README.md"])
     with pytest.raises(CalpromptError, match=r"no weights in repository me/plip: found README\.md"):
-        load_clip("hf-hub:me/plip", cache_dir=tmp_path / "cache")
+        load_backbone("hf-hub:me/plip", cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("how", ["HF_HUB_OFFLINE", "unreachable", "proxy"])
@@ -656,7 +657,7 @@ def test_without_network_one_error_says_all_at_once(
     reason = {"HF_HUB_OFFLINE": "HF_HUB_OFFLINE is set", "proxy": "no connection to the proxy 127.0.0.1 (Connection"}
     start = time.monotonic()
     with caplog.at_level(logging.WARNING), pytest.raises(CalpromptError) as caught:
-        load_clip(spec, cache_dir=tmp_path / "cache")
+        load_backbone(spec, cache_dir=tmp_path / "cache")
     assert time.monotonic() - start < 5
     said = str(caught.value)
     for part in [*wanted, str(tmp_path / "cache"), reason.get(how, "(Network is unreachable)")]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from calprompt.clip.backbone import Backbone
-from calprompt.clip.load import clip_from_state_dict
+from states import clip_from_state_dict
 
 DEFAULT_TOLERANCE = 2e-5  # of entries whose manifest recommends none
 
@@ -37,8 +37,7 @@ def backbone(directory: Path, file: str) -> Backbone:
     embedding = torch.zeros(shape["vocab"], shape["text_width"])
     embedding[rows] = state.pop("token_embedding.values")
     state["token_embedding.weight"] = embedding
-    loaded = clip_from_state_dict(state, layout="openai", name=file)
-    return Backbone(loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint)
+    return clip_from_state_dict(state, layout="openai", name=file)
 
 
 @dataclass

@@ -42,7 +42,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr("calprompt.clip.load.load_clip", refuse)
+    monkeypatch.setattr("calprompt.clip.load.load_backbone", refuse)
 
 
 class TestIdentity:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +27,12 @@ from calprompt.clip.model import Clip
 from calprompt.clip.open_clip_files import model_configs, open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
-from calprompt.clip.weights import INDEX_SUFFIX, State, convert, read_json, read_weights, recognise
+from calprompt.clip.weights import INDEX_SUFFIX, State, convert, read_object, read_weights, recognise
 from calprompt.errors import BackboneError, Parameter
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
     from open_clip.model import CLIP
-
-
-@dataclass(frozen=True)
-class LoadedClip:
-    """A frozen model, how to prepare images for it, what it was loaded from, and a digest of it."""
-
-    model: Clip | CLIP
-    preprocessing: Preprocessing
-    name: str
-    fingerprint: str
-    path: Path = Path()  # of the weights, if they were read from a file
 
 
 def load_backbone(
@@ -71,23 +59,44 @@ def load_backbone(
     Raises:
         BackboneError: if the weights cannot be used; `NotFoundError` if they are not there.
     """
-    dtype = _dtype(dtype)
-    loaded = load_clip(spec, config=config, device=device, dtype=dtype, cache_dir=cache_dir)
-    backbone = Backbone(
-        loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint
-    )
-    beside = [loaded.path.parent / name for name in (*CONFIGS.values(), PREPROCESSOR)]
-    own = [Path(config)] if isinstance(config, str | Path) and Path(config).is_file() else []
-    shards = sorted(loaded.path.parent.glob("*.safetensors")) if loaded.path.name.endswith(INDEX_SUFFIX) else []
-    remember_backbone(
-        identity_of(backbone),
-        [path.absolute() for path in (loaded.path, *beside, *own, *shards)],
-        spec,
-        config=config,
-        dtype=str(dtype).removeprefix("torch."),
-        cache_dir=cache_dir,
-    )
+    kind = str(_dtype(dtype)).removeprefix("torch.")
+    backbone, files = load_with_files(spec, config=config, device=device, dtype=dtype, cache_dir=cache_dir)
+    remember_backbone(identity_of(backbone), files, spec, config=config, dtype=kind, cache_dir=cache_dir)
     return backbone
+
+
+def load_with_files(
+    spec: str | Path,
+    *,
+    config: Config | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str = torch.float32,
+    cache_dir: str | Path | None = None,
+) -> tuple[Backbone, list[Path]]:
+    """What `load_backbone` returns, and the files that it depends on; nothing is written down."""
+    dtype, device = _dtype(dtype), _device(device)
+    if not isinstance(spec, str | Path):
+        raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")
+    try:
+        source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
+    except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
+        raise BackboneError(f"cannot look for backbone {str(spec)!r}: {error}") from error
+    if config is not None and source.architecture is not None:
+        raise BackboneError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
+    path = source.path
+    state = read_weights(path)
+    with about(path):
+        layout = recognise(state)
+        state = convert(state, layout)
+        architecture, preprocessing = source.architecture, source.preprocessing
+        if architecture is None:
+            architecture, preprocessing = configured(state, layout, config, path.parent)
+        backbone = assemble(architecture, state, layout, preprocessing, source.name, device, dtype)
+    beside = [path.parent / name for name in (*CONFIGS.values(), PREPROCESSOR)]
+    own = [Path(config)] if isinstance(config, str | Path) and Path(config).is_file() else []
+    shards = sorted(path.parent.glob("*.safetensors")) if path.name.endswith(INDEX_SUFFIX) else []
+    files = [each.absolute() for each in (path, *beside, *own, *shards)]
+    return backbone, files
 
 
 def identity_of(backbone: Backbone) -> BackboneIdentity:
@@ -102,54 +111,6 @@ def identity_of(backbone: Backbone) -> BackboneIdentity:
     )
 
 
-def load_clip(
-    spec: str | Path,
-    *,
-    config: Config | None = None,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
-    cache_dir: str | Path | None = None,
-) -> LoadedClip:
-    """The frozen model that `spec` names; the arguments are those of `load_backbone`."""
-    device = _device(device)
-    if not isinstance(spec, str | Path):
-        raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")
-    try:
-        source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
-    except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
-        raise BackboneError(f"cannot look for backbone {str(spec)!r}: {error}") from error
-    if config is not None and source.architecture is not None:
-        raise BackboneError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
-    state = read_weights(source.path)
-    with about(source.path):
-        layout = recognise(state)
-        state = convert(state, layout)
-        architecture, preprocessing = source.architecture, source.preprocessing
-        if architecture is None:
-            architecture, preprocessing = _configured(state, layout, config, source.path.parent)
-        loaded = _assemble(architecture, state, layout, preprocessing, source.name, device, dtype)
-    return replace(loaded, path=source.path)
-
-
-def clip_from_state_dict(
-    state: State,
-    *,
-    layout: str,
-    config: Config | None = None,
-    name: str = "state dict",
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> LoadedClip:
-    """A frozen CLIP from tensors in memory.
-
-    `layout="openai"` states that these are OpenAI's weights (QuickGELU, 64 channels a head); others need a `config`.
-    """
-    device = _device(device)
-    state = convert(state, layout)
-    architecture, preprocessing = _configured(state, layout, config, None)
-    return _assemble(architecture, state, layout, preprocessing, name, device, dtype)
-
-
 def fingerprint(architecture: Architecture, model: Clip | CLIP) -> str:
     """sha256 of the architecture and of every tensor's name, shape, dtype and bytes: not of the file they came in."""
     digest = hashlib.sha256(json.dumps(architecture.as_record(), sort_keys=True).encode())
@@ -160,7 +121,7 @@ def fingerprint(architecture: Architecture, model: Clip | CLIP) -> str:
     return digest.hexdigest()
 
 
-def _assemble(
+def assemble(
     architecture: Architecture,
     state: State,
     layout: str,
@@ -168,7 +129,8 @@ def _assemble(
     name: str,
     device: str | torch.device,
     dtype: torch.dtype,
-) -> LoadedClip:
+) -> Backbone:
+    """The frozen model of an architecture with the values of its tensors."""
     check(architecture, state, layout)
     model = architecture.build()
     if not dtype.is_floating_point:
@@ -193,12 +155,8 @@ def _assemble(
     if not isinstance(model, Clip):
         model.attn_mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu_(1)
     model.eval().requires_grad_(False)
-    return LoadedClip(
-        model=model,
-        preprocessing=preprocessing or Preprocessing(architecture.image_size),
-        name=name,
-        fingerprint=fingerprint(architecture, model),
-    )
+    preprocessing = preprocessing or Preprocessing(architecture.image_size)
+    return Backbone(model, preprocessing=preprocessing, name=name, fingerprint=fingerprint(architecture, model))
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -206,7 +164,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
 
 
-def _configured(
+def configured(
     state: State, layout: str, config: Config | None, folder: Path | None
 ) -> tuple[Architecture, Preprocessing | None]:
     """The architecture from what was given, else from what lies beside the weights, else from OpenAI's own marks."""
@@ -223,17 +181,18 @@ def _configured(
                 Parameter("config", "NAME"),
                 f": an open_clip model name, or the path of a JSON config. {fitting_advice(state)}",
             )
+        found = read_object(beside)
         with about(beside):
-            architecture, preprocessing = _parse(read_json(beside))
+            architecture, preprocessing = _parse(found)
     if layout == "huggingface" and preprocessing is None and folder and (folder / PREPROCESSOR).is_file():
-        preprocessing = Preprocessing.from_huggingface(read_json(folder / PREPROCESSOR), architecture.image_size)
+        preprocessing = Preprocessing.from_huggingface(read_object(folder / PREPROCESSOR), architecture.image_size)
     return architecture, preprocessing
 
 
 def _config_beside(folder: Path, layout: str) -> Path | None:
     """The config of the weights' own library first; a config.json of some other model does not count."""
     for path in sorted((folder / name for name in CONFIGS.values()), key=lambda path: path.name != CONFIGS[layout]):
-        if path.is_file() and (layout == "huggingface" or path.name != "config.json" or _is_clip(read_json(path))):
+        if path.is_file() and (layout == "huggingface" or path.name != "config.json" or _is_clip(read_object(path))):
             return path
     return None
 
@@ -254,7 +213,7 @@ def _read_config(config: Config) -> Mapping[str, Any]:
         return {"model_cfg": model_configs()[name], "preprocess_cfg": pretrained.get_pretrained_cfg(name, tag)}
     path = Path(config).expanduser()
     if path.suffix == ".json" or path.is_file():
-        return read_json(path)
+        return read_object(path)
     raise unknown("open_clip model", str(config), known_architectures())
 
 

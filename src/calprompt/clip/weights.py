@@ -20,7 +20,6 @@ The result has the names of open_clip's class `CLIP`.
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import re
 import zipfile
@@ -34,8 +33,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from calprompt.errors import BackboneError, CalpromptError
+from calprompt.files import read_json
 from calprompt.registry import unknown
-from calprompt.text import parse_problem, shorten
+from calprompt.text import shorten
 
 State = dict[str, torch.Tensor]
 
@@ -80,14 +80,9 @@ def read_weights(path: Path) -> State:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise BackboneError(f"{path} is not valid JSON: {parse_problem(error)}") from error
+    values = read_json(path)
     if not isinstance(values, dict):
         raise BackboneError(f"{path} holds a JSON {type(values).__name__}, expected an object")
     return values
@@ -105,7 +100,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _read_shards(index: Path) -> State:
-    files = read_json(index).get("weight_map")
+    files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise BackboneError(f"{index} has no 'weight_map' from tensor names to files")
     state: State = {}

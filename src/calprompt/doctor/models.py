@@ -18,7 +18,7 @@ from calprompt.class_names import fill_template
 from calprompt.clip.architecture import Architecture
 from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.image import encode_image
-from calprompt.clip.load import load_clip
+from calprompt.clip.load import load_with_files
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
 from calprompt.clip.sources import download_folders, downloaded_backbones
 from calprompt.doctor.examination import OK, Finding, describe, note, ok, problem
@@ -88,8 +88,7 @@ def check_pocket() -> Iterator[Finding]:
 @cache
 def load_embedded(name: str) -> Backbone:
     """A model of the package, loaded once, without a trace in the cache folder."""
-    loaded = load_clip(name)
-    return Backbone(loaded.model, preprocessing=loaded.preprocessing, name=loaded.name, fingerprint=loaded.fingerprint)
+    return load_with_files(name)[0]
 
 
 @torch.no_grad()
