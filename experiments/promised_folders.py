@@ -24,7 +24,7 @@ import numpy as np
 
 from calprompt.kernel import softmax
 from calprompt.promises import DecisionRule, Evidence, Promise, Requests, divide, doubtful_promise, make_promises
-from calprompt.promises.promise import MADE
+from calprompt.promises.requests import MADE
 
 if TYPE_CHECKING:
     from calprompt.data.dataset import Split

@@ -19,7 +19,7 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "parallel", "progress", "text", "cache", "outputs", "notebook"},
+    {"errors", "parallel", "progress", "text", "cache", "outputs", "notebook", "records"},
     {"files", "hardware", "class_names", "folder_kinds", "kernel", "papers", "registry"},
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},
@@ -117,7 +117,8 @@ def test_docstrings_describe_every_parameter_of_the_public_interface() -> None:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = [each.name for each in inspect.signature(thing).parameters.values() if each.kind in kinds]
         public = [each for each in parameters if not each.startswith("_")]
-        doc = inspect.getdoc(thing) or ""
+        kinds_of = inspect.getmro(thing) if inspect.isclass(thing) else (thing,)
+        doc = "\n".join(inspect.getdoc(each) or "" for each in kinds_of if each.__module__.startswith("calprompt"))
         missing = [each for each in public if not re.search(rf"^ +{each}: ", doc, re.MULTILINE)]
         assert len(public) < 2 or not missing, f"{name}: {missing}"
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -174,6 +175,28 @@ def file_digest(path: Path) -> str:
     """sha256 of a file, read a piece at a time."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def replaced_folder(out: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `out` at the end, in full or not at all; a link to a folder stays."""
+    place, token = Path(os.path.realpath(out)), secrets.token_hex(4)
+    building, old = (place.with_name(f".{place.name}.{token}.{kind}") for kind in ("tmp", "old"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        building.mkdir()
+        yield building
+        if place.is_dir():
+            place.rename(old)
+        try:
+            building.rename(place)
+        except OSError:
+            if old.is_dir():
+                old.rename(place)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def clear_leftovers(folder: Path) -> None:

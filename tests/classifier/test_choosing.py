@@ -37,7 +37,7 @@ def test_the_standard_error_is_that_of_paired_differences() -> None:
     first, second = rng.uniform(0.2, 0.9, (2, 50))
     labels = np.zeros(50, dtype=np.int64)
     crossed = [
-        Crossed.of(Candidate(name, {}), np.stack([p, 1 - p], axis=1), labels)
+        Crossed(Candidate(name, {}), np.stack([p, 1 - p], axis=1), labels)
         for name, p in (("a", np.minimum(first, second)), ("b", first))
     ]
     (best, _), (_, row) = rank(crossed, range(50))
@@ -45,13 +45,13 @@ def test_the_standard_error_is_that_of_paired_differences() -> None:
     apart = np.log(first) - np.log(np.minimum(first, second))
     assert row.difference == pytest.approx(apart.mean())
     assert row.error == pytest.approx(apart.std(ddof=1) / np.sqrt(50))
-    twice = [Crossed(each.candidate, each.losses.repeat(2), each.right.repeat(2)) for each in crossed]
+    twice = [Crossed(each.candidate, each.probabilities.repeat(2, axis=0), labels.repeat(2)) for each in crossed]
     (_, grouped) = rank(twice, np.arange(50).repeat(2))[1]
     assert grouped.error == pytest.approx(row.error), "copies say nothing new"
 
 
 def test_of_equal_candidates_the_earlier_is_chosen() -> None:
-    same = Crossed.of(Candidate("x", {}), np.full((4, 2), 0.5), np.zeros(4, dtype=np.int64))
+    same = Crossed(Candidate("x", {}), np.full((4, 2), 0.5), np.zeros(4, dtype=np.int64))
     ranked = rank([same, replace(same, candidate=Candidate("y", {}))], range(4))
     assert [row.tuner for _, row in ranked] == ["x", "y"]
 

@@ -175,7 +175,7 @@ def test_what_does_not_go_together(run, tmp_path: Path) -> None:
         (("predict", saved(), path, "--part", "all"), f"--part is for a run, and {saved()} is the folder of a model"),
         (
             ("predict", saved(), path, "--sets", "0.5"),
-            "not fitted for a coverage of 0.5 (it has: 0.9); fit it with --coverage X",
+            "no prediction sets of coverage 0.5; it has 0.9; fit it with --coverage X",
         ),
         (("predict", saved(), path, "--per-class"), "give --sets"),
         (("predict", saved(), path, "--min-confidence", "2"), "--min-confidence must be a share"),

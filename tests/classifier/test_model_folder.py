@@ -86,7 +86,7 @@ def test_damage_is_noticed_and_named(model: Path, name: str, damage: str) -> Non
 def test_a_model_of_another_version_is_refused_in_words(model: Path) -> None:
     record = json.loads((model / CONFIG).read_text())
     number = record.pop("format")
-    record["unseen"] = {}
+    record["unseen"] = {"shares": 0.1}
     (model / CONFIG).write_text(json.dumps(sealed(record, number)))
     with pytest.raises(DamagedFileError, match="was written by another version of calprompt"):
         Classifier.load(model)

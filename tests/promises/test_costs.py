@@ -104,9 +104,9 @@ def test_too_few_images_are_refused_with_how_many_it_takes() -> None:
     requests = Requests(target_error=0.1, never_miss=(("scratched", 0.01),))
     found = divide(folder([100, 100]), NAMES, requests)
     refusal = next(each for each in found.refusals if each.kind == "never miss")
-    assert "299" in refusal.reason
+    assert "299" in refusal.detail
     assert refusal.needed == 598
-    assert "'scratched'" in refusal.promise
+    assert "'scratched'" in refusal.text
     with pytest.raises(CalpromptError, match="Did you mean 'scratched'"):
         divide(folder([100, 100]), NAMES, Requests(never_miss=(("scratch", 0.01),)))
     with pytest.raises(SettingError):

@@ -125,8 +125,8 @@ def test_too_few_groups_are_refused_with_the_number_of_groups() -> None:
     groups = [*range(100), *(100 + number // 10 for number in range(100))]
     labels = [0] * 100 + [1] * 100
     (refusal,) = divide(labels, ["single", "grouped"], Requests(0.1), groups=groups).refusals
-    assert "it takes 29 held-out groups of images at least, and of 200 images 10 can be used" in refusal.reason
-    number = int(refusal.advice.split(" of grouped, which has 10")[0].split()[-1])
+    assert "it takes 29 held-out groups of images at least, and of 200 images 10 can be used" in refusal.detail
+    number = int(refusal.detail.split(" of grouped, which has 10")[0].split()[-1])
     groups = [*range(100), *(100 + index % number for index in range(100))]
     assert number <= 31
     assert not divide(labels, ["single", "grouped"], Requests(0.1), groups=groups).refusals, "so many groups do"
@@ -146,7 +146,7 @@ def test_classes_never_held_out_are_counted() -> None:
     assert found.unseen.share == 0.5
     (refusal,) = found.refusals
     assert refusal.kind == "error"
-    assert "no image of class 1, class 2, class 3, class 4, class 5 and 25 more (50 % of the images)" in refusal.reason
+    assert "no image of class 1, class 2, class 3, class 4, class 5 and 25 more (50 % of the images)" in refusal.detail
     assert refusal.needed is not None
     more = [round(size * refusal.needed / 120) + 1 for size in sizes]
     assert not divide(labels_of(more), names(more), Requests(0.1, 0.8)).refusals, "so many images do"
@@ -191,7 +191,7 @@ def test_a_promise_that_takes_more_images_is_refused_with_their_number() -> None
         few = divide(labels_of([each - 2] * 3), names([each - 2] * 3), Requests(0.05, 0.9))
         assert refusal.kind in {other.kind for other in few.refusals}, "and not many fewer"
     assert not found.promise, "images that no promise can be made from are better learned from"
-    assert "it takes 59 held-out images at least, and of 12 images 6 can be used" in found.refusals[0].reason
+    assert "it takes 59 held-out images at least, and of 12 images 6 can be used" in found.refusals[0].detail
     text = " ".join(plan_sentences(found))
     assert "It cannot be promised that at most 5 % of its answers are wrong" in text
     assert f"it takes about {found.refusals[0].needed} images in all" in text
@@ -253,4 +253,4 @@ def test_a_refusal_counts_the_images_of_the_folder() -> None:
     contents = list("abcddefgh")
     found = divide([0] * 5 + [1] * 4, ["ant", "bee"], Requests(coverage=0.9), groups=contents, contents=contents)
     (refusal,) = found.refusals
-    assert "of 9 images, 1 of which is a copy, 4 can be used" in refusal.reason
+    assert "of 9 images, 1 of which is a copy, 4 can be used" in refusal.detail

@@ -224,14 +224,7 @@ class Calibrator:
         return torch.from_numpy(found).to(record.logits.device)
 
     def export(self, record: StoredLogits) -> list[dict[str, Any]]:
-        """What it does to logits, as steps of plain data that an exported model repeats without torch.
-
-        Args:
-            record: The classes and what else it needs, such as text features, beside the logits of no image.
-
-        Raises:
-            SettingError: if it is not fitted, or there is no such step.
-        """
+        """What it does to logits, as steps of plain data that an exported model repeats without torch."""
         self._check(record, "exporting it")
         return [{**self.as_step(record), "keeps_argmax": self.keeps_argmax}]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from calprompt.class_names import normalized_name
-from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import FittedModel, Predicted
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
@@ -33,11 +33,7 @@ TAIL = 0.025  # how often a model that is no better may be called better
 
 
 def with_added(data: LabelledImages, added: LabelledImages) -> LabelledImages:
-    """The images of both, the added ones last; classes that are new come last too.
-
-    Raises:
-        DataError: if the images are no files.
-    """
+    """The images of both, the added ones last; classes that are new come last too."""
     first, second = data.train.images, added.train.images
     if not isinstance(first, ImageFiles) or not isinstance(second, ImageFiles):
         raise DataError("images can be added to image files only, and be image files only", parameter="added")
@@ -76,11 +72,7 @@ def _key(label: Any) -> str:
 
 
 def names_in_data(data: LabelledImages, added: LabelledImages) -> dict[str, str]:
-    """From the paths of added images in `with_added` to names like those of the others, for groups by name.
-
-    Raises:
-        DataError: if a name is a digest, which says nothing of a group.
-    """
+    """From the paths of added images in `with_added` to names like those of the others, for groups by name."""
     found, first = {}, len(data.train) - len(added.train)
     for row, label in enumerate(added.train.labels):
         name = PurePosixPath(added.train.images.name(row))
@@ -100,15 +92,7 @@ def names_in_data(data: LabelledImages, added: LabelledImages) -> dict[str, str]
 def extended(
     division: Division, labels: Sequence[int], class_names: Sequence[str], groups: Sequence[Any], first: int
 ) -> Division:
-    """A division of the images before `first`, with those from there on, which tune.
-
-    Args:
-        division: Of the others.
-        labels: Of all images.
-        class_names: Of the labels.
-        groups: Of all images.
-        first: Number of the first added image.
-    """
+    """A division of the images before `first`, with those from there on, which tune."""
     held = {groups[index] for part in (division.promise, division.unused, division.guard) for index in part}
     tune, folds, unused = list(division.tune), list(division.folds), list(division.unused)
     turn = {groups[index]: fold for index, fold in zip(tune, folds, strict=True)}
@@ -175,11 +159,11 @@ def _shared(one: dict[str, tuple[bool, str]], other: dict[str, tuple[bool, str]]
 
 
 def _held(model: FittedModel) -> dict[str, tuple[bool, str]]:
-    return _right(model, model.predicted.take(model.predicted.fold == PROMISED))
+    return _right(model, model.predicted.held_out)
 
 
 def _crossed(model: FittedModel) -> dict[str, tuple[bool, str]]:
-    return _right(model, model.predicted.take(model.predicted.fold >= 0))
+    return _right(model, model.predicted.crossed)
 
 
 def _right(model: FittedModel, part: Predicted) -> dict[str, tuple[bool, str]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt.calibrators import Calibrator, Chain, DistanceAware
-from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted, calibrated, joined, stored_logits
+from calprompt.classifier.fitted_model import FittedModel, Predicted, calibrated, joined, stored_logits
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.kernel import open_set_scores
@@ -111,7 +111,7 @@ def left_out_rates(predicted: Predicted, threshold: float) -> list[float]:
 def create_image_watch(model: FittedModel, *, false_alarms: float = 0.01) -> ImageWatch | None:
     """Watches whether images are like the held-out ones; None if there are none."""
     found = model.predicted
-    held, crossed = found.logits[found.fold == PROMISED], found.logits[found.fold >= 0]
+    held, crossed = found.held_out.logits, found.crossed.logits
     if not len(held) or not len(crossed):
         return None
     temperature = temperature_of(model.calibrator)

@@ -8,7 +8,7 @@ zero-shot   the untuned model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from calprompt import metrics
 from calprompt.metrics.binomial import chance_ece, share_interval
-from calprompt.promises.promise import MADE, Evidence, Promise
-from calprompt.promises.requests import SETS, SETS_PER_CLASS, percent
+from calprompt.promises.promise import Evidence
+from calprompt.promises.requests import MADE, SETS, SETS_PER_CLASS, Promise, percent
 from calprompt.promises.rule import ANSWER, DECISIONS, UNSURE, DecisionRule
+from calprompt.records import Record
 from calprompt.text import plural, shorten
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
@@ -27,28 +28,19 @@ FEW = 5  # images of a class below which its accuracy says nothing
 
 
 @dataclass(frozen=True)
-class Band:
-    """Answers of about the same confidence.
+class Band(Record):
+    """Answers of about the same confidence."""
 
-    Attributes:
-        low: Confidences above this one,
-        high: up to this one.
-        images: How many there are.
-        confidence: Their mean confidence.
-        accuracy: How many of them were right.
-        interval: Of the accuracy, 95 %.
-    """
-
-    low: float
-    high: float
-    images: int
-    confidence: float
-    accuracy: float
-    interval: tuple[float, float]
+    low: float  # confidences above this one,
+    high: float  # up to this one
+    images: int  # how many there are
+    confidence: float  # their mean confidence
+    accuracy: float  # how many of them were right
+    interval: tuple[float, float]  # of the accuracy, 95 %
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Record):
     """What was measured on some images.
 
     Attributes:
@@ -87,10 +79,6 @@ class Check:
     outcomes: dict[str, Any] = field(default_factory=dict)
     fitted_majority: float | None = None
     fitted_majority_class: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
     @property
     def most_confused(self) -> list[tuple[str, str, int]]:

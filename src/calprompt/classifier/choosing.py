@@ -8,16 +8,21 @@ All candidates share the features and the folds of the images that tune. Those h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calprompt import tuners
 from calprompt.errors import SettingError
+from calprompt.records import Record
 from calprompt.text import plural
+
+if TYPE_CHECKING:
+    from calprompt.classifier.fitted_model import Predicted
 
 AUTO = "auto"
 FINALISTS = 4  # candidates that are compared again when more images tune, at most
@@ -26,17 +31,11 @@ CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgc
 
 @dataclass(frozen=True)
 class Candidate:
-    """A learner with its options.
+    """A learner with its options."""
 
-    Attributes:
-        tuner: Its name.
-        options: Of the tuner.
-        chosen: Those of them that cross-fitting chooses.
-    """
-
-    tuner: str
-    options: dict[str, Any]
-    chosen: tuple[str, ...] = ()
+    tuner: str  # its name
+    options: dict[str, Any]  # of the tuner
+    chosen: tuple[str, ...] = ()  # those of them that cross-fitting chooses
 
     @property
     def name(self) -> str:
@@ -80,24 +79,15 @@ def between(candidate: Candidate) -> list[Candidate]:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """What a candidate reached on images that it did not learn from.
+class Contender(Record):
+    """What a candidate reached on images that it did not learn from."""
 
-    Attributes:
-        name: With the options that were compared.
-        tuner: Its name.
-        nll: Mean negative log likelihood, in nats, after calibration.
-        accuracy: Share of right predictions.
-        difference: Of its nll to that of the chosen one, image by image; 0 for the chosen one itself.
-        error: Standard error of that difference; images of one group count as one.
-    """
-
-    name: str
-    tuner: str
-    nll: float
-    accuracy: float
-    difference: float
-    error: float
+    name: str  # with the options that were compared
+    tuner: str  # its name
+    nll: float  # mean negative log likelihood, in nats, after calibration
+    accuracy: float  # share of right predictions
+    difference: float  # of its nll to that of the chosen one, image by image; 0 for the chosen one itself
+    error: float  # standard error of that difference; images of one group count as one
 
     @property
     def is_clear(self) -> bool:
@@ -106,36 +96,17 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was compared and chosen.
+class Choice(Record):
+    """What was compared and chosen."""
 
-    Attributes:
-        tuner: As it was asked for, such as "auto".
-        options: As they were asked for.
-        contenders: The best first.
-        images: How many they were compared on.
-        untried: Candidates that the budget left no time for.
-        budget: As it was given.
-        behind: Candidates that were worse on fewer of the images, and were not tried on all that tune.
-    """
-
-    tuner: str
-    options: dict[str, Any]
-    contenders: tuple[Contender, ...]
-    images: int
-    untried: tuple[str, ...] = ()
-    budget: str | None = None
+    tuner: str  # as it was asked for, such as "auto"
+    options: dict[str, Any]  # as they were asked for
+    contenders: tuple[Contender, ...]  # the best first
+    images: int  # how many they were compared on
+    untried: tuple[str, ...] = ()  # candidates that the budget left no time for
+    budget: str | None = None  # as it was given
+    # candidates that were worse on fewer of the images, and were not tried on all that tune
     behind: tuple[Contender, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Choice:
-        """What `to_dict` wrote."""
-        rows = {name: tuple(Contender(**each) for each in record[name]) for name in ("contenders", "behind")}
-        return cls(**{**record, **rows, "untried": tuple(record["untried"])})
 
     def narrowed(self) -> tuple[tuple[str, ...], tuple[Contender, ...]]:
         """The names of the best, of those that were not clearly worse than the chosen one; and the others."""
@@ -179,37 +150,32 @@ def _best_of_each(contenders: Sequence[Contender]) -> list[Contender]:
 
 @dataclass(frozen=True, eq=False)
 class Crossed:
-    """A candidate's predictions of images that it did not learn from.
-
-    Attributes:
-        candidate: Which one.
-        losses: Negative log likelihood of each image, after calibration on the other folds.
-        right: Whether each prediction was right.
-    """
+    """A candidate's predictions of images that it did not learn from."""
 
     candidate: Candidate
-    losses: NDArray[np.float64]
-    right: NDArray[np.bool_]
+    probabilities: NDArray[np.float64]  # [n, C], calibrated on the other folds
+    labels: NDArray[np.int64]
+    predicted: Predicted | None = None  # the same before calibration, and images that were added
 
-    @classmethod
-    def of(cls, candidate: Candidate, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Crossed:
-        """From calibrated probabilities [n, C]."""
-        own = probabilities[np.arange(len(labels)), labels]
-        return cls(candidate, -np.log(np.clip(own, 1e-300, None)), probabilities.argmax(axis=1) == labels)
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """Negative log likelihood of each image."""
+        own = self.probabilities[np.arange(len(self.labels)), self.labels]
+        return np.asarray(-np.log(np.clip(own, 1e-300, None)))
 
     @property
     def nll(self) -> float:
         """The mean loss."""
         return float(self.losses.mean())
 
+    @property
+    def accuracy(self) -> float:
+        """Share of right predictions."""
+        return float((self.probabilities.argmax(axis=1) == self.labels).mean())
+
 
 def rank(crossed: Sequence[Crossed], groups: Sequence[Any]) -> list[tuple[Crossed, Contender]]:
-    """The candidates with what they reached, the best first; of equal ones, the earlier.
-
-    Args:
-        crossed: Predictions of the same images by all candidates.
-        groups: Which group each image is in.
-    """
+    """The candidates with what they reached, the best first; of equal ones, the earlier."""
     ordered = sorted(crossed, key=lambda each: each.nll)
     _, number = np.unique([str(group) for group in groups], return_inverse=True)
     found = []
@@ -219,6 +185,6 @@ def rank(crossed: Sequence[Crossed], groups: Sequence[Any]) -> list[tuple[Crosse
         sums = np.bincount(number, weights=apart - mean)  # of each group
         error = float(np.sqrt((sums**2).sum() * len(sums) / max(1, len(sums) - 1)) / len(apart))
         candidate = each.candidate
-        row = Contender(candidate.name, candidate.tuner, each.nll, float(each.right.mean()), mean, error)
+        row = Contender(candidate.name, candidate.tuner, each.nll, each.accuracy, mean, error)
         found.append((each, row))
     return found

@@ -229,17 +229,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             SettingError: if it was fitted for other coverages.
         """
         self._fitted()
-        rules = self.rule_.sets
-        found = self.rule_.set_rule(coverage, per_class)
-        if found is not None:
-            return found
-        have = shorten(f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in rules) or "none"
-        wanted = f"a coverage of {coverage}" if coverage is not None else "prediction sets"
-        raise SettingError(
-            f"this model was not fitted for {wanted}{' per class' if per_class else ''} (it has: {have}); fit it with ",
-            Parameter("coverage", "X", command="fit"),
-            *((" and ", Parameter("per_class", True, command="fit")) if per_class else ()),
-        )
+        return self.rule_.set_rule(coverage, per_class)
 
     def with_classes(self, class_names: Sequence[str], *, keep: bool = True, adjust: str | None = None) -> Classifier:
         """The same prompts with other classes, which are known by their names alone; its promises are withdrawn.

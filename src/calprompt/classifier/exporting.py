@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calprompt.classifier.calibration import create_image_watch, left_out_rates, temperature_of
 from calprompt.classifier.card import export_card
-from calprompt.classifier.fitted_model import PROMISED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import FittedModel, Predicted
 from calprompt.classifier.settings import requests_of
 from calprompt.data.images import FileContent, Images, PillowPicture
 from calprompt.data.labelled import LabelledImages
@@ -79,8 +79,8 @@ def export_int8(
     from calprompt.export.exporter import calibrator_steps, export_predictor
     from calprompt.export.quantization import quantize_folder
 
-    held = model.predicted.take(model.predicted.fold == PROMISED)
-    crossed = model.predicted.take(model.predicted.fold >= 0)
+    held = model.predicted.held_out
+    crossed = model.predicted.crossed
     images = images_of(held, data)
     pilot = Evidence.of(crossed.logits, model.probabilities(crossed), crossed.labels)
     steps = calibrator_steps(predictor)

@@ -14,6 +14,7 @@ from torch import Tensor
 from calprompt.calibrators import Calibrator, StoredLogits
 from calprompt.classifier.checks import Check
 from calprompt.classifier.choosing import Choice
+from calprompt.classifier.settings import OF_RUNS
 from calprompt.inspection.inspect import Finding
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, Promise, TrackRecord, Unseen
@@ -23,28 +24,21 @@ from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
 
 PROMISED, UNUSED, GUARD = -1, -2, -3  # in place of a fold, of images that are held out
+ARRAYS = ("labels", "logits", "zero_shot_logits", "fold")  # of `Predicted`
 EXTRA = -4  # in place of a fold, of images that were added and are learned from only
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Images predicted by prompts that did not learn from them.
+    """Images predicted by prompts that did not learn from them."""
 
-    Attributes:
-        names: Of the images.
-        digests: sha256 of each.
-        labels: True classes.
-        logits: [n, C].
-        zero_shot_logits: [n, C] of the untuned model.
-        fold: Which fold each was in; -1: held out for promises; -2: held out and not used; -3: held out for classes
-            that must not be missed; -4: added, and learned from only.
-    """
-
-    names: list[str]
-    digests: list[str]
-    labels: NDArray[np.int64]
-    logits: NDArray[np.float32]
-    zero_shot_logits: NDArray[np.float32]
+    names: list[str]  # of the images
+    digests: list[str]  # sha256 of each
+    labels: NDArray[np.int64]  # true classes
+    logits: NDArray[np.float32]  # [n, C]
+    zero_shot_logits: NDArray[np.float32]  # [n, C] of the untuned model
+    # which fold each was in; -1: held out for promises; -2: held out and not used; -3: held out for classes that must
+    # not be missed; -4: added, and learned from only
     fold: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -53,26 +47,26 @@ class Predicted:
     def take(self, rows: NDArray[np.bool_]) -> Predicted:
         """Some of the images."""
         kept = np.flatnonzero(rows).tolist()
+        names, digests = ([each[row] for row in kept] for each in (self.names, self.digests))
         return Predicted(
-            [self.names[i] for i in kept],
-            [self.digests[i] for i in kept],
-            self.labels[rows],
-            self.logits[rows],
-            self.zero_shot_logits[rows],
-            self.fold[rows],
+            names, digests, self.labels[rows], self.logits[rows], self.zero_shot_logits[rows], self.fold[rows]
         )
+
+    @property
+    def crossed(self) -> Predicted:
+        """The images that were in a fold."""
+        return self.take(self.fold >= 0)
+
+    @property
+    def held_out(self) -> Predicted:
+        """The images that promises rest on."""
+        return self.take(self.fold == PROMISED)
 
 
 def joined(parts: Sequence[Predicted]) -> Predicted:
     """The images of several parts, one after another."""
-    return Predicted(
-        [name for part in parts for name in part.names],
-        [digest for part in parts for digest in part.digests],
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.logits for part in parts]),
-        np.concatenate([part.zero_shot_logits for part in parts]),
-        np.concatenate([part.fold for part in parts]),
-    )
+    names, digests = ([each for part in parts for each in getattr(part, name)] for name in ("names", "digests"))
+    return Predicted(names, digests, *(np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS))
 
 
 @torch.no_grad()
@@ -102,61 +96,34 @@ def stored_logits(part: Predicted, text: dict[str, Tensor], scale: float, *, lab
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """All that a fitted classifier is.
+    """All that a fitted classifier is."""
 
-    Attributes:
-        config: Settings of its runs.
-        labels: What the user calls each class.
-        class_names: What the model reads for each.
-        template: The sentence of the untuned model.
-        prompts: What was learned.
-        text: Text features [C, D] that stand for all images, tuned and untuned.
-        backbone: Name, fingerprint and preprocessing.
-        calibrator: Fitted; None: the model's own confidences.
-        calibrator_spec: Its name.
-        rule: From logits and probabilities to answers.
-        promises: What is promised, refused or withdrawn.
-        checks: What was measured on images that it did not learn from, the one to quote first.
-        counts: Images of each class: tuned on, promised on.
-        totals: Images of each class in all.
-        folds: Of the cross-fitting.
-        predicted: All images, predicted by prompts that did not learn from them.
-        notes: What else the user should know.
-        unseen: What the images held out for promises do not speak for.
-        data: Name of the data.
-        skipped: Images left out, and why.
-        seconds: How long it took.
-        logit_scale: What cosines are multiplied by.
-        requests: Settings of the classifier that its runs do not have, such as the promises asked for.
-        findings: What may be wrong with the images.
-        choice: What the learner was compared with; None if there was nothing to choose.
-    """
-
-    config: RunConfig
-    labels: tuple[Any, ...]
-    class_names: tuple[str, ...]
-    template: str
-    prompts: dict[str, Tensor]
-    text: dict[str, Tensor]
-    backbone: dict[str, Any]
-    calibrator: Calibrator | None
-    calibrator_spec: str
-    rule: DecisionRule
-    promises: tuple[Promise, ...]
-    checks: tuple[Check, ...]
-    counts: tuple[tuple[int, int], ...]
-    totals: tuple[int, ...]
-    folds: int
-    predicted: Predicted
-    notes: tuple[str, ...] = ()
-    unseen: Unseen = field(default_factory=Unseen)
-    data: str = ""
-    skipped: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    logit_scale: float = 100.0
+    config: RunConfig  # settings of its runs
+    labels: tuple[Any, ...]  # what the user calls each class
+    class_names: tuple[str, ...]  # what the model reads for each
+    template: str  # the sentence of the untuned model
+    prompts: dict[str, Tensor]  # what was learned
+    text: dict[str, Tensor]  # text features [C, D] that stand for all images, tuned and untuned
+    backbone: dict[str, Any]  # name, fingerprint and preprocessing
+    calibrator: Calibrator | None  # fitted; None: the model's own confidences
+    calibrator_spec: str  # its name
+    rule: DecisionRule  # from logits and probabilities to answers
+    promises: tuple[Promise, ...]  # what is promised, refused or withdrawn
+    checks: tuple[Check, ...]  # what was measured on images that it did not learn from, the one to quote first
+    counts: tuple[tuple[int, int], ...]  # images of each class: tuned on, promised on
+    totals: tuple[int, ...]  # images of each class in all
+    folds: int  # of the cross-fitting
+    predicted: Predicted  # all images, predicted by prompts that did not learn from them
+    notes: tuple[str, ...] = ()  # what else the user should know
+    unseen: Unseen = field(default_factory=Unseen)  # what the images held out for promises do not speak for
+    data: str = ""  # name of the data
+    skipped: dict[str, str] = field(default_factory=dict)  # images left out, and why
+    seconds: float = 0.0  # how long it took
+    logit_scale: float = 100.0  # what cosines are multiplied by
+    # settings of the classifier that its runs do not have, such as the promises asked for
     requests: dict[str, Any] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
-    choice: Choice | None = None
+    findings: tuple[Finding, ...] = ()  # what may be wrong with the images
+    choice: Choice | None = None  # what the learner was compared with; None if there was nothing to choose
 
     def predictor(self, resources: Resources) -> Predictor:
         """The predictor on the classes it was fitted on."""
@@ -180,8 +147,7 @@ class FittedModel:
     @property
     def checked(self) -> Predicted:
         """The images of the first check: those held out for promises, or, if they are few, the cross-fitted ones."""
-        held = self.checks[0].source == HELD_OUT
-        return self.predicted.take(self.predicted.fold == PROMISED if held else self.predicted.fold >= 0)
+        return self.predicted.held_out if self.checks[0].source == HELD_OUT else self.predicted.crossed
 
     @property
     def track_record(self) -> TrackRecord | None:
@@ -194,26 +160,21 @@ class FittedModel:
         """Those of a classifier that would be fitted like this one."""
         config, training = self.config, self.config.training
         renamed = dict(zip(self.labels, self.class_names, strict=True)) if self.labels != self.class_names else None
+        chosen = self.choice  # by cross-fitting, which would choose again
         return {
             **self.requests,
             "costs": tuple(self.requests.get("costs", ())),
             "class_names": renamed,
             "backbone": config.backbone,
-            "tuner": config.tuner if self.choice is None else self.choice.tuner,
-            "loss": config.loss,
+            "tuner": config.tuner if chosen is None else chosen.tuner,
             "calibrator": self.requests.get("calibrator", self.calibrator_spec),
-            "options": dict(config.options if self.choice is None else self.choice.options) or None,
-            "epochs": training.epochs if self.choice is None else None,
+            "options": dict(config.options if chosen is None else chosen.options) or None,
+            "epochs": training.epochs if chosen is None else None,
             "batch_size": training.batch_size,
-            "lr": training.lr if self.choice is None else None,
+            "lr": training.lr if chosen is None else None,
             "seed": training.seed,
-            "views": config.views,
-            "crop": config.crop,
-            "template": config.template,
             "chunk": config.chunk,
-            "device": config.device,
-            "dtype": config.dtype,
-            "backbone_config": config.backbone_config,
             "imports": config.imports,
             "ignore_exif": not config.exif,
+            **{name: getattr(config, name) for name in OF_RUNS},
         }

@@ -54,13 +54,14 @@ from calprompt.promises import (
     DecisionRule,
     Division,
     Evidence,
-    Refusal,
+    Promise,
     Requests,
     divide,
     doubtful_promise,
     make_promises,
 )
 from calprompt.promises.division import join_groups, plan_sentences
+from calprompt.promises.track_record import CROSS_FITTED, HELD_OUT
 from calprompt.registry import load_extension
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
@@ -106,7 +107,6 @@ def fit_model(
         load_extension(path)
     candidates = candidates_of(settings.tuner, settings.options)
     configs = [settings.run_config(data.name, len(data.labels), each.tuner, each.options) for each in candidates]
-    budget = seconds_of(settings.budget)
     _warn_of_names(data.class_names)
     if groups is not None and len(groups) != own:
         raise SettingError(f"must have one entry per image, got {len(groups)} for {own} images", parameter="groups")
@@ -145,54 +145,21 @@ def fit_model(
             Parameter("work_dir", "FOLDER"),
         ) from error
     with locked(work):
-        fit = _Fit(settings, data, own, division, digests, resources, work, progress)
-        best = fit.choose(candidates, budget, joint, announce)
-        refusal = _doubt(division, requests, settings, best, data, own)
+        fit = _Fit(settings, data, own, division, digests, joint, resources, work, progress, announce)
+        best, choice = fit.choose(candidates)
+        refusal = fit.doubt(requests, best)
         if refusal is not None and division.smaller is not None:
             more = len(division.smaller.tune) - len(division.tune)
             division = replace(division.smaller, refusals=(refusal, *division.smaller.refusals))
             if announce is not None:
-                why = f"It cannot be promised that {refusal.promise}: {refusal.detail}."
+                why = f"It cannot be promised that {refusal.text}: {refusal.detail}."
                 tune, held = len(division.tune), len(division.promise)
                 announce([why, f"So {more} more images are learned from: {tune} tune now, and {held} are held out."])
             fit = replace(fit, division=division)
-            best = fit.choose([*candidates, *fit.added], budget, joint, announce, best.choice)
-        predicted, final = fit.finish(best.config, best.predicted)
-        model = _finish(settings, requests, data, own, best.config, division, predicted, final, skipped, best.choice)
-        model = replace(model, findings=_findings(data, digests, best.config, resources))
+            best, choice = fit.choose([*candidates, *fit.between], choice)
+        model = fit.finish(requests, best, choice, skipped)
     shutil.rmtree(work, ignore_errors=True)
     return model
-
-
-def _findings(
-    data: LabelledImages, digests: Sequence[str], config: RunConfig, resources: Resources
-) -> tuple[Finding, ...]:
-    """What may be wrong with the images, from features that the runs have computed."""
-    unreadable = UnreadableImages()
-    features = resources.features(run_backbone(config, resources), data.train.images, unreadable=unreadable)[0]
-    names = [data.train.images.name(index) for index in range(len(data.train))]
-    labels = [str(label) for label in data.labels]
-    rows = features.double().numpy()
-    found, _ = feature_findings(rows, data.train.labels, names, labels, join_groups(digests), most=QUICK)
-    return in_order(found)
-
-
-def _doubt(
-    division: Division, requests: Requests, settings: FitSettings, best: _Best, data: LabelledImages, own: int
-) -> Refusal | None:
-    """Why the images held out for the promise on errors had better be learned from; None if they had not."""
-    if division.smaller is None:
-        return None
-    crossed = best.predicted.take(best.predicted.fold >= 0)
-    kept = in_proportion(crossed, _totals(data, own))
-    pilot = Evidence.of(crossed.logits[kept], best.probabilities[kept], crossed.labels[kept])
-    rule = DecisionRule(costs=cost_matrix(settings.costs, [str(label) for label in data.labels]))
-    return doubtful_promise(requests, pilot, len(division.promise), division.unseen, own, rule)
-
-
-def _totals(data: LabelledImages, rows: int) -> tuple[int, ...]:
-    """How many of the first images each class has."""
-    return tuple(np.bincount(data.train.labels[:rows], minlength=len(data.labels)).tolist())
 
 
 def _with_backbone(settings: FitSettings, resources: Resources) -> tuple[FitSettings, list[str]]:
@@ -231,84 +198,65 @@ def fit_digest(
 
 @dataclass(eq=False)
 class _Fit:
-    """The runs of a fit."""
+    """The runs of a fit, and the model that they lead to."""
 
     settings: FitSettings
     data: LabelledImages
     own: int  # the images from there on were added
     division: Division
     digests: list[str]
+    groups: Sequence[Any]
     resources: Resources
     work: Path
     progress: Progress
-    added: Sequence[Candidate] = ()
+    announce: Callable[[Sequence[str]], None] | None
+    between: Sequence[Candidate] = ()  # compared beside those that were given
 
-    def config_of(self, candidate: Candidate) -> RunConfig:
-        """The settings of the runs of a candidate."""
-        return self.settings.run_config(self.data.name, len(self.data.labels), candidate.tuner, candidate.options)
-
-    def choose(
-        self,
-        candidates: Sequence[Candidate],
-        budget: float,
-        groups: Sequence[Any],
-        announce: Callable[[Sequence[str]], None] | None,
-        before: Choice | None = None,
-    ) -> _Best:
-        """The best candidate, with its settings; of those that were best before, on fewer images."""
+    def choose(self, candidates: Sequence[Candidate], before: Choice | None = None) -> tuple[Crossed, Choice | None]:
+        """The best candidate; of those that were best before, on fewer images."""
         behind: tuple[Contender, ...] = ()
         if before is not None:
             names, behind = before.narrowed()
             by_name = {candidate.name: candidate for candidate in candidates}
             candidates = [by_name[name] for name in names]
-        clock = _Clock(self.work / CLOCK, budget)
+        clock = _Clock(self.work / CLOCK, seconds_of(self.settings.budget))
         crossed: list[Crossed] = []
-        found: dict[str, _Best] = {}
         untried = [] if before is None else list(before.untried)
         waiting = list(candidates)
         while waiting:
             candidate = waiting.pop(0)
-            config = self.config_of(candidate)
-            predicted, key = None, f"{candidate.name}, {len(self.division.tune)} images"
+            key = f"{candidate.name}, {len(self.division.tune)} images"
             limit = clock if crossed and key not in clock.done else None  # the first one is compared in any case
-            if key not in clock.untried:
-                which = candidate.name if len(candidates) > 1 else None
-                predicted = self.cross_fit(config, which, limit)
-            if predicted is None:
+            which = candidate.name if len(candidates) > 1 else None
+            found = None if key in clock.untried else self.cross_fit(candidate, which, limit)
+            clock.note(clock.untried if found is None else clock.done, key)
+            if found is None:
                 untried.append(candidate.name)
-                clock.leave_out(key)
                 continue
-            clock.finish(key)
-            own = predicted.take(predicted.fold >= 0)
-            probabilities = fold_by_fold(self.settings.calibrator, own, *self.text_of(config))
-            found[candidate.name] = _Best(predicted, config, probabilities)
             if len(candidates) == 1 and before is None:
-                return found[candidate.name]
-            crossed.append(Crossed.of(candidate, probabilities, own.labels))
-            if announce is not None:
-                right = 100 * float(crossed[-1].right.mean())
-                announce([f"{candidate.name}: {crossed[-1].nll:.3f} nats per image, {right:.1f} % right"])
-            if before is None and not waiting and not self.added:
-                self.added = between(min(crossed, key=lambda each: each.nll).candidate)
-                waiting = list(self.added)
-        ranked = rank(crossed, [groups[row] for row in self.in_folds() if row < self.own])
-        choice = Choice(
+                return found, None
+            crossed.append(found)
+            if self.announce is not None:
+                right = 100 * found.accuracy
+                self.announce([f"{candidate.name}: {found.nll:.3f} nats per image, {right:.1f} % right"])
+            if before is None and not waiting and not self.between:
+                self.between = between(min(crossed, key=lambda each: each.nll).candidate)
+                waiting = list(self.between)
+        tune, folds = np.array(self.division.tune), np.array(self.division.folds)
+        in_folds = [row for fold in range(self.division.n_folds) for row in tune[folds == fold] if row < self.own]
+        ranked = rank(crossed, [self.groups[row] for row in in_folds])
+        best = ranked[0][0]
+        return best, Choice(
             self.settings.tuner,
             dict(self.settings.options or {}),
             tuple(row for _, row in ranked),
-            len(ranked[0][0].losses),
+            len(best.labels),
             tuple(untried),
             self.settings.budget if untried else None,
             behind,
         )
-        return replace(found[ranked[0][0].candidate.name], choice=choice)
 
-    def in_folds(self) -> list[int]:
-        """The images that tune, fold by fold."""
-        tune, folds = np.array(self.division.tune), np.array(self.division.folds)
-        return [int(row) for fold in range(self.division.n_folds) for row in tune[folds == fold]]
-
-    def cross_fit(self, config: RunConfig, name: str | None = None, clock: _Clock | None = None) -> Predicted | None:
+    def cross_fit(self, candidate: Candidate, name: str | None, clock: _Clock | None) -> Crossed | None:
         """Images that tune, each predicted by a run that did not learn from it; None if time ran out."""
         tune, folds = np.array(self.division.tune), np.array(self.division.folds)
         parts = []
@@ -317,37 +265,36 @@ class _Fit:
                 return None
             inside = tune[folds == fold]
             which = f"{name + ', ' if name else ''}fold {fold + 1} of {self.division.n_folds}"
-            made = self.run(config, tune[folds != fold], inside, which)
-            self.last = made
+            made = self.run(candidate, tune[folds != fold], inside, which)
             parts.append(self.predicted(made, inside, np.where(inside < self.own, fold, EXTRA)))
-        return joined(parts)
+        predicted = joined(parts)
+        own = predicted.crossed
+        probabilities = fold_by_fold(self.settings.calibrator, own, *_text_of(made))  # text of the last fold
+        return Crossed(candidate, probabilities, own.labels, predicted)
 
-    def text_of(self, config: RunConfig) -> tuple[dict[str, Tensor], float]:
-        """Text features and the logit scale that stand for a candidate, from the run of its last fold."""
-        tensors, metadata = read_run_tensors(self.last.folder, LOGITS, self.last.record)
-        return {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}, float(metadata["logit_scale"])
+    def doubt(self, requests: Requests, best: Crossed) -> Promise | None:
+        """Why the images held out for the promise on errors had better be learned from; None if they had not."""
+        if self.division.smaller is None or best.predicted is None:
+            return None
+        crossed = best.predicted.crossed
+        kept = in_proportion(crossed, self.totals(self.own))
+        pilot = Evidence.of(crossed.logits[kept], best.probabilities[kept], crossed.labels[kept])
+        rule = DecisionRule(costs=cost_matrix(self.settings.costs, [str(label) for label in self.data.labels]))
+        return doubtful_promise(requests, pilot, len(self.division.promise), self.division.unseen, self.own, rule)
 
-    def finish(self, config: RunConfig, crossed: Predicted) -> tuple[Predicted, Run]:
-        """The run on all images that tune, and with its predictions those of all images."""
-        tune = np.array(self.division.tune)
-        kinds = {PROMISED: self.division.promise, UNUSED: self.division.unused, GUARD: self.division.guard}
-        held = np.array([index for some in kinds.values() for index in some], dtype=np.int64)
-        final = self.run(config, tune, held if len(held) else tune, "all images")
-        if not len(held):
-            return crossed, final
-        use = np.repeat(list(kinds), [len(some) for some in kinds.values()])
-        return joined([crossed, self.predicted(final, held, use)]), final
+    def totals(self, rows: int) -> tuple[int, ...]:
+        """How many of the first images each class has."""
+        return tuple(np.bincount(self.data.train.labels[:rows], minlength=len(self.data.labels)).tolist())
 
-    def run(self, config: RunConfig, train: NDArray[np.int64], test: NDArray[np.int64], which: str) -> Run:
+    def run(self, candidate: Candidate, train: NDArray[np.int64], test: NDArray[np.int64], which: str) -> Run:
         """One training, found finished if it was done before."""
 
         def report(what: str, done: int, total: int, note: str = "") -> None:
             self.progress(f"{what} ({which})" if what == "training" else what, done, total, note)
 
-        empty = self.data.train.take([])
-        part = Part(
-            self.data.class_names, self.data.train.take(train.tolist()), empty, self.data.train.take(test.tolist())
-        )
+        config = self.config_of(candidate)
+        images = self.data.train
+        part = Part(self.data.class_names, images.take(train.tolist()), images.take([]), images.take(test.tolist()))
         kind = tuners.get(config.tuner)
         plan = RunPlan(
             config,
@@ -366,27 +313,103 @@ class _Fit:
             error.rename(out="work_dir")  # where a fit puts its runs
             raise
 
+    def config_of(self, candidate: Candidate) -> RunConfig:
+        """The settings of the runs of a candidate."""
+        return self.settings.run_config(self.data.name, len(self.data.labels), candidate.tuner, candidate.options)
+
     def predicted(self, made: Run, rows: NDArray[np.int64], fold: NDArray[np.int64]) -> Predicted:
         """What a run says of images it was not tuned on."""
         tensors, metadata = read_run_tensors(made.folder, LOGITS, made.record)
-        return Predicted(
-            metadata["image_names"]["all"],
-            [self.digests[row] for row in rows],
-            tensors["all/labels"].numpy(),
-            tensors["all/logits"].numpy(),
-            tensors["all/zero_shot_logits"].numpy(),
-            fold,
+        labels, logits, untuned = (tensors[f"all/{name}"].numpy() for name in ("labels", "logits", "zero_shot_logits"))
+        digests = [self.digests[row] for row in rows]
+        return Predicted(metadata["image_names"]["all"], digests, labels, logits, untuned, fold)
+
+    def finish(self, requests: Requests, best: Crossed, choice: Choice | None, skipped: dict[str, str]) -> FittedModel:
+        """The run on all images that tune, and everything after it: calibrator, promises, checks."""
+        settings, data, division = self.settings, self.data, self.division
+        assert best.predicted is not None
+        predicted, final = best.predicted, self.last(best.candidate)
+        held_rows = [*division.promise, *division.unused, *division.guard]
+        if held_rows:
+            use = [PROMISED] * len(division.promise) + [UNUSED] * len(division.unused) + [GUARD] * len(division.guard)
+            predicted = joined([predicted, self.predicted(final, np.array(held_rows), np.array(use))])
+        prompts, prompt_record = read_run_tensors(final.folder, PROMPTS, final.record)
+        text, scale = _text_of(final)
+        crossed, held, totals = predicted.crossed, predicted.held_out, self.totals(self.own)
+        crossed = crossed.take(in_proportion(crossed, totals))
+        calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
+        pilot, promised, guard = (
+            Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels)
+            for part in (crossed, held, predicted.take(predicted.fold == GUARD))
+        )
+        names = [str(label) for label in data.labels]
+        rule, promises = make_promises(
+            requests,
+            pilot,
+            promised,
+            open_set=fit_open_set(settings.none_of_these, crossed, held) if settings.none_of_these else None,
+            temperature=temperature_of(calibrator),
+            refusals=division.refusals,
+            unseen=division.unseen,
+            total=self.own,
+            costs=cost_matrix(settings.costs, names),
+            class_names=names,
+            guard=guard,
+            unguarded=division.unguarded,
+        )
+        alone = Evidence.of(crossed.logits, fold_by_fold(settings.calibrator, crossed, text, scale), crossed.labels)
+        checks = tuple(
+            check(source, evidence, names, majority=int(np.argmax(totals)), zero_shot_logits=part.zero_shot_logits)
+            for source, evidence, part in ((HELD_OUT, promised, held), (CROSS_FITTED, alone, crossed))
+            if len(part)
+        )
+        fixes = settings.fixes and str(Path(settings.fixes).expanduser().absolute())  # wherever the next fit is started
+        return FittedModel(
+            config=self.config_of(best.candidate),
+            labels=data.labels,
+            class_names=data.class_names,
+            template=prompt_record["template"],
+            prompts=prompts,
+            text=text,
+            backbone=dict(final.record["backbone"]),
+            calibrator=calibrator,
+            calibrator_spec=NONE if calibrator is None else settings.calibrator,
+            rule=rule,
+            promises=promises,
+            checks=checks if len(held) >= LEAST_HELD_OUT else checks[::-1],
+            counts=division.counts,
+            totals=self.totals(len(data.train)),
+            folds=division.n_folds,
+            predicted=predicted,
+            notes=(*division.notes, *([note] if note else [])),
+            unseen=division.unseen,
+            data=data.name,
+            skipped=skipped,
+            logit_scale=scale,
+            requests={**{name: getattr(settings, name) for name in REQUESTS}, "fixes": fixes},
+            findings=self.findings(best.candidate),
+            choice=choice,
         )
 
+    def last(self, candidate: Candidate) -> Run:
+        """The run on all images that tune, which predicts those that are held out."""
+        tune, division = np.array(self.division.tune), self.division
+        held = np.array([*division.promise, *division.unused, *division.guard], dtype=np.int64)
+        return self.run(candidate, tune, held if len(held) else tune, "all images")
 
-@dataclass(frozen=True, eq=False)
-class _Best:
-    """The chosen candidate: cross-fitted predictions, its settings, probabilities of those in folds, and the choice."""
+    def findings(self, candidate: Candidate) -> tuple[Finding, ...]:
+        """What may be wrong with the images, from features that the runs have computed."""
+        images, backbone = self.data.train.images, run_backbone(self.config_of(candidate), self.resources)
+        rows = self.resources.features(backbone, images, unreadable=UnreadableImages())[0].double().numpy()
+        names, labels = [images.name(index) for index in range(len(images))], [str(each) for each in self.data.labels]
+        groups = join_groups(self.digests)
+        return in_order(feature_findings(rows, self.data.train.labels, names, labels, groups, most=QUICK)[0])
 
-    predicted: Predicted
-    config: RunConfig
-    probabilities: NDArray[np.float64]
-    choice: Choice | None = None
+
+def _text_of(made: Run) -> tuple[dict[str, Tensor], float]:
+    """Text features and the logit scale of a run."""
+    tensors, metadata = read_run_tensors(made.folder, LOGITS, made.record)
+    return {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}, float(metadata["logit_scale"])
 
 
 class _Clock:
@@ -405,16 +428,10 @@ class _Clock:
             write_json(self.path, {"seconds": used, "untried": self.untried, "done": self.done})
         return used > self.budget
 
-    def leave_out(self, name: str) -> None:
-        """Note a candidate that there is no time for, so that the fit leaves it out when it is continued."""
-        if name not in self.untried:
-            self.untried.append(name)
-            self.is_over()
-
-    def finish(self, name: str) -> None:
-        """Note a candidate that is compared, so that the fit compares it again when it is continued."""
-        if name not in self.done:
-            self.done.append(name)
+    def note(self, names: list[str], name: str) -> None:
+        """Note a candidate as compared or left out, so that the fit does the same when it is continued."""
+        if name not in names:
+            names.append(name)
             self.is_over()
 
 
@@ -478,84 +495,3 @@ def _warn_of_labels(doubtful: Sequence[str]) -> None:
         warnings.warn(
             f"{number} in more than one class, byte for byte; one label must be wrong:{bullets(doubtful)}", stacklevel=4
         )
-
-
-def _finish(
-    settings: FitSettings,
-    requests: Requests,
-    data: LabelledImages,
-    own: int,
-    config: RunConfig,
-    division: Division,
-    predicted: Predicted,
-    final: Run,
-    skipped: dict[str, str],
-    choice: Choice | None,
-) -> FittedModel:
-    """Everything after the last training."""
-    tensors, metadata = read_run_tensors(final.folder, LOGITS, final.record)
-    prompts, prompt_record = read_run_tensors(final.folder, PROMPTS, final.record)
-    text = {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}
-    scale = float(metadata["logit_scale"])
-    crossed, held = predicted.take(predicted.fold >= 0), predicted.take(predicted.fold == PROMISED)
-    totals = _totals(data, own)
-    crossed = crossed.take(in_proportion(crossed, totals))
-    calibrator, note = fit_calibrator(settings.calibrator, crossed, text, scale)
-    notes = [*division.notes, *([note] if note else [])]
-    pilot, promised, guard = (
-        Evidence.of(part.logits, calibrated(calibrator, part, text, scale), part.labels)
-        for part in (crossed, held, predicted.take(predicted.fold == GUARD))
-    )
-    names = [str(label) for label in data.labels]
-    open_set = fit_open_set(settings.none_of_these, crossed, held) if settings.none_of_these else None
-    rule, promises = make_promises(
-        requests,
-        pilot,
-        promised,
-        open_set=open_set,
-        temperature=temperature_of(calibrator),
-        refusals=division.refusals,
-        unseen=division.unseen,
-        total=own,
-        costs=cost_matrix(settings.costs, names),
-        class_names=names,
-        guard=guard,
-        unguarded=division.unguarded,
-    )
-    largest = int(np.argmax(totals))
-    checks = []
-    if len(held):
-        checks.append(check("held out", promised, names, majority=largest, zero_shot_logits=held.zero_shot_logits))
-    alone = Evidence.of(crossed.logits, fold_by_fold(settings.calibrator, crossed, text, scale), crossed.labels)
-    cross = check("cross-fitted", alone, names, majority=largest, zero_shot_logits=crossed.zero_shot_logits)
-    checks.insert(len(checks) if len(held) >= LEAST_HELD_OUT else 0, cross)
-    return FittedModel(
-        config=config,
-        labels=data.labels,
-        class_names=data.class_names,
-        template=prompt_record["template"],
-        prompts=prompts,
-        text=text,
-        backbone=dict(final.record["backbone"]),
-        calibrator=calibrator,
-        calibrator_spec=NONE if calibrator is None else settings.calibrator,
-        rule=rule,
-        promises=promises,
-        checks=tuple(checks),
-        counts=division.counts,
-        totals=_totals(data, len(data.train)),
-        folds=division.n_folds,
-        predicted=predicted,
-        notes=tuple(notes),
-        unseen=division.unseen,
-        data=data.name,
-        skipped=skipped,
-        logit_scale=scale,
-        requests={name: getattr(settings, name) for name in REQUESTS} | _place_of_fixes(settings),
-        choice=choice,
-    )
-
-
-def _place_of_fixes(settings: FitSettings) -> dict[str, str | None]:
-    """Where the fixes are, wherever the next fit is started."""
-    return {"fixes": settings.fixes and str(Path(settings.fixes).expanduser().absolute())}

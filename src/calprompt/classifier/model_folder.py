@@ -19,30 +19,24 @@ import io
 import os
 import platform
 import secrets
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 
 import calprompt
-from calprompt.calibrators import Calibrator
-from calprompt.classifier.checks import Band, Check
-from calprompt.classifier.choosing import Choice
-from calprompt.classifier.fitted_model import EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted
+from calprompt.classifier.fitted_model import ARRAYS, EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import check_writable, file_digest, read_json, write_bytes, write_json
+from calprompt.files import check_writable, file_digest, read_json, replaced_folder, write_bytes, write_json
 from calprompt.folder_kinds import MODEL, RECORDS, require_kind
 from calprompt.inspection.inspect import FILE as FINDINGS
-from calprompt.inspection.inspect import Finding, findings_table
-from calprompt.promises import DecisionRule, Promise, Unseen
+from calprompt.inspection.inspect import findings_table
+from calprompt.records import plain, restored
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, read_tensor_file, require, sealed, tensor_file
@@ -57,10 +51,11 @@ IMAGES = "images.csv"
 CARD = "README.md"
 DIAGRAM = "reliability.png"
 FILES = (WEIGHTS, PREDICTIONS)  # verified when a model is read; the others are for people, who may edit them
-KEYS = {
-    *("backbone", "calibrator", "checks", "classes", "counts", "data", "files", "folds", "imports", "logit_scale"),
-    *("notes", "promises", "requests", "rule", "seconds", "settings", "skipped", "template", "totals", "unseen"),
-}
+PLAIN = (  # fields of a fitted model that config.json has under their own names
+    *("backbone", "checks", "choice", "counts", "data", "findings", "folds", "logit_scale", "notes", "promises"),
+    *("requests", "rule", "seconds", "skipped", "template", "totals", "unseen"),
+)
+KEYS = {"calibrator", "classes", "files", "imports", "settings", *PLAIN} - {"choice", "findings"}
 USES = {PROMISED: "promises", UNUSED: "nothing", GUARD: "never-miss", EXTRA: "tuning (added)"}
 ADVICE = "copy the folder again from where it was whole, or fit the model again"
 
@@ -107,40 +102,24 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
     """Write a model; the folder is there in full or not at all."""
     from calprompt.classifier.card import draw_reliability, model_card
 
-    shown = check_place(folder, overwrite=overwrite)
-    folder = Path(os.path.realpath(shown))  # a symbolic link stays, and what it points to is replaced
-    building = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+    folder = check_place(folder, overwrite=overwrite)
     try:
-        building.mkdir()
-        write_bytes(building / WEIGHTS, _weights(model))
-        write_bytes(building / PREDICTIONS, _predictions(model.predicted))
-        write_bytes(building / IMAGES, images_table(model).encode())
-        if model.findings:
-            write_bytes(building / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
-        draw_reliability(model, building / DIAGRAM)
-        write_bytes(building / CARD, model_card(model).encode())
-        digests = {name: file_digest(building / name) for name in FILES}
-        write_json(building / CONFIG, sealed({**describe(model), "files": digests}, FORMAT))
-        if folder.is_dir():
-            old = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.old"
-            folder.rename(old)
-            try:
-                building.rename(folder)
-            except OSError:
-                old.rename(folder)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            building.rename(folder)
+        with replaced_folder(folder) as place:
+            write_bytes(place / WEIGHTS, _weights(model))
+            write_bytes(place / PREDICTIONS, _predictions(model.predicted))
+            write_bytes(place / IMAGES, images_table(model).encode())
+            if model.findings:
+                write_bytes(place / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
+            draw_reliability(model, place / DIAGRAM)
+            write_bytes(place / CARD, model_card(model).encode())
+            digests = {name: file_digest(place / name) for name in FILES}
+            write_json(place / CONFIG, sealed({**describe(model), "files": digests}, FORMAT))
     except OSError as error:
         raise CalpromptError(
-            f"cannot write the model to {shown}: {error.strerror or error}; nothing was changed. Make room there, or "
+            f"cannot write the model to {folder}: {error.strerror or error}; nothing was changed. Make room there, or "
             "give another folder"
         ) from error
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(building, ignore_errors=True)
-    return shown
+    return folder
 
 
 def read_model(
@@ -163,42 +142,28 @@ def read_model(
         if file_digest(path) != record["files"].get(name):
             raise DamagedFileError(f"{path} is damaged or was edited: it is not the file that was written; {ADVICE}")
     tensors, _ = read_tensor_file(folder / WEIGHTS, checked=True)
-    prompts = {name.removeprefix("prompts/"): each for name, each in tensors.items() if name.startswith("prompts/")}
-    text = {name.removeprefix("text/"): each for name, each in tensors.items() if name.startswith("text/")}
-    calibrator: Calibrator | None = None
-    spec = record["calibrator"]["spec"]
+    prompts, text = (
+        {name.removeprefix(kind): each for name, each in tensors.items() if name.startswith(kind)}
+        for kind in ("prompts/", "text/")
+    )
     settings = moved_settings(record["settings"], backbone=backbone, device=device)
     settings["imports"] = allowed_imports(folder, record, imports)
     config = config_of_record(settings, folder / CONFIG)
+    calibrator, spec = None, record["calibrator"]["spec"]
     if spec != NONE:
         calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])
+    kinds = get_type_hints(FittedModel)
     try:
         return FittedModel(
             config=config,
             labels=tuple(record["classes"]["labels"]),
             class_names=tuple(record["classes"]["names"]),
-            template=record["template"],
             prompts=prompts,
             text=text,
-            backbone=record["backbone"],
             calibrator=calibrator,
             calibrator_spec=spec,
-            rule=DecisionRule.from_dict(record["rule"]),
-            promises=tuple(Promise.from_dict(each) for each in record["promises"]),
-            checks=tuple(_check(each) for each in record["checks"]),
-            counts=tuple((int(tuned), int(promised)) for tuned, promised in record["counts"]),
-            totals=tuple(record["totals"]),
-            folds=record["folds"],
             predicted=_read_predictions(folder / PREDICTIONS),
-            notes=tuple(record["notes"]),
-            unseen=Unseen.from_dict(record["unseen"]),
-            data=record["data"],
-            skipped=record["skipped"],
-            seconds=record["seconds"],
-            logit_scale=record["logit_scale"],
-            requests=record["requests"],
-            findings=tuple(Finding(**each) for each in record.get("findings", ())),
-            choice=Choice.from_dict(record["choice"]) if record.get("choice") else None,
+            **{name: restored(kinds[name], record[name]) for name in PLAIN if name in record},
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(
@@ -214,26 +179,10 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "model_type": "calprompt",
         "library_name": LIBRARY,
         "classes": {"labels": list(model.labels), "names": list(model.class_names)},
-        "template": model.template,
-        "requests": model.requests,
-        "choice": None if model.choice is None else model.choice.to_dict(),
         "settings": model.config.record(),
         "imports": import_digests(model.config),
-        "backbone": model.backbone,
         "calibrator": {"spec": model.calibrator_spec, "state": state},
-        "rule": model.rule.to_dict(),
-        "promises": [promise.to_dict() for promise in model.promises],
-        "checks": [asdict(each) for each in model.checks],
-        "counts": [list(pair) for pair in model.counts],
-        "totals": list(model.totals),
-        "folds": model.folds,
-        "notes": list(model.notes),
-        "unseen": model.unseen.to_dict(),
-        "data": model.data,
-        "skipped": model.skipped,
-        "seconds": model.seconds,
-        "logit_scale": model.logit_scale,
-        "findings": [asdict(each) for each in model.findings],
+        **{name: plain(getattr(model, name)) for name in PLAIN},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "calprompt": calprompt.__version__,
@@ -270,28 +219,10 @@ def _weights(model: FittedModel) -> bytes:
 
 
 def _predictions(found: Predicted) -> bytes:
-    tensors = {
-        "labels": torch.from_numpy(found.labels),
-        "fold": torch.from_numpy(found.fold),
-        "logits": torch.from_numpy(found.logits),
-        "zero_shot_logits": torch.from_numpy(found.zero_shot_logits),
-    }
+    tensors = {name: torch.from_numpy(getattr(found, name)) for name in ARRAYS}
     return tensor_file(tensors, {"names": found.names, "digests": found.digests})
 
 
 def _read_predictions(path: Path) -> Predicted:
-    tensors, metadata = read_tensor_file(path, checked=True)
-    return Predicted(
-        metadata["names"],
-        metadata["digests"],
-        tensors["labels"].numpy(),
-        tensors["logits"].numpy(),
-        tensors["zero_shot_logits"].numpy(),
-        tensors["fold"].numpy(),
-    )
-
-
-def _check(values: dict[str, Any]) -> Check:
-    bands = [Band(**{**band, "interval": tuple(band["interval"])}) for band in values["bands"]]
-    per_class = {name: (int(n), int(right)) for name, (n, right) in values["per_class"].items()}
-    return Check(**{**values, "bands": bands, "per_class": per_class, "interval": tuple(values["interval"])})
+    arrays, metadata = read_tensor_file(path, checked=True, framework="numpy")
+    return Predicted(metadata["names"], metadata["digests"], **arrays)

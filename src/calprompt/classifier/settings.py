@@ -19,6 +19,7 @@ from calprompt.training_config import TrainingConfig, never_used
 
 MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
+OF_RUNS = ("loss", "views", "crop", "template", "device", "dtype", "backbone_config")  # settings of runs too
 EMBEDDED = ("pocket", "pocket-photo")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # of the budget, in seconds
 POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
@@ -154,14 +155,7 @@ class FitSettings:
         ]
 
     def run_config(self, data: str, classes: int, tuner: str, options: Mapping[str, Any]) -> RunConfig:
-        """The settings of the runs of one learner.
-
-        Args:
-            data: What the data are called.
-            classes: How many there are; many are encoded a part at a time.
-            tuner: The learner.
-            options: Its options.
-        """
+        """The settings of the runs of one learner, with its options; many classes are encoded a part at a time."""
         from calprompt import tuners
 
         epochs, lr = tuners.get(tuner).schedule or (POCKET if self.backbone in EMBEDDED else PUBLISHED)
@@ -170,7 +164,6 @@ class FitSettings:
             data=data,
             tuner=tuner,
             options=dict(options),
-            loss=self.loss,
             protocol="few-shot",
             shots=None,
             training=TrainingConfig(
@@ -179,18 +172,10 @@ class FitSettings:
                 lr=lr if self.lr is None else self.lr,
                 seed=self.seed,
             ),
-            views=self.views,
-            crop=self.crop,
-            template=self.template,
             chunk=self.chunk if self.chunk is not None else CHUNK if classes > MANY else None,
-            device=self.device,
-            dtype=self.dtype,
-            backbone_config=self.backbone_config,
             imports=tuple(self.imports),
-            root=self.root,
-            classes=self.classes,
             exif=not self.ignore_exif,
-            skip_bad=self.skip_bad,
+            **{name: getattr(self, name) for name in (*OF_RUNS, "root", "classes", "skip_bad")},
         )
 
 
@@ -222,10 +207,6 @@ def requests_of(values: Mapping[str, Any]) -> Requests:
 
 def cost_matrix(texts: Sequence[str], class_names: Sequence[str]) -> tuple[tuple[float, ...], ...] | None:
     """What it costs to answer a class (column) where another is true (row); None if all errors cost the same.
-
-    Args:
-        texts: Such as 'scratched as good: 20', or paths of CSV files.
-        class_names: In the order of the rows.
 
     >>> cost_matrix(["scratched as good: 20"], ["good", "scratched"])
     ((0.0, 1.0), (20.0, 0.0))

@@ -22,16 +22,15 @@ SURE = 1e-3  # least weight, so that candidates which a model is sure of still c
 
 
 def suggest(
-    features: ArrayLike, probabilities: ArrayLike, n: int, *, labelled: ArrayLike | None = None, seed: int = 0
+    # of the candidates [m, D]; they are made unit vectors
+    features: ArrayLike,
+    probabilities: ArrayLike,
+    n: int,
+    *,
+    labelled: ArrayLike | None = None,
+    seed: int = 0,
 ) -> list[int]:
     """Indices of the candidates to label next, the most useful first.
-
-    Args:
-        features: Of the candidates [m, D]; they are made unit vectors.
-        probabilities: Of the classes of each candidate [m, C].
-        n: How many.
-        labelled: Features [l, D] of pictures that have a label.
-        seed: Of where the centres start.
 
     Example:
         >>> suggest([[1, 0], [1, 0.1], [0, 1]], [[0.6, 0.4], [0.5, 0.5], [0.9, 0.1]], 2)

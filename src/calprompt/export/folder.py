@@ -14,15 +14,13 @@ This file and `runtime.py`, which reads the folder, are the only code that knows
 from __future__ import annotations
 
 import ast
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.files import file_digest, write_bytes, write_json
+from calprompt.files import file_digest, replaced_folder, write_bytes, write_json
 from calprompt.folder_kinds import EXPORT, RECORDS
 from calprompt.sealed_files import sealed
 
@@ -37,21 +35,11 @@ def new_folder(out: str | Path) -> Iterator[Path]:
     out = Path(out).expanduser()
     check_free(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-        temporary.mkdir()
+        with replaced_folder(out) as folder:
+            yield folder
+            check_free(out)  # it may have been written meanwhile
     except OSError as error:
         raise CalpromptError(f"cannot write {out}: {error.strerror or error}") from error
-    try:
-        yield temporary
-        check_free(out)  # it may have been written meanwhile
-        if out.is_dir():
-            out.rmdir()
-        temporary.rename(out)
-    except OSError as error:
-        raise CalpromptError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_free(out: Path) -> None:
@@ -75,7 +63,7 @@ def write_folder(folder: Path, record: dict[str, Any], *, card: str | None = Non
 
 def script() -> str:
     """The script of an exported folder: `runtime.py` with the files that it shares with the library in it."""
-    from calprompt import errors, kernel, notebook
+    from calprompt import errors, kernel, notebook, records
     from calprompt.data import decoding
     from calprompt.export import runtime
     from calprompt.promises import rule
@@ -83,7 +71,7 @@ def script() -> str:
     lines, nodes = source(runtime)
     ours = [node for node in nodes if is_of_library(node)]
     shared = []
-    for module in (errors, kernel, notebook, decoding, rule):
+    for module in (errors, kernel, notebook, records, decoding, rule):
         part, own = source(module)
         left_out = {number for node in own if is_left_out(node) for number in spanned(node)}
         kept = "".join(line for number, line in enumerate(part, start=1) if number not in left_out)

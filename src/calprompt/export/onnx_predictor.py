@@ -35,24 +35,13 @@ class OnnxPredictor(Model):
     """
 
     def image_watch(self, *, false_alarms: float = 0.01) -> ImageWatch:
-        """Watches whether new images are like those the model was fitted on; give it the logits of `stream`'s batches.
-
-        Args:
-            false_alarms: Share of models that alarm although their images are alike, at most.
-
-        Raises:
-            SettingError: if the folder has no scores to compare with.
-        """
+        """Watches whether new images are like those of the fit; give it the logits of `stream`'s batches."""
         record = self.record.get("image_watch")
         if record is None:
             raise SettingError(NO_SCORES)
         return ImageWatch.from_record(record, false_alarms=false_alarms)
 
     def predict_levels(self, levels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Logits and calibrated probabilities, [n, C] each, of images that were decoded, resized and cropped elsewhere.
-
-        Args:
-            levels: 8-bit levels [n, size, size, 3], with the size of the model's input.
-        """
+        """Logits and calibrated probabilities, [n, C] each, of images that were decoded and resized elsewhere."""
         _, logits, zero_shot = self.graphs(normalise(list(levels), self.record["preprocessing"]))
         return logits, softmax(calibrated_logits(self.steps, logits, zero_shot))

@@ -41,7 +41,7 @@ except ImportError as missing:
 from calprompt.data.decoding import as_rgb, decode, from_array, is_array, is_pillow, iterate_images, read
 from calprompt.errors import CalpromptError, DamagedFileError, ImageError, NewerFormatError, SettingError
 from calprompt.kernel import OPEN_SET_SCORES, SET_SCORES, STEPS, calibrated_logits, resize_and_crop, softmax
-from calprompt.promises.rule import ANSWER, Answer, DecisionRule, SetRule, make_answers
+from calprompt.promises.rule import ANSWER, Answer, DecisionRule, make_answers
 
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
@@ -142,11 +142,7 @@ class Model:
         return f"{type(self).__name__}({str(self.folder)!r}, {len(self.class_names)} classes)"
 
     def predict_proba(self, images: Any) -> np.ndarray:
-        """Calibrated probabilities [n, C] in float64.
-
-        Raises:
-            ImageError: for an image that cannot be read.
-        """
+        """Calibrated probabilities [n, C] in float64."""
         rows = [batch.probabilities for batch in self.stream(images)]
         return np.concatenate(rows) if rows else np.empty((0, len(self.class_names)))
 
@@ -180,12 +176,7 @@ class Model:
         return [answer.prediction_set or () for answer in answers]
 
     def stream(self, images: Any, *, skip_unreadable: bool = False) -> Iterator[Batch]:
-        """Batches of images with their logits and probabilities, in constant memory.
-
-        Args:
-            images: One or many; a generator is read as batches are taken.
-            skip_unreadable: Go on past images that cannot be read, which the batch then names.
-        """
+        """Batches of images with their logits and probabilities, in constant memory."""
         numbered = enumerate(iterate_images(images)[0])
         while batch := list(itertools.islice(numbered, self.batch)):
             names, pixels, unreadable = self.load(batch, skip_unreadable=skip_unreadable)
@@ -222,7 +213,7 @@ class Model:
         rule = self.rule
         if min_confidence not in (None, rule.min_confidence):
             rule = rule.with_threshold(min_confidence)
-        sets = None if coverage is None else self.set_rule(coverage, per_class)
+        sets = None if coverage is None else self.rule.set_rule(coverage, per_class)
         return make_answers(
             batch.names, batch.logits, batch.probabilities, tuple(map(str, self.labels)), rule, set_rule=sets
         )
@@ -232,23 +223,11 @@ class Model:
     ) -> None:
         """Raise a `SettingError` for options that `answers` cannot follow."""
         if coverage is not None:
-            self.set_rule(coverage, per_class)
+            self.rule.set_rule(coverage, per_class)
         elif per_class:
             raise SettingError("per_class is about sets of classes; give their coverage too")
         if min_confidence is not None and not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be a probability, from 0 to 1, got {min_confidence}")
-
-    def set_rule(self, coverage: float, per_class: bool = False) -> SetRule:
-        """How sets of some coverage are made."""
-        found = self.rule.set_rule(coverage, per_class)
-        if found is not None:
-            return found
-        known = [f"{rule.coverage}{' per class' * rule.per_class}" for rule in self.rule.sets]
-        wanted = f"{coverage}{' per class' * per_class}"
-        raise SettingError(
-            f"this model has no prediction sets of coverage {wanted}; "
-            + (f"it has {', '.join(known)}" if known else "it was exported without any")
-        )
 
 
 # Images: from whatever the user has to the input of model.onnx.

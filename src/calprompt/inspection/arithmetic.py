@@ -41,19 +41,12 @@ BLOCK = 2048  # rows of cosines in memory at a time
 
 @dataclass(frozen=True)
 class Suspect:
-    """An image whose label is probably wrong.
+    """An image whose label is probably wrong."""
 
-    Attributes:
-        index: Of the image.
-        looks_like: The class that it looks like.
-        probability: Of that class.
-        own: Probability of the class that it is labelled as.
-    """
-
-    index: int
-    looks_like: int
-    probability: float
-    own: float
+    index: int  # of the image
+    looks_like: int  # the class that it looks like
+    probability: float  # of that class
+    own: float  # probability of the class that it is labelled as
 
     @property
     def margin(self) -> float:

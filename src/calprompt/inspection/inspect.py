@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -30,6 +30,7 @@ from calprompt.inspection.arithmetic import Floats
 from calprompt.inspection.pictures import CROPPED, SAME, Measured, measure_all, problems, sketches
 from calprompt.progress import Progress, silent
 from calprompt.promises.division import connected
+from calprompt.records import Record
 from calprompt.text import plural, shorten
 
 if TYPE_CHECKING:
@@ -40,35 +41,53 @@ LABEL, COPY, TWO_CLASSES, ELSEWHERE = "mislabelled", "copy", "copy in two classe
 UNREADABLE, UNLIKE = "unreadable", "unlike all others"
 SMALL, ALIKE, TWO = "class too small", "classes alike", "class of two"
 LOOK, LEAVE_OUT, RELABEL = "look", "leave out", "relabel"  # actions; the last is for people to write
-ORDER = (
-    *(LABEL, TWO_CLASSES, ELSEWHERE, COPY, UNREADABLE, "blank", "blurred", "dark", "tiny", UNLIKE, "turned by EXIF"),
-    *(SMALL, ALIKE, TWO),
-)
-SUGGESTIONS = {
-    LABEL: "look at it; if it is wrong, write relabel as the action",
-    TWO_CLASSES: "one of the labels is wrong: leave out or relabel one",
-    ELSEWHERE: "leave it out: what a model learned from cannot test it",
-    COPY: "leave it out: it says nothing new",
-    UNREADABLE: "replace it, or leave it out",
-    "blank": "leave it out: it shows nothing",
-    "blurred": "look whether the class can be seen",
-    "dark": "look whether the class can be seen",
-    "tiny": "replace it by a larger one if there is one",
-    UNLIKE: "look whether it belongs here",
-    "turned by EXIF": "nothing, if all programs that use it turn it; fit does",
-    SMALL: "add images: labels of so few cannot be checked",
-    ALIKE: "put them together, or say how they differ in more images",
-    TWO: "look at both parts; two classes may be learned better",
-}
-ONE = {LABEL: "possibly mislabelled", ALIKE: "pair of classes alike", TWO: "class that looks like two"}
-MANY = {
-    LABEL: ONE[LABEL],
-    COPY: "copies",
-    TWO_CLASSES: "copies in two classes",
-    ELSEWHERE: "copies of images to evaluate on",
-    SMALL: "classes too small",
-    ALIKE: "pairs of classes alike",
-    TWO: "classes that look like two",
+
+
+class Problem(NamedTuple):
+    """What to call a kind of finding, and what to do about it."""
+
+    one: str
+    many: str
+    title: str
+    suggestion: str
+
+
+PROBLEMS = {  # the most important first
+    LABEL: Problem(
+        *("possibly mislabelled", "possibly mislabelled", "Probably mislabelled"),
+        "look at it; if it is wrong, write relabel as the action",
+    ),
+    TWO_CLASSES: Problem(
+        *("copy in two classes", "copies in two classes", "The same picture in two classes"),
+        "one of the labels is wrong: leave out or relabel one",
+    ),
+    ELSEWHERE: Problem(
+        *(ELSEWHERE, "copies of images to evaluate on", "Copies of images to evaluate on"),
+        "leave it out: what a model learned from cannot test it",
+    ),
+    COPY: Problem("copy", "copies", "Copies and near-copies", "leave it out: it says nothing new"),
+    UNREADABLE: Problem(UNREADABLE, UNREADABLE, "Cannot be read", "replace it, or leave it out"),
+    "blank": Problem("blank", "blank", "Blank", "leave it out: it shows nothing"),
+    "blurred": Problem("blurred", "blurred", "Blurred", "look whether the class can be seen"),
+    "dark": Problem("dark", "dark", "Dark", "look whether the class can be seen"),
+    "tiny": Problem("tiny", "tiny", "Tiny", "replace it by a larger one if there is one"),
+    UNLIKE: Problem(UNLIKE, UNLIKE, "Unlike all others", "look whether it belongs here"),
+    "turned by EXIF": Problem(
+        *("turned by EXIF", "turned by EXIF", "Turned by EXIF"),
+        "nothing, if all programs that use it turn it; fit does",
+    ),
+    SMALL: Problem(
+        *("class too small", "classes too small", "Classes with few images"),
+        "add images: labels of so few cannot be checked",
+    ),
+    ALIKE: Problem(
+        *("pair of classes alike", "pairs of classes alike", "Classes that are hardly told apart"),
+        "put them together, or say how they differ in more images",
+    ),
+    TWO: Problem(
+        *("class that looks like two", "classes that look like two", "Classes that look like two"),
+        "look at both parts; two classes may be learned better",
+    ),
 }
 FEWEST = 5  # images of a class below which it is too small
 GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
@@ -77,49 +96,32 @@ FILE = "findings.csv"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that is probably wrong.
+class Finding(Record):
+    """Something that is probably wrong."""
 
-    Attributes:
-        file: The image; empty if it is about a class.
-        label: The class that it is in.
-        problem: What is wrong, a key of `SUGGESTIONS`.
-        looks_like: The class it looks like, or the image or class that it is like.
-        score: How sure that is or how bad, the larger the more: of labels, by how much another class is more probable;
-            of copies, the correlation or the cosine; of others, how far beyond the limit, which is 1.
-        action: "look", or "leave out" where nobody has to look; `fit` with `fixes` follows "leave out" and "relabel".
-        suggestion: What to do.
-    """
-
-    file: str
-    label: str
-    problem: str
-    looks_like: str
+    file: str  # the image; empty if it is about a class
+    label: str  # the class that it is in
+    problem: str  # what is wrong, a key of `PROBLEMS`
+    looks_like: str  # the class it looks like, or the image or class that it is like
+    # how sure that is or how bad, the larger the more: of labels, by how much another class is more probable; of
+    # copies, the correlation or the cosine; of others, how far beyond the limit, which is 1
     score: float
-    action: str
-    suggestion: str
+    action: str  # "look", or "leave out" where nobody has to look; `fit` with `fixes` follows "leave out" and "relabel"
+    suggestion: str  # what to do
 
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What was found in a folder.
+    """What was found in a folder."""
 
-    Attributes:
-        name: Of the data.
-        classes: Images of each class.
-        findings: The most important kinds first, and of each the surest first.
-        read: How many images could be read.
-        accuracy: How often the label of an image is predicted by what was learned from the others; the better, the more
-            can be said of labels. None if that was not tried.
-        sources: Where the image of a finding can be read from.
-    """
-
-    name: str
-    classes: dict[str, int]
-    findings: tuple[Finding, ...]
-    read: int
+    name: str  # of the data
+    classes: dict[str, int]  # images of each class
+    findings: tuple[Finding, ...]  # the most important kinds first, and of each the surest first
+    read: int  # how many images could be read
+    # how often the label of an image is predicted by what was learned from the others; the better, the more can be said
+    # of labels. None if that was not tried
     accuracy: float | None
-    sources: dict[str, Callable[[], Any]]
+    sources: dict[str, Callable[[], Any]]  # where the image of a finding can be read from
 
     @property
     def counts(self) -> dict[str, int]:
@@ -129,11 +131,11 @@ class Inspection:
     @property
     def sentences(self) -> list[str]:
         """What was looked at and what was found."""
-        lines = [f"{plural(self.read, 'image')} of {plural(len(self.classes), 'class')} were looked at."]
+        lines = [f"Checked {plural(self.read, 'image')} of {plural(len(self.classes), 'class')}."]
         if self.accuracy is not None:
             lines.append(
-                f"From the other images, {100 * self.accuracy:.0f} % of the labels are predicted; the fewer, the less "
-                "can be said of labels."
+                f"A classifier that learned from the other images predicts {100 * self.accuracy:.0f} % of the labels; "
+                "the lower this is, the less it can say about wrong ones."
             )
         return [*lines, f"Found: {listed(self.findings)}." if self.findings else "Nothing was found."]
 
@@ -155,13 +157,13 @@ def findings_table(findings: Sequence[Finding]) -> str:
 def counted(findings: Sequence[Finding]) -> dict[str, int]:
     """How many findings there are of each problem, the most important first."""
     counts = Counter(each.problem for each in findings)
-    return {problem: counts[problem] for problem in ORDER if counts[problem]}
+    return {problem: counts[problem] for problem in PROBLEMS if counts[problem]}
 
 
 def listed(findings: Sequence[Finding]) -> str:
     """How many findings there are of each problem, in words."""
     return ", ".join(
-        f"{count} {MANY.get(problem, problem) if count > 1 else ONE.get(problem, problem)}"
+        f"{count} {PROBLEMS[problem].many if count > 1 else PROBLEMS[problem].one}"
         for problem, count in counted(findings).items()
     )
 
@@ -254,7 +256,8 @@ def feature_findings(
 
 def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The most important kinds first, and of each the surest first."""
-    return tuple(sorted(findings, key=lambda each: (ORDER.index(each.problem), -each.score, each.file)))
+    place = list(PROBLEMS)
+    return tuple(sorted(findings, key=lambda each: (place.index(each.problem), -each.score, each.file)))
 
 
 def read_fixes(path: str | Path) -> tuple[set[str], dict[str, str]]:
@@ -302,7 +305,8 @@ def apply_fixes(data: LabelledImages, path: str | Path) -> LabelledImages:
 
 def _finding(file: str, label: str, problem: str, looks_like: str, score: float, why: str = "") -> Finding:
     action = LEAVE_OUT if problem in (COPY, ELSEWHERE, UNREADABLE, "blank") else LOOK
-    suggestion = f"{why}; {SUGGESTIONS[problem]}" if why else SUGGESTIONS[problem]
+    suggestion = PROBLEMS[problem].suggestion
+    suggestion = f"{why}; {suggestion}" if why else suggestion
     return Finding(file, label, problem, looks_like, float(score), action, suggestion)
 
 

@@ -10,21 +10,11 @@ from html import escape
 from PIL import Image
 
 from calprompt.errors import ImageError
-from calprompt.inspection.inspect import COPY, ELSEWHERE, TWO, TWO_CLASSES, Finding, Inspection
+from calprompt.inspection.inspect import COPY, ELSEWHERE, PROBLEMS, TWO, TWO_CLASSES, Finding, Inspection
 from calprompt.text import plural
 
 THUMBNAIL = 128  # pixels of the long side
 SHOWN = 200  # findings of a problem on the page; the CSV has all
-TITLES = {
-    "mislabelled": "Probably mislabelled",
-    "copy": "Copies and near-copies",
-    "copy in two classes": "The same picture in two classes",
-    "copy of an image to evaluate on": "Copies of images to evaluate on",
-    "unreadable": "Cannot be read",
-    "class too small": "Classes with few images",
-    "classes alike": "Classes that are hardly told apart",
-    "class of two": "Classes that look like two",
-}
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
@@ -33,7 +23,7 @@ nav a { margin-right: 1rem; } p.fine, figcaption { font-size: .85rem; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; padding: 0; }
 figure { margin: 0; padding: .6rem; border: 1px solid var(--line); border-radius: .4rem; }
 figure div { display: flex; gap: .4rem; min-height: 6rem; align-items: center; }
-img { max-width: 48%; max-height: 128px; background: var(--soft); image-rendering: auto; }
+img { max-width: 48%; height: 7rem; object-fit: contain; background: var(--soft); }
 figcaption { overflow-wrap: anywhere; margin-top: .4rem; } figcaption span { display: block; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem .8rem .2rem 0; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
@@ -43,7 +33,9 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 def render(inspection: Inspection) -> str:
     """The page."""
     counts = inspection.counts
-    links = " ".join(f'<a href="#{_id(problem)}">{escape(_title(problem))} ({n})</a>' for problem, n in counts.items())
+    links = " ".join(
+        f'<a href="#{_id(problem)}">{escape(PROBLEMS[problem].title)} ({n})</a>' for problem, n in counts.items()
+    )
     words = " ".join(escape(line) for line in inspection.sentences)
     classes = "".join(f"<tr><td>{escape(name)}</td><td class=n>{n}</td></tr>" for name, n in inspection.classes.items())
     parts = [_section(inspection, problem) for problem in counts]
@@ -62,8 +54,9 @@ def _section(inspection: Inspection, problem: str) -> str:
     more = f"<p class=fine>The first {SHOWN} of {len(own)}.</p>" if len(own) > SHOWN else ""
     figures = "".join(_figure(inspection, each) for each in own[:SHOWN])
     return (
-        f'<section id="{_id(problem)}"><h2>{escape(_title(problem))}</h2>'
-        f"<p class=fine>{plural(len(own), 'finding')}. To do: {escape(_advice(own[0]))}.</p>{more}"
+        f'<section id="{_id(problem)}"><h2>{escape(PROBLEMS[problem].title)}</h2>'
+        f"<p class=fine>{plural(len(own), 'finding')}, the surest first. "
+        f"What to do: {escape(_advice(own[0]))}.</p>{more}"
         f'<div class="grid">{figures}</div></section>\n'
     )
 
@@ -100,10 +93,6 @@ def _thumbnail(inspection: Inspection, name: str) -> str:
         image.save(data, "JPEG", quality=80)
         return f'<img alt="{escape(name)}" src="data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}">'
     return ""
-
-
-def _title(problem: str) -> str:
-    return TITLES.get(problem, problem[0].upper() + problem[1:])
 
 
 def _advice(finding: Finding) -> str:

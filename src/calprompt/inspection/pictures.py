@@ -34,29 +34,17 @@ CROPPED = 0.9  # the same if it was also cropped a little, which features have t
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured of a picture.
+    """What was measured of a picture."""
 
-    Attributes:
-        width: In pixels.
-        height: In pixels.
-        turned: Whether its EXIF data say that it has to be turned.
-        brightness: Mean grey level, 0 to 255.
-        bright: 95th percentile of grey levels.
-        contrast: Standard deviation of grey levels.
-        sharpness: Logarithm of what the top of this module says.
-        pixels: sha256 of its size and pixels in RGB.
-        sketch: [24 · 24 · 3] in uint8.
-    """
-
-    width: int
-    height: int
-    turned: bool
-    brightness: float
-    bright: float
-    contrast: float
-    sharpness: float
-    pixels: str
-    sketch: NDArray[np.uint8]
+    width: int  # in pixels
+    height: int  # in pixels
+    turned: bool  # whether its EXIF data say that it has to be turned
+    brightness: float  # mean grey level, 0 to 255
+    bright: float  # 95th percentile of grey levels
+    contrast: float  # standard deviation of grey levels
+    sharpness: float  # logarithm of what the top of this module says
+    pixels: str  # sha256 of its size and pixels in RGB
+    sketch: NDArray[np.uint8]  # [24 · 24 · 3] in uint8
 
 
 def measure(picture: Any) -> Measured:

@@ -51,11 +51,6 @@ class CrossEntropy:
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float = 0.1) -> Tensor:
     """Cross-entropy of logits [B, C] to labels [B] of which a share ε is spread over all classes.
 
-    Args:
-        logits: Scaled logits [B, C].
-        labels: True classes [B].
-        epsilon: Share of the label that is spread over all classes.
-
     >>> import torch
     >>> smoothed_cross_entropy(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), epsilon=0.5)  # 0.1269 + 0.25 * 2
     tensor(0.6269)
@@ -80,11 +75,6 @@ class LabelSmoothing:
 
 def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Tensor:
     """Cross-entropy of logits [B, C] and labels [B], each image weighted by (1 - p)^γ.
-
-    Args:
-        logits: Scaled logits [B, C].
-        labels: True classes [B].
-        gamma: How much less sure predictions of the true class count; 0 is cross-entropy.
 
     >>> import torch
     >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5² * 0.6931
@@ -114,10 +104,6 @@ def margin_label_smoothing(logits: Tensor, margin: float | Tensor = 10.0) -> Ten
     """How far logits [B, C] lie more than the margin below the maximum of their row, averaged over all entries.
 
     Among equal maxima the gradient goes to one.
-
-    Args:
-        logits: Scaled logits [B, C].
-        margin: Distance from the largest logit that is free of penalty.
 
     >>> margin_label_smoothing(torch.tensor([[15.0, 6.0, 1.0, 15.0]]))  # only the third is further than 10
     tensor(1.)

@@ -39,10 +39,6 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Among equal runners-up the gradient goes to one.
 
-    Args:
-        logits: Scaled logits [B, C].
-        labels: True classes [B].
-
     >>> import torch
     >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]))
     tensor([1.])

@@ -26,10 +26,6 @@ from calprompt.outputs import Outputs
 def text_l1(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Mean absolute difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
 
-    Args:
-        tuned: Tuned text features [..., C, D].
-        frozen: Untuned text features [C, D].
-
     >>> import torch
     >>> text_l1(torch.eye(2), torch.eye(2).flip(0))  # every entry differs by 1
     tensor(1.)
@@ -49,10 +45,6 @@ class TextL1:
 
 def text_l2(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Mean squared difference between features [..., C, D] and [C, D]; no gradient reaches `frozen`.
-
-    Args:
-        tuned: Tuned text features [..., C, D].
-        frozen: Untuned text features [C, D].
 
     >>> import torch
     >>> text_l2(torch.eye(2), 3 * torch.eye(2))  # two of four entries differ by 2
@@ -87,10 +79,6 @@ def mean_similarity(features: Tensor) -> Tensor:
 def similarity_gap(tuned: Tensor, frozen: Tensor) -> Tensor:
     """Difference of the mean similarities of features [..., C, D] and [C, D], averaged over leading dimensions.
 
-    Args:
-        tuned: Tuned text features [..., C, D].
-        frozen: Untuned text features [C, D].
-
     >>> import torch
     >>> similarity_gap(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
     tensor(0.6000)
@@ -101,9 +89,6 @@ def similarity_gap(tuned: Tensor, frozen: Tensor) -> Tensor:
 
 def orthogonality_penalty(tuned: Tensor) -> Tensor:
     """Mean squared cosine between features [..., C, D] of different classes, averaged over leading dimensions.
-
-    Args:
-        tuned: Tuned text features [..., C, D], of length 1.
 
     >>> import torch
     >>> orthogonality_penalty(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))

@@ -33,10 +33,6 @@ from calprompt.outputs import Outputs
 def range_penalty(logits: Tensor, zero_shot: Tensor) -> Tensor:
     """How far logits [B, C] lie outside the range of the zero-shot ones, averaged over all entries.
 
-    Args:
-        logits: Scaled logits [B, C].
-        zero_shot: Logits of the untuned model, [B, C].
-
     >>> range_penalty(torch.tensor([[-1.0, 2.0, 7.0]]), torch.tensor([[0.0, 5.0, 1.0]]))  # (1 + 2) / 3
     tensor(1.)
     """
@@ -60,13 +56,6 @@ class Penalty:
 def rescale_to_range(logits: Tensor, zero_shot: Tensor) -> Tensor:
     """Logits [B, C] mapped row by row, linearly, onto the range of the zero-shot ones.
 
-    Args:
-        logits: Scaled logits [B, C].
-        zero_shot: Logits of the untuned model, [B, C].
-
-    Raises:
-        SettingError: if a row has the same logit for every class, and so no range to map.
-
     >>> rescale_to_range(torch.tensor([[0.0, 5.0, 10.0]]), torch.tensor([[2.0, 4.0, 3.0]]))
     tensor([[2., 3., 4.]])
     """
@@ -89,11 +78,6 @@ def _rescale(logits: Tensor, zero_shot: Tensor) -> Tensor:
 
 def zero_shot_normalised_cross_entropy(logits: Tensor, labels: Tensor, zero_shot: Tensor) -> Tensor:
     """Cross-entropy of logits that were rescaled to the zero-shot range.
-
-    Args:
-        logits: Scaled logits [B, C].
-        labels: True classes [B].
-        zero_shot: Logits of the untuned model, [B, C].
 
     >>> z, z0 = torch.tensor([[0.0, 9.0]]), torch.tensor([[1.0, 2.0]])
     >>> zero_shot_normalised_cross_entropy(z, torch.tensor([1]), z0)  # log(1 + 1/e)

@@ -13,8 +13,8 @@ from calprompt.promises.conformal import (
 )
 from calprompt.promises.division import Division, divide
 from calprompt.promises.image_watch import ImageWatch
-from calprompt.promises.promise import Evidence, Promise, doubtful_promise, make_promises
-from calprompt.promises.requests import Refusal, Requests, Unseen
+from calprompt.promises.promise import Evidence, doubtful_promise, make_promises
+from calprompt.promises.requests import Promise, Requests, Unseen
 from calprompt.promises.rule import (
     ANSWER,
     NONE_OF_THESE,
@@ -40,7 +40,6 @@ __all__ = [
     "Meaning",
     "OpenSetRule",
     "Promise",
-    "Refusal",
     "Requests",
     "SetRule",
     "TrackRecord",

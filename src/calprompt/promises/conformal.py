@@ -61,12 +61,7 @@ def conformal_quantile(
 ) -> float:
     """The k-th smallest of n scores, k as `rank_needed` says; infinity if k is above n.
 
-    Args:
-        scores: Of held-out images and their true classes, [n]; there may be none.
-        coverage: How often the true class has to be in the set, above 0 and below 1.
-        level: How sure that is for these very images; None: it holds on average over draws of them.
-        by_class: Whether the images were drawn class by class, instead of each from all of them.
-        uncovered: So many more images count as having a score that no set reaches.
+    With `uncovered`, so many more images count as having a score that no set reaches.
 
     >>> conformal_quantile([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.9), conformal_quantile([0.1, 0.2], 0.9)
     (0.9, inf)
@@ -92,29 +87,19 @@ def rank_needed(n: int, coverage: float, *, level: float | None = None, by_class
 
 
 def fit_sets(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    coverage: float,
+    logits: ArrayLike,  # of held-out images that had no part in the model or in the temperature, [n, C]; n may be 0
+    labels: ArrayLike,  # their true classes, [n]
+    coverage: float,  # how often the true class has to be in the set
     *,
-    temperature: float = 1.0,
-    per_class: bool = False,
-    score: str = "lac",
+    temperature: float = 1.0,  # what logits are divided by; chosen on other images, see `choose_temperature`
+    per_class: bool = False,  # promise it for each class by itself
+    score: str = "lac",  # "lac" or "aps"
+    # how sure the coverage is for these very images; None: it holds on average over draws of them
     level: float | None = None,
-    by_class: bool = False,
-    uncovered: int = 0,
+    by_class: bool = False,  # whether the images were drawn class by class, in the proportions of the classes
+    uncovered: int = 0,  # so many more images count as not covered by any set; not for sets per class
 ) -> SetRule:
     """The rule of prediction sets from held-out images.
-
-    Args:
-        logits: Of held-out images that had no part in the model or in the temperature, [n, C]; n may be 0.
-        labels: Their true classes, [n].
-        coverage: How often the true class has to be in the set.
-        temperature: What logits are divided by; chosen on other images, see `choose_temperature`.
-        per_class: Promise it for each class by itself.
-        score: "lac" or "aps".
-        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
-        by_class: Whether the images were drawn class by class, in the proportions of the classes.
-        uncovered: So many more images count as not covered by any set; not for sets per class.
 
     >>> rule = fit_sets([[2.0, 0.0]] * 9, [0] * 8 + [1], coverage=0.8)
     >>> rule.sets([[2.0, 0.0], [0.1, 0.0]]).tolist()
@@ -134,15 +119,7 @@ def fit_sets(
 def choose_temperature(
     logits: ArrayLike, labels: ArrayLike, coverage: float, *, around: float, score: str = "lac"
 ) -> float:
-    """The temperature with the smallest sets on images that are not used for the promise itself.
-
-    Args:
-        logits: Of these images, [n, C].
-        labels: Their true classes, [n].
-        coverage: Of the sets.
-        around: The temperature of probabilities; candidates are a quarter of it to four times it.
-        score: "lac" or "aps".
-    """
+    """The temperature with the smallest sets on images that are not used for the promise itself."""
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if len(z) < images_needed(coverage):
         return around
@@ -177,10 +154,6 @@ def rejection_threshold(scores: ArrayLike, rejects: float) -> float:
     Of another image of a known class the score is below it with a probability of at most `rejects`; with too few images
     it is minus infinity, and nothing is rejected.
 
-    Args:
-        scores: Of images of known classes, [n].
-        rejects: The share.
-
     >>> rejection_threshold([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 0.2), rejection_threshold([1.0], 0.2)
     (2.0, -inf)
     """
@@ -190,18 +163,11 @@ def rejection_threshold(scores: ArrayLike, rejects: float) -> float:
 
 
 def class_rate_interval(rates: ArrayLike, level: float = 0.95) -> tuple[float, float, float] | None:
-    """The mean of rates of classes, and the interval of the mean over another set of as many classes.
+    """Mean, lower and upper end of the mean of rates over another set of as many classes; None of fewer than two.
 
     How often images of a class that the model does not know are taken for a known one is estimated by leaving classes
     out in turn. The classes are the sample, not the images: five classes left out say little about a sixth. The
     interval is mean ± t · s · √(1/C + 1/C), with s the standard deviation of the rates of C classes of one source.
-
-    Args:
-        rates: One per class, in [0, 1].
-        level: How often the interval contains that mean, if classes are drawn from one source.
-
-    Returns:
-        Mean, lower and upper end; None with fewer than two classes.
 
     >>> [round(value, 3) for value in class_rate_interval([0.1, 0.3, 0.2, 0.4])]
     [0.25, 0.0, 0.541]

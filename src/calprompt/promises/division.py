@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calprompt.errors import SettingError
-from calprompt.promises.requests import ERROR, NEVER_MISS, SETS_PER_CLASS, Refusal, Requests, Unseen
+from calprompt.promises.requests import ERROR, NEVER_MISS, REFUSED, SETS_PER_CLASS, Promise, Requests, Unseen
 from calprompt.promises.shares import LEFT, MOST, ROOM, SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
 from calprompt.registry import unknown
 from calprompt.text import plural, shorten
@@ -35,35 +35,23 @@ from calprompt.text import plural, shorten
 
 @dataclass(frozen=True)
 class Division:
-    """Which images do what.
+    """Which images do what."""
 
-    Attributes:
-        tune: Indices of the images that prompts are learned on.
-        folds: For each image of `tune`, which fold it is in.
-        promise: Indices of the images that promises and checks rest on, one of each group that is held out.
-        unused: Indices of the other images that are held out.
-        counts: Images of each class: (tuned on, promised on).
-        refusals: Promises that cannot be made with so few images.
-        notes: What else the user should know of the division.
-        n_groups: How many groups the images are in.
-        unseen: Images that the held-out ones do not speak for.
-        guard: Indices of the images that promises never to miss a class rest on.
-        unguarded: For each class that must not be missed, the share of its images that these do not speak for.
-        smaller: The division without a promise on errors, where that holds out fewer: its held-out images are held out
-            here too, so that it may be chosen by what is learned from the others.
-    """
-
-    tune: tuple[int, ...]
-    folds: tuple[int, ...]
+    tune: tuple[int, ...]  # indices of the images that prompts are learned on
+    folds: tuple[int, ...]  # for each image of `tune`, which fold it is in
+    # indices of the images that promises and checks rest on, one of each group that is held out
     promise: tuple[int, ...]
-    unused: tuple[int, ...]
-    counts: tuple[tuple[int, int], ...]
-    refusals: tuple[Refusal, ...] = ()
-    notes: tuple[str, ...] = ()
-    n_groups: int = 0
-    unseen: Unseen = field(default_factory=Unseen)
-    guard: tuple[int, ...] = ()
+    unused: tuple[int, ...]  # indices of the other images that are held out
+    counts: tuple[tuple[int, int], ...]  # images of each class: (tuned on, promised on)
+    refusals: tuple[Promise, ...] = ()  # promises that cannot be made with so few images
+    notes: tuple[str, ...] = ()  # what else the user should know of the division
+    n_groups: int = 0  # how many groups the images are in
+    unseen: Unseen = field(default_factory=Unseen)  # images that the held-out ones do not speak for
+    guard: tuple[int, ...] = ()  # indices of the images that promises never to miss a class rest on
+    # for each class that must not be missed, the share of its images that these do not speak for
     unguarded: tuple[float, ...] = ()
+    # the division without a promise on errors, where that holds out fewer: its held-out images are held out here too,
+    # so that it may be chosen by what is learned from the others
     smaller: Division | None = None
 
     @property
@@ -73,33 +61,20 @@ class Division:
 
 
 def divide(
-    labels: Sequence[int],
-    class_names: Sequence[str],
-    requests: Requests,
+    labels: Sequence[int],  # of the images
+    class_names: Sequence[str],  # of the labels
+    requests: Requests,  # what is to be promised
     *,
-    folds: int = 4,
-    most_tuned: int | None = None,
-    held_out: float | None = None,
+    folds: int = 4,  # of the cross-fitting; fewer if there are fewer groups
+    most_tuned: int | None = None,  # groups of a class that tune at most; the others are held out
+    held_out: float | None = None,  # share of each class to hold out, instead of what the promises need; 0: none
+    # images of one group stay together, such as copies of one picture; None: each is its own group
     groups: Sequence[Any] | None = None,
+    # what tells copies from other images, such as digests; copies count once; None: there are no copies
     contents: Sequence[Any] | None = None,
-    seed: int = 0,
+    seed: int = 0,  # of the draw
 ) -> Division:
-    """Decide which images tune and which are held out.
-
-    Args:
-        labels: Of the images.
-        class_names: Of the labels.
-        requests: What is to be promised.
-        folds: Of the cross-fitting; fewer if there are fewer groups.
-        most_tuned: Groups of a class that tune at most; the others are held out.
-        held_out: Share of each class to hold out, instead of what the promises need; 0: none.
-        groups: Images of one group stay together, such as copies of one picture; None: each is its own group.
-        contents: What tells copies from other images, such as digests; copies count once. None: there are no copies.
-        seed: Of the draw.
-
-    Raises:
-        SettingError: if there are too few images to do anything with.
-    """
+    """Decide which images tune and which are held out."""
     _check(labels, class_names, held_out)
     members: dict[Any, list[int]] = {}
     for index, group in enumerate(range(len(labels)) if groups is None else groups):
@@ -176,7 +151,7 @@ class _Guards:
     shares: dict[int, tuple[str, float]]
     unguarded: tuple[float, ...]
     counts: list[int]
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[Promise] = field(default_factory=list)
 
     @classmethod
     def of(cls, requests: Requests, class_names: Sequence[str], labels: Sequence[int], mixed: Sequence[int]) -> _Guards:
@@ -203,8 +178,9 @@ class _Guards:
         if fewest is not None:
             reason = f"it takes {fewest} held-out images of it, one of a group, and {can} of {groups} can be used"
             needed = math.ceil(fewest / part) if part else None
-        advice = "" if needed is None else f"about {needed} images of it would do"
-        self.refusals.append(Refusal(NEVER_MISS, self.requests.missed_words(name, share), reason, advice, needed))
+            reason += "" if needed is None else f"; about {needed} images of it would do"
+        text = self.requests.missed_words(name, share)
+        self.refusals.append(Promise(NEVER_MISS, text, REFUSED, reason, needed=needed))
         return 0
 
 
@@ -345,7 +321,7 @@ def plan_sentences(division: Division) -> list[str]:
             f"{plural(unused, 'more image')} {'is' if unused == 1 else 'are'} not used: copies of held-out images or "
             "others of their groups, or more of a class than its share."
         )
-    lines += [f"It cannot be promised that {refusal.promise}: {refusal.detail}." for refusal in division.refusals]
+    lines += [f"It cannot be promised that {refusal.text}: {refusal.detail}." for refusal in division.refusals]
     return [*lines, *(f"Note: {note}." for note in division.notes)]
 
 

@@ -138,25 +138,14 @@ class ImageWatch:
     @classmethod
     def of(
         cls,
-        held_out: ArrayLike,
-        others: ArrayLike,
-        temperature: float = 1.0,
+        held_out: ArrayLike,  # logits of images that the model did not learn from, before calibration, [n, C]
+        others: ArrayLike,  # logits of other images of the kind, which only fix the steps of the scores, [m, C]
+        temperature: float = 1.0,  # of the energy
         *,
-        known: Iterable[str] = (),
-        false_alarms: float = 0.01,
+        known: Iterable[str] = (),  # digests of the images of the fit
+        false_alarms: float = 0.01,  # share of models that alarm although their images are alike, at most
     ) -> ImageWatch:
-        """A watch that has seen nothing yet.
-
-        Args:
-            held_out: Logits of images that the model did not learn from, before calibration, [n, C].
-            others: Logits of other images of the kind, which only fix the steps of the scores, [m, C].
-            temperature: Of the energy.
-            known: Digests of the images of the fit.
-            false_alarms: Share of models that alarm although their images are alike, at most.
-
-        Raises:
-            SettingError: if there are none of either.
-        """
+        """A watch that has seen nothing yet."""
         if not len(np.asarray(held_out)) or not len(np.asarray(others)):
             raise SettingError("images cannot be watched: there are no held-out images to compare them with")
         scale = image_scores(others, temperature)
@@ -254,15 +243,7 @@ class ImageWatch:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, known: Iterable[str] = ()) -> ImageWatch:
-        """From what `to_dict` gave.
-
-        Args:
-            values: The record.
-            known: Digests of the images of the fit.
-
-        Raises:
-            DamagedFileError: if the values are not those of a watch, or contradict each other.
-        """
+        """From what `to_dict` gave."""
         number = format_number(values, "the watch of images", FORMAT)
         try:
             watch = cls(
@@ -295,33 +276,17 @@ class ImageWatch:
         return {**self.to_dict(), "known": sorted(self.known)}
 
     def compared_with(self, held_out: ArrayLike) -> ImageWatch:
-        """A watch that has seen nothing, by the same scores with other held-out images.
-
-        Args:
-            held_out: Logits of these, or of the same images under weights of another precision, [n, C].
-        """
+        """A watch that has seen nothing, by the same scores with other held-out images."""
         counts = step_counts(self.scores(held_out), self._ranges)
         return ImageWatch(counts, self._ranges, self.temperature, known=self.known, false_alarms=self.false_alarms)
 
     @classmethod
     def from_record(cls, record: dict[str, Any], *, false_alarms: float = 0.01) -> ImageWatch:
-        """A watch that has seen nothing, from what a model has of it.
-
-        Args:
-            record: That `fresh_record` gave.
-            false_alarms: Share of models that alarm although their images are alike, at most.
-        """
+        """A watch that has seen nothing, from what a model has of it."""
         return cls.from_dict({**record, "false_alarms": false_alarms}, known=record["known"])
 
     def save(self, path: Path) -> None:
-        """Write it to a JSON file, in one step: whoever reads the file, even after a crash, sees a whole state.
-
-        Args:
-            path: The file.
-
-        Raises:
-            CalpromptError: if it cannot be written.
-        """
+        """Write it to a JSON file, in one step: whoever reads the file, even after a crash, sees a whole state."""
         values = {"status": CHANGED if self.changed else ALIKE, "sentence": self.sentence, **self.to_dict()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,15 +295,7 @@ class ImageWatch:
             raise CalpromptError(f"the watch of images cannot be written: {os_problem(error)}") from error
 
     def resumed(self, path: Path) -> ImageWatch:
-        """The watch that `save` wrote, to go on with; this one, if there is no such file.
-
-        Args:
-            path: The file.
-
-        Raises:
-            SettingError: if the file is of a watch of another model, or for another rate of false alarms.
-            DamagedFileError: if it is not one of a watch.
-        """
+        """The watch that `save` wrote, to go on with; this one, if there is no such file."""
         if not path.exists():
             return self
         values = read_json(path)

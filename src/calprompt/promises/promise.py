@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guara
 from calprompt.promises.conformal import choose_temperature, fit_sets, set_sizes
 from calprompt.promises.requests import (
     ERROR,
+    MADE,
     NEVER_MISS,
+    REFUSED,
     SETS,
     SETS_PER_CLASS,
-    Refusal,
+    Promise,
     Requests,
     Unseen,
     counted_as_wrong,
@@ -27,72 +29,17 @@ from calprompt.promises.rule import DecisionRule, Guard, OpenSetRule, SetRule
 from calprompt.promises.shares import whole_folder
 from calprompt.text import plural, shorten
 
-MADE, REFUSED, WITHDRAWN = "made", "refused", "withdrawn"
 LIKELY = 0.25  # chance of a promise on errors from which on images are held out for it
-
-
-@dataclass(frozen=True)
-class Promise:
-    """Something that a model promises of its answers.
-
-    Attributes:
-        kind: "error", "sets", "sets per class" or "never miss".
-        text: The promise, in words.
-        status: "made", "refused" or "withdrawn".
-        detail: What it rests on and what it costs; or why it is refused or withdrawn, and what would help.
-        images: How many held-out images it rests on.
-        needed: About how many images in all it would take, if it is refused for want of images.
-        excluded: Classes that no held-out image speaks for, named in the sentence too. The promise does not cover their
-            images, if `whole` is false; otherwise it holds even if all of them are wrong.
-        excluded_share: Their share of the images.
-        whole: Whether the promise covers all images of the folder.
-    """
-
-    kind: str
-    text: str
-    status: str
-    detail: str
-    images: int = 0
-    needed: int | None = None
-    excluded: tuple[str, ...] = ()
-    excluded_share: float = 0.0
-    whole: bool = True
-
-    @property
-    def sentence(self) -> str:
-        """The promise with its status."""
-        if self.status == MADE:
-            return f"Promised: {self.text} ({self.detail})."
-        return f"{'Not promised' if self.status == REFUSED else 'Withdrawn'}: {self.text}: {self.detail}."
-
-    def withdrawn(self, reason: str) -> Promise:
-        """The same promise, withdrawn if it was made."""
-        return replace(self, status=WITHDRAWN, detail=reason) if self.status == MADE else self
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Promise:
-        """From what `to_dict` gave."""
-        return cls(**{**values, "excluded": tuple(values.get("excluded", ()))})
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What promises are made from.
+    """What promises are made from."""
 
-    Attributes:
-        logits: Before calibration, [n, C].
-        probabilities: Calibrated, [n, C].
-        labels: True classes, [n].
-        chosen: The class to answer for each, [n]; None: the most probable.
-    """
-
-    logits: np.ndarray[Any, np.dtype[np.float64]]
-    probabilities: np.ndarray[Any, np.dtype[np.float64]]
-    labels: np.ndarray[Any, np.dtype[np.int64]]
+    logits: np.ndarray[Any, np.dtype[np.float64]]  # before calibration, [n, C]
+    probabilities: np.ndarray[Any, np.dtype[np.float64]]  # calibrated, [n, C]
+    labels: np.ndarray[Any, np.dtype[np.int64]]  # true classes, [n]
+    # the class to answer for each, [n]; None: the most probable
     chosen: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @classmethod
@@ -130,39 +77,27 @@ class Evidence:
 
 
 def make_promises(
-    requests: Requests,
-    pilot: Evidence,
+    requests: Requests,  # what is to be promised
+    pilot: Evidence,  # other images, on which the start of the tests and the temperature of sets are chosen
+    # images that the promises rest on, in the proportions of the classes; nothing else may have been chosen on them
     held_out: Evidence,
     *,
-    open_set: OpenSetRule | None = None,
-    temperature: float = 1.0,
-    refusals: Sequence[Refusal] = (),
-    unseen: Unseen | None = None,
-    total: int = 0,
+    open_set: OpenSetRule | None = None,  # the rule for none of these; images it rejects are not answered
+    temperature: float = 1.0,  # the one of probabilities, around which that of sets is looked for
+    refusals: Sequence[Promise] = (),  # promises that were refused before
+    unseen: Unseen | None = None,  # what the held-out images do not speak for
+    total: int = 0,  # how many images the user gave, to say how many it would take
+    # of answering a class (column) where another is true (row); None: all errors cost the same
     costs: tuple[tuple[float, ...], ...] | None = None,
-    class_names: Sequence[str] = (),
-    guard: Evidence | None = None,
+    class_names: Sequence[str] = (),  # what promises on a class call it
+    guard: Evidence | None = None,  # images that promises never to miss a class rest on; None: there are none
+    # for each class that must not be missed, the share of its images that these do not speak for
     unguarded: Sequence[float] = (),
 ) -> tuple[DecisionRule, tuple[Promise, ...]]:
     """Thresholds and quantiles with what they promise.
 
     Classes that must not be missed come first, on images of their own: what the other promises rest on has no part in
     their thresholds, so that these may be taken as given.
-
-    Args:
-        requests: What is to be promised.
-        pilot: Other images, on which the start of the tests and the temperature of sets are chosen.
-        held_out: Images that the promises rest on, in the proportions of the classes; nothing else may have been chosen
-            on them.
-        open_set: The rule for none of these; images it rejects are not answered.
-        temperature: The one of probabilities, around which that of sets is looked for.
-        refusals: Promises that were refused before.
-        unseen: What the held-out images do not speak for.
-        total: How many images the user gave, to say how many it would take.
-        costs: Of answering a class (column) where another is true (row); None: all errors cost the same.
-        class_names: What promises on a class call it.
-        guard: Images that promises never to miss a class rest on; None: there are none.
-        unguarded: For each class that must not be missed, the share of its images that these do not speak for.
     """
     refused = {refusal.kind: refusal for refusal in refusals if refusal.kind != NEVER_MISS}
     unseen = unseen or Unseen()
@@ -172,7 +107,7 @@ def make_promises(
     if requests.target_error is not None:
         threshold = None
         if ERROR in refused:
-            promises.append(_refused(refused[ERROR]))
+            promises.append(refused[ERROR])
         else:
             threshold, promise = _error_promise(requests, pilot, held_out, rule, unseen, total)
             promises.append(promise)
@@ -196,7 +131,7 @@ def make_promises(
             )
             rule = replace(rule, sets=(*rule.sets, sets))
             if kind in refused:
-                promises.append(_refused(refused[kind]))
+                promises.append(refused[kind])
             else:
                 promises.append(_sets_promise(requests, sets, held_out, unseen, whole))
     return rule, (*promises, *(promise for _, promise in guards))
@@ -209,7 +144,7 @@ def _never_miss(
     guard: Evidence | None,
     held_out: Evidence,
     unguarded: Sequence[float],
-    refusals: Sequence[Refusal],
+    refusals: Sequence[Promise],
 ) -> list[tuple[Guard, Promise]]:
     """From which probability on an image may be of a class that must not be missed, and what that promises.
 
@@ -226,7 +161,7 @@ def _never_miss(
         if most is None:
             crossed = np.sort(pilot.probabilities[pilot.labels == label, label])
             threshold = float(crossed[math.floor(share * len(crossed))]) if len(crossed) else 0.0
-            why = next((each for each in refusals if each.promise == text), None)
+            why = next((each for each in refusals if each.text == text), None)
             detail = "too few images of it could be held out" if why is None else why.detail
             detail += f"; from a probability of {_rounded(threshold)} up an image is called nothing else all the same"
             needed = None if why is None else why.needed
@@ -290,19 +225,11 @@ def _error_promise(
 
 def doubtful_promise(
     requests: Requests, pilot: Evidence, images: int, unseen: Unseen, total: int, rule: DecisionRule
-) -> Refusal | None:
+) -> Promise | None:
     """The refusal of the promise on errors if so many held-out images would hardly make it.
 
     It is judged by other images only, so that the held-out ones may then be learned from, or some of them be kept for
     other promises.
-
-    Args:
-        requests: What is to be promised.
-        pilot: The other images.
-        images: How many would be held out.
-        unseen: What these do not speak for.
-        total: How many images the user gave.
-        rule: With the costs that answers are chosen by.
     """
     assert requests.target_error is not None
     other = pilot.taken_by(rule)
@@ -320,10 +247,11 @@ def doubtful_promise(
     if chance >= LIKELY:
         return None
     share = percent(round(chance, 2))
-    reason = f"judged by cross-fitting, {images} held-out images have a chance of {share} to be enough for it"
+    detail = f"judged by cross-fitting, {images} held-out images have a chance of {share} to be enough for it"
     in_all = None if needed is None else math.ceil(needed * len(pilot) / len(other) * total / images)
-    advice = "" if in_all is None or in_all <= total else f"about {in_all} images in all would do"
-    return Refusal(ERROR, requests.words(ERROR), reason, advice, in_all if advice else None)
+    if in_all is None or in_all <= total:
+        return Promise(ERROR, requests.words(ERROR), REFUSED, detail)
+    return Promise(ERROR, requests.words(ERROR), REFUSED, f"{detail}; about {in_all} images in all would do", 0, in_all)
 
 
 def _with_wrong(images: Evidence, counted: int) -> tuple[list[float], list[bool]]:
@@ -382,7 +310,3 @@ def _sets_promise(requests: Requests, sets: SetRule, held_out: Evidence, unseen:
         detail += f"; nothing is promised for images of {unseen.which}, of which none could be held out"
     promise = Promise(kind, text, MADE, detail, len(held_out), whole=whole)
     return replace(promise, excluded=unseen.classes, excluded_share=unseen.share)
-
-
-def _refused(refusal: Refusal) -> Promise:
-    return Promise(refusal.kind, refusal.promise, REFUSED, refusal.detail, 0, refusal.needed)

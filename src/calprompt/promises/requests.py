@@ -1,40 +1,33 @@
-"""What the user wants to be promised, what no held-out image can speak for, and what is refused beforehand."""
+"""What the user wants to be promised, what no held-out image can speak for, and a promise: made, refused, withdrawn."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from calprompt.errors import Parameter, SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.promises.conformal import as_fraction, rank_needed
+from calprompt.records import Record
 from calprompt.text import shorten
 
 ERROR, SETS, SETS_PER_CLASS, NEVER_MISS = "error", "sets", "sets per class", "never miss"
+MADE, REFUSED, WITHDRAWN = "made", "refused", "withdrawn"
 LARGEST = 100_000  # more held-out images than this are not worth suggesting
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What the user wants to be promised.
+    """What the user wants to be promised."""
 
-    Attributes:
-        target_error: The largest error rate among answered images; None: no such promise.
-        coverage: How often the true class is in the prediction set; None: no such promise.
-        per_class: Promise the coverage for each class by itself too.
-        level: How sure the promise on errors is.
-        coverage_level: How sure the coverage is for the held-out images that were drawn; None: it holds on average over
-            draws of them.
-        never_miss: Classes and the share of the images of each that may be called something else.
-    """
-
-    target_error: float | None = None
-    coverage: float | None = None
-    per_class: bool = False
-    level: float = 0.95
+    target_error: float | None = None  # the largest error rate among answered images; None: no such promise
+    coverage: float | None = None  # how often the true class is in the prediction set; None: no such promise
+    per_class: bool = False  # promise the coverage for each class by itself too
+    level: float = 0.95  # how sure the promise on errors is
+    # how sure the coverage is for the held-out images that were drawn; None: it holds on average over draws of them
     coverage_level: float | None = None
+    # classes and the share of the images of each that may be called something else
     never_miss: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -64,13 +57,7 @@ class Requests:
         return float(1 - as_fraction("coverage", self.coverage or 0.5))
 
     def possible(self, kind: str, images: int, wrong: int = 0) -> bool:
-        """Whether a promise can be made if all held-out images are right.
-
-        Args:
-            kind: Which promise.
-            images: How many are held out; for sets per class, of a class.
-            wrong: So many more count as wrong.
-        """
+        """Whether a promise can be made if all held-out images are right."""
         if not images:
             return False
         if kind == ERROR:
@@ -82,10 +69,6 @@ class Requests:
     @lru_cache  # noqa: B019, a few small settings
     def fewest(self, kind: str, unseen: float = 0.0) -> int | None:
         """The smallest number of held-out images with which a promise is possible; None if no number is.
-
-        Args:
-            kind: Which promise.
-            unseen: Share of the images that no held-out image speaks for; they count as wrong.
 
         >>> requests = Requests(target_error=0.05, coverage=0.9)
         >>> requests.fewest("error"), requests.fewest("sets"), requests.fewest("sets", unseen=0.05)
@@ -152,26 +135,15 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """Images of the folder that no held-out image speaks for; a promise over the whole folder counts them as wrong.
+class Unseen(Record):
+    """Images of the folder that no held-out image speaks for; a promise over the whole folder counts them as wrong."""
 
-    Attributes:
-        classes: Classes with too few groups of images to hold any out.
-        share: Their share of the images.
-        crowded: Share of the images that are further ones of unusually large groups.
-    """
-
-    classes: tuple[str, ...] = ()
-    share: float = 0.0
-    crowded: float = 0.0
+    classes: tuple[str, ...] = ()  # classes with too few groups of images to hold any out
+    share: float = 0.0  # their share of the images
+    crowded: float = 0.0  # share of the images that are further ones of unusually large groups
 
     def wrong(self, images: int, *, whole: bool = True) -> int:
-        """How many images have to count as wrong beside so many held-out ones.
-
-        Args:
-            images: How many are held out.
-            whole: For all images of the folder; otherwise for those of the other classes.
-        """
+        """How many images have to count as wrong beside so many held-out ones."""
         return counted_as_wrong(images, self.missing(whole=whole))
 
     def missing(self, *, whole: bool = True) -> float:
@@ -189,15 +161,6 @@ class Unseen:
         """
         return f"{shorten(self.classes)} ({percent(round(self.share, 3))} of the images)"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Unseen:
-        """From what `to_dict` gave."""
-        return cls(tuple(values["classes"]), float(values["share"]), float(values["crowded"]))
-
 
 def counted_as_wrong(images: int, share: float) -> int:
     """How many images have to be added to so many, so that at least a share of all is unseen.
@@ -209,27 +172,42 @@ def counted_as_wrong(images: int, share: float) -> int:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A promise that is not made, before anything is learned.
+class Promise(Record):
+    """Something that a model promises of its answers.
 
     Attributes:
-        kind: Which one: "error", "sets", "sets per class" or "never miss".
-        promise: The same in words.
-        reason: Why.
-        advice: What would help; empty if nothing would.
-        needed: How many images in all would do; None if that cannot be said.
+        kind: "error", "sets", "sets per class" or "never miss".
+        text: The promise, in words.
+        status: "made", "refused" or "withdrawn".
+        detail: What it rests on and what it costs; or why it is refused or withdrawn, and what would help.
+        images: How many held-out images it rests on.
+        needed: About how many images in all it would take, if it is refused for want of images.
+        excluded: Classes that no held-out image speaks for, named in the sentence too. The promise does not cover their
+            images, if `whole` is false; otherwise it holds even if all of them are wrong.
+        excluded_share: Their share of the images.
+        whole: Whether the promise covers all images of the folder.
     """
 
     kind: str
-    promise: str
-    reason: str
-    advice: str = ""
+    text: str
+    status: str
+    detail: str
+    images: int = 0
     needed: int | None = None
+    excluded: tuple[str, ...] = ()
+    excluded_share: float = 0.0
+    whole: bool = True
 
     @property
-    def detail(self) -> str:
-        """The reason and the advice."""
-        return f"{self.reason}; {self.advice}" if self.advice else self.reason
+    def sentence(self) -> str:
+        """The promise with its status."""
+        if self.status == MADE:
+            return f"Promised: {self.text} ({self.detail})."
+        return f"{'Not promised' if self.status == REFUSED else 'Withdrawn'}: {self.text}: {self.detail}."
+
+    def withdrawn(self, reason: str) -> Promise:
+        """The same promise, withdrawn if it was made."""
+        return replace(self, status=WITHDRAWN, detail=reason) if self.status == MADE else self
 
 
 def percent(share: float) -> str:

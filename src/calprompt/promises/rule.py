@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calprompt.errors import Parameter, SettingError
 from calprompt.kernel import choose_classes, class_scores, guards_of, open_set_scores, softmax
 from calprompt.notebook import card
+from calprompt.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +33,7 @@ DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
 
 
 @dataclass(frozen=True)
-class SetRule:
+class SetRule(Record):
     """How prediction sets are made.
 
     Attributes:
@@ -52,18 +54,16 @@ class SetRule:
     images: tuple[int, ...]
     level: float | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantiles", tuple(math.inf if each is None else each for each in self.quantiles))
+
     @property
     def useful(self) -> bool:
         """Whether the sets can leave out any class at all."""
         return any(math.isfinite(q) for q in self.quantiles)
 
     def sets(self, logits: ArrayLike, *, allow_empty: bool = False) -> NDArray[np.bool_]:
-        """Which classes are in the set of each image, [n, C].
-
-        Args:
-            logits: Of the images over the classes, before calibration, [n, C].
-            allow_empty: Leave a set empty if no class suits, instead of giving it the most probable one.
-        """
+        """Which classes are in the set of each image, [n, C]."""
         z = np.asarray(logits, dtype=np.float64)
         inside = np.asarray(self.scores(z) <= np.asarray(self.quantiles)[None, :])
         if not allow_empty:
@@ -74,20 +74,9 @@ class SetRule:
         """How badly each class suits each image, [n, C], at the temperature of sets."""
         return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data; infinity is written as None."""
-        quantiles = [q if math.isfinite(q) else None for q in self.quantiles]
-        return {**vars(self), "quantiles": quantiles, "images": list(self.images)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> SetRule:
-        """From what `to_dict` gave."""
-        quantiles = tuple(math.inf if q is None else float(q) for q in values["quantiles"])
-        return cls(**{**values, "quantiles": quantiles, "images": tuple(values["images"])})
-
 
 @dataclass(frozen=True)
-class OpenSetRule:
+class OpenSetRule(Record):
     """When an image is none of the known classes.
 
     Attributes:
@@ -112,54 +101,26 @@ class OpenSetRule:
     images: int = 0
     classes: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", -math.inf if self.threshold is None else self.threshold)
+
     def accepts(self, logits: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each image is taken for one of the known classes, [n].
-
-        Args:
-            logits: Before calibration, [n, C].
-        """
+        """Whether each image is taken for one of the known classes, [n]."""
         return np.asarray(open_set_scores(np.asarray(logits), self.score, self.temperature) >= self.threshold)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data; a threshold of minus infinity is written as None."""
-        return {
-            **vars(self),
-            "threshold": self.threshold if math.isfinite(self.threshold) else None,
-            "false_rejects": list(self.false_rejects),
-            "false_accepts": None if self.false_accepts is None else list(self.false_accepts),
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> OpenSetRule:
-        """From what `to_dict` gave."""
-        accepts, threshold = values["false_accepts"], values["threshold"]
-        changed = {
-            "threshold": -math.inf if threshold is None else threshold,
-            "false_rejects": tuple(values["false_rejects"]),
-            "false_accepts": None if accepts is None else tuple(accepts),
-        }
-        return cls(**{**values, **changed})
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A class that must not be missed: images that may be of it are never called anything else.
+    """A class that must not be missed: images that may be of it are never called anything else."""
 
-    Attributes:
-        label: Number of the class.
-        threshold: Calibrated probability of the class, from which on an image may be of it.
-        share: Of the images of the class that may be missed.
-        promised: Whether that is promised.
-    """
-
-    label: int
-    threshold: float
-    share: float
-    promised: bool = False
+    label: int  # number of the class
+    threshold: float  # calibrated probability of the class, from which on an image may be of it
+    share: float  # of the images of the class that may be missed
+    promised: bool = False  # whether that is promised
 
 
 @dataclass(frozen=True)
-class DecisionRule:
+class DecisionRule(Record):
     """Thresholds that turn logits and probabilities into decisions.
 
     Attributes:
@@ -192,12 +153,7 @@ class DecisionRule:
         return guards_of(np.asarray(probabilities, dtype=np.float64), labels, thresholds)
 
     def decide(self, logits: ArrayLike, probabilities: ArrayLike) -> list[str]:
-        """One of `DECISIONS` for each image.
-
-        Args:
-            logits: Before calibration, [n, C].
-            probabilities: Calibrated, [n, C].
-        """
+        """One of `DECISIONS` for each image."""
         sure = self.answered(logits, probabilities)
         known = np.ones(len(sure), dtype=bool) if self.open_set is None else self.open_set.accepts(logits)
         known = known | (self.guarded(probabilities) >= 0)
@@ -211,10 +167,18 @@ class DecisionRule:
         sure &= (guarded < 0) | (guarded == chosen)
         return np.asarray(sure if self.open_set is None else sure & self.open_set.accepts(logits))
 
-    def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule | None:
-        """The rule of sets of some coverage, or of the first one there is; None if there is none."""
-        own = (rule for rule in self.sets if rule.per_class == per_class)
-        return next((rule for rule in own if coverage in (None, rule.coverage)), None)
+    def set_rule(self, coverage: float | None = None, per_class: bool = False) -> SetRule:
+        """The rule of sets of some coverage, or of the first one there is; raises a `SettingError` if there is none."""
+        for rule in self.sets:
+            if rule.per_class == per_class and coverage in (None, rule.coverage):
+                return rule
+        wanted = ("" if coverage is None else f" of coverage {coverage}") + " per class" * per_class
+        known = ", ".join(f"{rule.coverage}{' per class' * rule.per_class}" for rule in self.sets)
+        raise SettingError(
+            f"this model has no prediction sets{wanted}{f'; it has {known}' if known else ''}; fit it with ",
+            Parameter("coverage", "X", command="fit"),
+            *((" and ", Parameter("per_class", True, command="fit")) if per_class else ()),
+        )
 
     @property
     def promised(self) -> bool:
@@ -236,32 +200,6 @@ class DecisionRule:
         costs = 1 - np.eye(classes)
         costs[: len(self.costs), : len(self.costs)] = self.costs
         return replace(self, costs=tuple(map(tuple, costs.tolist())))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "min_confidence": self.min_confidence,
-            "target_error": self.target_error,
-            "open_set": None if self.open_set is None else self.open_set.to_dict(),
-            "sets": [rule.to_dict() for rule in self.sets],
-            "withdrawn": self.withdrawn,
-            "costs": None if self.costs is None else [list(row) for row in self.costs],
-            "guards": [asdict(guard) for guard in self.guards],
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> DecisionRule:
-        """From what `to_dict` gave."""
-        open_set = values["open_set"]
-        return cls(
-            values["min_confidence"],
-            values["target_error"],
-            None if open_set is None else OpenSetRule.from_dict(open_set),
-            tuple(SetRule.from_dict(each) for each in values["sets"]),
-            values.get("withdrawn"),
-            None if values.get("costs") is None else tuple(map(tuple, values["costs"])),
-            tuple(Guard(**guard) for guard in values.get("guards", ())),
-        )
 
 
 @dataclass(frozen=True)
@@ -310,16 +248,7 @@ def make_answers(
     *,
     set_rule: SetRule | None = None,
 ) -> list[Answer]:
-    """The answers for some images.
-
-    Args:
-        names: Of the images.
-        logits: Before calibration, [n, C].
-        probabilities: Calibrated, [n, C].
-        class_names: Of the columns.
-        rule: Decides.
-        set_rule: Makes prediction sets; None: there are none.
-    """
+    """The answers for some images."""
     p = np.asarray(probabilities, dtype=np.float64)
     decisions = rule.decide(logits, p) if len(p) else []
     inside = None if set_rule is None or not len(p) else set_rule.sets(logits)

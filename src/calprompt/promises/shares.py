@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.promises.requests import ERROR, SETS, SETS_PER_CLASS, Refusal, Requests, Unseen, percent
+from calprompt.promises.requests import ERROR, REFUSED, SETS, SETS_PER_CLASS, Promise, Requests, Unseen, percent
 from calprompt.text import plural, shorten
 
 USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out for a promise on errors; more only if it needs it
@@ -38,23 +38,15 @@ LARGEST = 1_000_000  # more images than this are not worth suggesting
 
 @dataclass(frozen=True)
 class Stratum:
-    """The groups of one class.
+    """The groups of one class."""
 
-    Attributes:
-        name: Of the class.
-        groups: How many there are.
-        eligible: How many of them may be held out, by the draw that makes up for their sizes.
-        images: How many images they stand for: all, but for those of a group beyond the limit.
-        crowded: How many images are beyond the limit.
-        worth: As many groups of equal size would have as many images in an average draw; fewer than `groups` if large
-            ones, which are drawn more often, have most of the images.
-    """
-
-    name: str
-    groups: int
-    eligible: int
-    images: int
-    crowded: int
+    name: str  # of the class
+    groups: int  # how many there are
+    eligible: int  # how many of them may be held out, by the draw that makes up for their sizes
+    images: int  # how many images they stand for: all, but for those of a group beyond the limit
+    crowded: int  # how many images are beyond the limit
+    # as many groups of equal size would have as many images in an average draw; fewer than `groups` if large ones,
+    # which are drawn more often, have most of the images
     worth: float
 
     @classmethod
@@ -136,17 +128,11 @@ def draw_counts(total: int, images: Sequence[int], rng: random.Random) -> list[i
 
 @dataclass(frozen=True)
 class Sample:
-    """What promises will rest on.
+    """What promises will rest on."""
 
-    Attributes:
-        size: How many images, one of each group.
-        images: What each class has for a share among them; 0 for classes that are never held out.
-        unseen: What these images do not speak for.
-    """
-
-    size: int
-    images: tuple[int, ...]
-    unseen: Unseen
+    size: int  # how many images, one of each group
+    images: tuple[int, ...]  # what each class has for a share among them; 0 for classes that are never held out
+    unseen: Unseen  # what these images do not speak for
 
 
 def take_sample(strata: Sequence[Stratum], share: float, most_tuned: int | None, strictest: float) -> Sample:
@@ -171,7 +157,7 @@ def take_sample(strata: Sequence[Stratum], share: float, most_tuned: int | None,
 
 def choose_sample(
     strata: Sequence[Stratum], requests: Requests, most_tuned: int | None, fixed: float | None, copies: int = 0
-) -> tuple[Sample, tuple[Refusal, ...]]:
+) -> tuple[Sample, tuple[Promise, ...]]:
     """How many images to hold out, and the promises that even the most is too little for."""
     strictest = min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
 
@@ -237,14 +223,14 @@ def _refusal(
     most_tuned: int | None,
     share: float,
     copies: int,
-) -> Refusal:
+) -> Promise:
     """Why a promise cannot be made, and what it takes."""
     total, unseen = sum(each.images + each.crowded for each in strata), limit.unseen
     if kind == SETS_PER_CLASS:
         each_class = requests.fewest(kind) or 0
         reason = f"it takes {each_class} held-out images of a class, and no class has so many"
-        advice = "" if not share else f"{math.floor((each_class - 1) / share) + 1} images of each class would do"
-        return Refusal(kind, requests.words(kind), reason, advice)
+        advice = "" if not share else f"; {math.floor((each_class - 1) / share) + 1} images of each class would do"
+        return Promise(kind, requests.words(kind), REFUSED, reason + advice)
     fewest = requests.fewest(kind, unseen.missing())
     if fewest is None or not limit.size:
         fewest = requests.fewest(kind)
@@ -259,7 +245,7 @@ def _refusal(
         )
     enough = _enough(strata, requests, kind, most_tuned, share)
     if enough is None:
-        return Refusal(kind, requests.words(kind), reason)
+        return Promise(kind, requests.words(kind), REFUSED, reason)
     needed = sum(each.images + each.crowded for each in enough)
     advice = f"it takes about {needed} images in all, or more"
     if what != "images":
@@ -269,7 +255,7 @@ def _refusal(
             if old.groups < new.groups
         ]
         advice = f"it takes about {plural(sum(each.groups for each in enough), 'group')} in all: {shorten(short)}"
-    return Refusal(kind, requests.words(kind), reason, advice, needed)
+    return Promise(kind, requests.words(kind), REFUSED, f"{reason}; {advice}", needed=needed)
 
 
 def _enough(

@@ -45,19 +45,12 @@ POINTS = 200  # of the risk-coverage curve
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a confidence has meant so far.
+    """What a confidence has meant so far."""
 
-    Attributes:
-        share: Of answers this sure, how many were right; None if the images are too few to tell.
-        interval: Of the share, 95 %; None if the images are too few to tell.
-        images: How many images say so.
-        source: Which images these are.
-    """
-
-    share: float | None
-    interval: tuple[float, float] | None
-    images: int
-    source: str
+    share: float | None  # of answers this sure, how many were right; None if the images are too few to tell
+    interval: tuple[float, float] | None  # of the share, 95 %; None if the images are too few to tell
+    images: int  # how many images say so
+    source: str  # which images these are
 
     @property
     def of_100(self) -> tuple[int, int, int] | None:
@@ -84,19 +77,12 @@ class Meaning:
 
 @dataclass(frozen=True, eq=False)
 class TrackRecord:
-    """Confidences and whether the predictions were right.
+    """Confidences and whether the predictions were right."""
 
-    Attributes:
-        source: Which images: "held out", "cross-fitted" or "test".
-        confidence: Of the most probable class, [n], rising.
-        correct: Whether that class was the true one, [n].
-        taken: Whether the image was taken for one of the classes, [n]; the others are never answered.
-    """
-
-    source: str
-    confidence: NDArray[np.float64]
-    correct: NDArray[np.bool_]
-    taken: NDArray[np.bool_]
+    source: str  # which images: "held out", "cross-fitted" or "test"
+    confidence: NDArray[np.float64]  # of the most probable class, [n], rising
+    correct: NDArray[np.bool_]  # whether that class was the true one, [n]
+    taken: NDArray[np.bool_]  # whether the image was taken for one of the classes, [n]; the others are never answered
 
     @classmethod
     def of(

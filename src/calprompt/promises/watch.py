@@ -85,15 +85,7 @@ class Watch:
 
     @classmethod
     def of(cls, rule: DecisionRule, false_alarms: float = 0.01) -> Watch:
-        """A watch of what a fitted model promises, with nothing marked yet.
-
-        Args:
-            rule: Of the model.
-            false_alarms: Share of models that keep the promise and alarm all the same, at most.
-
-        Raises:
-            SettingError: if the model promises no error rate.
-        """
+        """A watch of what a fitted model promises, with nothing marked yet."""
         if rule.target_error is None or not rule.promised:
             why = f": {rule.withdrawn}" if rule.withdrawn else ""
             raise SettingError(f"there is nothing to watch, because the model promises no error rate{why}")
@@ -101,30 +93,16 @@ class Watch:
 
     @classmethod
     def of_classes(cls, rule: DecisionRule, class_names: Sequence[str], false_alarms: float = 0.01) -> dict[str, Watch]:
-        """A watch for each class that a fitted model promises not to miss, by its name, with nothing marked yet.
-
-        Args:
-            rule: Of the model.
-            class_names: Of the model.
-            false_alarms: Share of models that keep the promise and alarm all the same, at most, for each class.
-        """
+        """A watch for each class that a fitted model promises not to miss, by its name, with nothing marked yet."""
         promised = [guard for guard in rule.guards if guard.promised and rule.withdrawn is None]
         return {class_names[g.label]: cls(g.share, false_alarms, missed=class_names[g.label]) for g in promised}
 
     def mark(self, wrong: bool) -> Watch:
-        """With one more answer marked.
-
-        Args:
-            wrong: Whether the answer was wrong.
-        """
+        """With one more answer marked."""
         return self.mark_all((wrong,))
 
     def mark_all(self, wrong: Iterable[bool]) -> Watch:
-        """With more answers marked; the same as `mark` for one after another.
-
-        Args:
-            wrong: Whether each answer was wrong, in the order in which they were marked.
-        """
+        """With more answers marked; the same as `mark` for one after another."""
         marks = _checked(wrong)
         number, sums, broken_at = self.marked, self.sums, self.broken_at
         factors = tuple(_factors(self.target_error, wrong) for wrong in (False, True))
@@ -190,11 +168,7 @@ class Watch:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Watch:
-        """From what `to_dict` gave.
-
-        Raises:
-            DamagedFileError: if the values are not those of a watch, or contradict each other.
-        """
+        """From what `to_dict` gave."""
         number = format_number(values, "the watch", FORMAT)
         try:
             known = {name: value for name, value in values.items() if name != "format"}

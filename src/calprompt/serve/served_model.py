@@ -14,7 +14,6 @@ from calprompt.errors import SettingError
 from calprompt.promises import Answer, DecisionRule, SetRule, TrackRecord, make_answers
 from calprompt.promises.image_watch import NO_HELD_OUT
 from calprompt.serve.decoder import View
-from calprompt.text import shorten
 
 Predict = Callable[[NDArray[np.uint8]], tuple[NDArray[Any], NDArray[np.float64]]]
 
@@ -89,14 +88,7 @@ class ServedModel:
             if per_class:
                 raise SettingError("per_class is about prediction sets; give their coverage too")
             return None
-        found = self.rule.set_rule(coverage, per_class)
-        if found is None:
-            known = [f"{rule.coverage}{' per class' if rule.per_class else ''}" for rule in self.rule.sets]
-            wanted = f"{coverage}{' per class' if per_class else ''}"
-            raise SettingError(
-                f"must be one that the model has ({shorten(known) or 'none'}), got {wanted}", parameter="coverage"
-            )
-        return found
+        return self.rule.set_rule(coverage, per_class)
 
     def answer(
         self,

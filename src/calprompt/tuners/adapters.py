@@ -36,8 +36,6 @@ class CLIPAdapter(Adapter):
     Without biases a multiple of v gives the same multiple, so that unit features say all there is.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         ratio: ρ, how much of the adapted features is taken.
         reduction: How many times narrower the bottleneck is.
         **base: Options of `Tuner`.
@@ -72,8 +70,6 @@ class TipAdapter(Adapter):
     """A cache of the training images, which vote for their classes; nothing is trained.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         alpha: How much the votes count.
         beta: How fast they fall with the distance.
         **base: Options of `Tuner`.
@@ -130,8 +126,6 @@ class TipAdapterF(TipAdapter):
     """Tip-Adapter whose keys are trained, starting from the training images; their labels stay.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         alpha: How much the votes count.
         beta: How fast they fall with the distance.
         **base: Options of `Tuner`.

@@ -32,8 +32,6 @@ class CoCoOp(Tuner):
     """Learns context vectors and a small network that shifts them by the image.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         words: The context starts from their embeddings; at random if None.
         context: How many vectors; one per token of the words, or 4, unless given. Further words stay frozen.
         text_of: Which text features the losses see: "all" images of the batch, or the "last".

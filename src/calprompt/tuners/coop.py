@@ -20,8 +20,6 @@ class CoOp(Tuner):
     """Learns context vectors before, around or after the class name.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         context: How many vectors; one per token of the words, or 16, unless given. Further words stay frozen.
         words: The context starts from their embeddings; at random, unless given.
         position: Of the class name: "end", "middle" or "front".

@@ -27,8 +27,6 @@ class KgCoOp(CoOp):
     """CoOp that starts from words and adds a term on the text features.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         words: The context starts from their embeddings.
         pull: The term: "knowledge" (the published method) or "orthogonality" (the released TCPT code).
         weight: Of that term; 8 for knowledge and 0.1 for orthogonality, unless given.

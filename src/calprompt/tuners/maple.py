@@ -27,8 +27,6 @@ class MaPLe(Tuner):
     """Learns coupled prompts in the first blocks of both towers.
 
     Args:
-        backbone: The frozen model, a vision transformer.
-        class_names: The classes to tell apart.
         context: How many vectors each block gets.
         words: The vectors at the input start from the first of these words, the others stay frozen; at random if None.
         depth: How many blocks get prompts, the first one at the input; 9, or all of a shallower tower, unless given.

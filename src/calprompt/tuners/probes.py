@@ -29,13 +29,7 @@ CONVERGED, MOST_STEPS = 1e-6, 1000
 
 
 class Probe(Tuner):
-    """Base of the probes: a residual r_c for each class, zero at first.
-
-    Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
-        **base: Options of `Tuner`.
-    """
+    """Base of the probes: a residual r_c for each class, zero at first."""
 
     learns_by_class = True
 
@@ -53,8 +47,6 @@ class LinearProbe(Probe):
     float64. The residuals of all classes sum to zero there, so a class without one stands where an average class does.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         strength: Of the pull, as 1/C of scikit-learn's logistic regression.
         **base: Options of `Tuner`.
     """
@@ -141,8 +133,6 @@ class CLAP(Probe):
     not their sum, on text features of their own length, about 10 for OpenAI's CLIP; here these have length 1.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         weight: Of the sum of all pulls.
         **base: Options of `Tuner`.
     """
@@ -178,8 +168,6 @@ class TaskRes(Probe):
     """Task residual: a residual on the text features, which stay as they are.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         alpha: Weight of the residual; the paper takes 0.5, and 1 for flowers.
         **base: Options of `Tuner`.
     """

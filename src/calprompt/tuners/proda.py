@@ -37,8 +37,6 @@ class ProDA(Tuner):
     """Learns a collection of contexts.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         prompts: How many contexts there are.
         prompt_batch: How many of them each step takes.
         context: Vectors per context.

@@ -36,10 +36,7 @@ class ProGrad(CoOp):
     """CoOp with projected gradients.
 
     Args:
-        backbone: The frozen model.
-        class_names: The classes to tell apart.
         context: How many vectors.
-        template: The sentence of the untuned model.
         from_template: Start from the words of the template before its slot; otherwise at random.
         temperature: T of the distillation.
         strength: λ of the projection.

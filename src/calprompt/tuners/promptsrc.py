@@ -35,8 +35,6 @@ class PromptSRC(Tuner):
     """Learns text and visual prompts under three consistency terms, and averages them over the epochs.
 
     Args:
-        backbone: The frozen model, a vision transformer.
-        class_names: The classes to tell apart.
         context: How many vectors each block of the text tower gets.
         visual: How many vectors each block of the image tower gets.
         words: The vectors at the input of the text tower start from their embeddings; at random if None.

@@ -9,14 +9,7 @@ from calprompt.tuners.base import Tuner, tuners
 
 @tuners.register("zero-shot")
 class ZeroShot(Tuner):
-    """The untuned model, as a tuner without parameters.
-
-    Args:
-        backbone: The frozen CLIP.
-        class_names: The classes to tell apart.
-        template: The sentence that class names are read in.
-        seed: Plays no part.
-    """
+    """The untuned model, as a tuner without parameters."""
 
     learns = False
 
