@@ -1,4 +1,4 @@
-"""Every tuner on both kinds of image towers: fitted, saved, loaded and served, it predicts the same."""
+"""Every tuner on each kind of image tower: fitted, saved, loaded and served, it predicts the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 
 import samples
 from calprompt import Classifier, tuners
-from calprompt.classifier.fitted_model import PROMISED
 from calprompt.kernel import resize_and_crop
 from calprompt.serve.loading import load_served
 from classifier.fits import QUICK, SHARED, picture_paths
@@ -36,19 +35,23 @@ SMALL = {
     "tip-adapter": {"alpha": 1.0, "beta": 5.5},
     "tip-adapter-f": {},
 }
+OTHER_TOWERS: dict[str, dict[str, object]] = {
+    "resnet": {"width": 8, "head_width": 16, "layers": (1, 1, 1, 1)},
+    "timm": {"timm_model_name": "test_convnext", "timm_pool": "", "timm_proj": "linear"},
+}
 PIXELS = [name for name in tuners.available() if tuners.get(name).needs_pixels]
 
 
 @cache
-def resnet() -> Path:
-    """Folder of a tiny CLIP with a residual network."""
-    vision = {"image_size": 32, "width": 8, "head_width": 16, "layers": [1, 1, 1, 1]}
+def without_attention(tower: str) -> Path:
+    """Folder of a tiny CLIP whose image tower is a residual network or one of timm."""
+    vision = {"image_size": 32, **OTHER_TOWERS[tower]}
     config = {**samples.MODEL, "vision_cfg": vision}
-    folder = samples.shared() / "tiny-resnet"
+    folder = samples.shared() / f"tiny-{tower}"
     folder.mkdir()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = CLIP(**{**config, "vision_cfg": {**vision, "layers": (1, 1, 1, 1)}})
+        model = CLIP(**config)
         model.logit_scale.data.fill_(np.log(samples.SCALE))
     save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
@@ -62,10 +65,10 @@ def test_the_matrix_has_every_tuner() -> None:
 
 @pytest.mark.parametrize(
     ("tuner", "tower"),
-    [(tuner, tower) for tuner in SMALL for tower in ("vit", "resnet") if tower == "vit" or tuner not in PIXELS],
+    [(tuner, tower) for tuner in SMALL for tower in ("vit", *OTHER_TOWERS) if tower == "vit" or tuner not in PIXELS],
 )
 def test_saved_loaded_and_served_it_predicts_the_same(tuner: str, tower: str, tmp_path: Path) -> None:
-    backbone = samples.backbone() if tower == "vit" else resnet()
+    backbone = samples.backbone() if tower == "vit" else without_attention(tower)
     paths = picture_paths()[::2]
     labels = [Path(path).parent.name for path in paths]
     model = Classifier(**{**QUICK, "backbone": str(backbone), "tuner": tuner, "options": SMALL[tuner] or None})
@@ -82,7 +85,7 @@ def test_saved_loaded_and_served_it_predicts_the_same(tuner: str, tower: str, tm
     assert loaded.answer(paths[:9], coverage=0.9) == model.answer(paths[:9], coverage=0.9)
     assert loaded.rule_ == model.rule_
     assert loaded.promises_ == model.promises_
-    held = model.model_.predicted.take(model.model_.predicted.fold == PROMISED)
+    held = model.model_.predicted.held_out
     if len(held):  # what was stored of held-out images is what it predicts
         again = loaded.predictor_.predict_proba(held.names)
         stored = model.model_.probabilities(held)

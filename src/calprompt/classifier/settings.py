@@ -120,12 +120,9 @@ class FitSettings:
                 raise SettingError(
                     f"must be a share, at least 0 and below 1; got {getattr(self, name)}", parameter=name
                 )
-        if self.folds < 2:
-            raise SettingError(f"must be at least 2, got {self.folds}", parameter="folds")
-        if self.shots is not None and self.shots < 1:
-            raise SettingError(f"must be at least 1, got {self.shots}", parameter="shots")
-        if self.chunk is not None and self.chunk < 1:
-            raise SettingError(f"must be at least 1, got {self.chunk}", parameter="chunk")
+        for name, least in (("folds", 2), ("shots", 1), ("chunk", 1)):
+            if values[name] is not None and values[name] < least:
+                raise SettingError(f"must be at least {least}, got {values[name]}", parameter=name)
         if self.lr is not None and self.epochs is not None and self.epochs <= TrainingConfig.warmup_epochs:
             raise never_used(self.epochs, TrainingConfig.warmup_epochs)
         check_device(self.device)

@@ -34,24 +34,16 @@ DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
 
 @dataclass(frozen=True)
 class SetRule(Record):
-    """How prediction sets are made.
+    """How prediction sets are made."""
 
-    Attributes:
-        coverage: How often the true class is in the set.
-        per_class: Whether that holds for each class by itself.
-        score: "lac" or "aps".
-        temperature: What logits are divided by before the scores are computed; not the one of probabilities.
-        quantiles: One for all classes, or one per class; infinity where there are too few held-out images.
-        images: How many held-out images each quantile comes from.
-        level: How sure the coverage is for these very images; None: it holds on average over draws of them.
-    """
-
-    coverage: float
-    per_class: bool
-    score: str
-    temperature: float
+    coverage: float  # how often the true class is in the set
+    per_class: bool  # whether that holds for each class by itself
+    score: str  # "lac" or "aps"
+    temperature: float  # what logits are divided by before the scores are computed; not the one of probabilities
+    # one for all classes, or one per class; infinity where there are too few held-out images
     quantiles: tuple[float, ...]
-    images: tuple[int, ...]
+    images: tuple[int, ...]  # how many held-out images each quantile comes from
+    # how sure the coverage is for these very images; None: it holds on average over draws of them
     level: float | None = None
 
     def __post_init__(self) -> None:
@@ -77,29 +69,19 @@ class SetRule(Record):
 
 @dataclass(frozen=True)
 class OpenSetRule(Record):
-    """When an image is none of the known classes.
+    """When an image is none of the known classes."""
 
-    Attributes:
-        score: How sure it is one of them: the "max_logit", the "energy" (log-sum-exp of logits), the "probability" of
-            the most probable class, or its "contrast", the largest logit above the mean one.
-        temperature: What logits are divided by for the energy and the probability.
-        threshold: Scores below this one are none of the known classes.
-        false_rejects: Share of images of known classes that are rejected, and its interval.
-        false_accepts: Share of images of left-out classes that are accepted, and its interval; None if no class could
-            be left out.
-        level: Of the intervals.
-        images: How many images of known classes `false_rejects` was measured on.
-        classes: How many classes were left out in turn.
-    """
-
+    # how sure it is one of them: the "max_logit", the "energy" (log-sum-exp of logits), the "probability" of the most
+    # probable class, or its "contrast", the largest logit above the mean one
     score: str
-    temperature: float
-    threshold: float
-    false_rejects: tuple[float, float, float]
+    temperature: float  # what logits are divided by for the energy and the probability
+    threshold: float  # scores below this one are none of the known classes
+    false_rejects: tuple[float, float, float]  # share of images of known classes that are rejected, and its interval
+    # share of images of left-out classes that are accepted, and its interval; None if no class could be left out
     false_accepts: tuple[float, float, float] | None
-    level: float = 0.95
-    images: int = 0
-    classes: int = 0
+    level: float = 0.95  # of the intervals
+    images: int = 0  # how many images of known classes `false_rejects` was measured on
+    classes: int = 0  # how many classes were left out in turn
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", -math.inf if self.threshold is None else self.threshold)
