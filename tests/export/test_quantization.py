@@ -18,7 +18,7 @@ from calprompt.calibrators import StoredLogits
 from calprompt.clip.load import load_backbone
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.export.onnx_predictor import OnnxPredictor
-from calprompt.export.quantization import EARLY, check_quality, nodes_to_keep, quantize_folder
+from calprompt.export.quantization import EARLY_CONVOLUTIONS, check_quality, nodes_to_keep, quantize_folder
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, SetRule
 from calprompt.tuners import create
@@ -113,7 +113,7 @@ def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
     )
     assert ("Conv" in measured["operators"]) == (kind != "vit")
     kept = nodes_to_keep(onnx.load(folder(name, kind) / "model.onnx"))
-    assert len(kept) == (EARLY if kind == "timm" else 0), "of those with depthwise convolutions"
+    assert len(kept) == (EARLY_CONVOLUTIONS if kind == "timm" else 0), "of those with depthwise convolutions"
     ours = OnnxPredictor(tmp_path / "out").predict_proba(images)
     assert ours.shape == (24, 10)
     np.testing.assert_allclose(ours.sum(axis=1), 1)

@@ -29,7 +29,7 @@ from calprompt.promises import Division, Unseen
 from calprompt.text import plural, shorten, slug
 
 DIGEST = re.compile("[0-9a-f]{64}")
-TAIL = 0.025  # how often a model that is no better may be called better
+TAIL_PROBABILITY = 0.025  # how often a model that is no better may be called better
 
 
 def with_added(data: LabelledImages, added: LabelledImages) -> LabelledImages:
@@ -146,9 +146,9 @@ def comparison(new: FittedModel, old: FittedModel) -> list[str]:
         f"Compared with the model before, on {which} that neither learned from: it is right on {shares[0]}, the model "
         f"before on {shares[1]}. Only the new one is right on {wins}, only the one before on {losses}."
     ]
-    if lower_bound(wins, wins + losses, TAIL) > 0.5:
+    if lower_bound(wins, wins + losses, TAIL_PROBABILITY) > 0.5:
         return [*lines, "It is better: so many more would be right by chance in fewer than 1 of 40 cases."]
-    if upper_bound(wins, wins + losses, TAIL) < 0.5:
+    if upper_bound(wins, wins + losses, TAIL_PROBABILITY) < 0.5:
         return [*lines, "It is worse: keep the model before, and look at the labels of the added images."]
     return [*lines, "Which of the two is better cannot be told from so few images: try it beside the one before."]
 

@@ -22,7 +22,7 @@ LICENCES = (
     ("pocket-photo", "see calprompt/pocket/NOTICE.md in the package; its image tower is under Apache-2.0"),
     ("pocket", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
 )
-LISTED = 50  # classes in a table
+MOST_ROWS = 50  # classes in a table
 FRONT_MATTER = """\
 ---
 library_name: calprompt
@@ -131,7 +131,7 @@ def export_card(model: FittedModel, labels: Sequence[object]) -> str:
     added = [str(label) for label in labels if label not in model.labels]
     lines = [f"- {line}" for line in summary(model)]
     if added:
-        lines.append(f"- Classes added by name, of which no image was seen: {shorten(added, LISTED)}.")
+        lines.append(f"- Classes added by name, of which no image was seen: {shorten(added, MOST_ROWS)}.")
         lines += [f"- {line}" for line in _added_classes(model)]
     sections = [
         f"# {model.data}: a classifier of {len(labels)} classes",
@@ -213,24 +213,24 @@ def _added_classes(model: FittedModel) -> list[str]:
 
 def _classes(model: FittedModel, check: Check) -> list[str]:
     lines = ["| class | read as | learned from | held out | right |", "|---|---|---|---|---|"]
-    for label, name, (tuned, held) in list(zip(model.labels, model.class_names, model.counts, strict=True))[:LISTED]:
+    for label, name, (tuned, held) in list(zip(model.labels, model.class_names, model.counts, strict=True))[:MOST_ROWS]:
         n, right = check.per_class[str(label)]
         lines.append(
             f"| {_cell(label)} | {_cell(name)} | {tuned} | {held} | {f'{right} of {n}' if n else 'not checked'} |"
         )
-    if len(model.labels) > LISTED:
-        lines.append(f"\nand {len(model.labels) - LISTED} more; images.csv has all.")
+    if len(model.labels) > MOST_ROWS:
+        lines.append(f"\nand {len(model.labels) - MOST_ROWS} more; images.csv has all.")
     confused = [f"{true} taken for {other} ({count})" for true, other, count in check.most_confused[:5]]
     return [*lines, "", f"Most confused: {shorten(confused)}." if confused else "No image was taken for another class."]
 
 
 def _findings(model: FittedModel) -> list[str]:
     lines = ["| image | class | problem | looks like | score |", "|---|---|---|---|---|"]
-    for each in model.findings[:LISTED]:
+    for each in model.findings[:MOST_ROWS]:
         cells = map(_cell, (each.file, each.label, each.problem, each.looks_like))
         lines.append(f"| {' | '.join(cells)} | {each.score:.2f} |")
-    if len(model.findings) > LISTED:
-        lines.append(f"\nand {len(model.findings) - LISTED} more; findings.csv has all.")
+    if len(model.findings) > MOST_ROWS:
+        lines.append(f"\nand {len(model.findings) - MOST_ROWS} more; findings.csv has all.")
     return [*lines, "", "Look before you act: hard images are found too."]
 
 

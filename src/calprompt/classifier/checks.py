@@ -24,7 +24,7 @@ from calprompt.records import Record
 from calprompt.text import plural, shorten
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
-FEW = 5  # images of a class below which its accuracy says nothing
+FEWEST_TO_JUDGE = 5  # images of a class below which its accuracy says nothing
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Check(Record):
     @property
     def weak_classes(self) -> list[str]:
         """Classes of which fewer than half were right, where enough images tell."""
-        return [name for name, (n, right) in self.per_class.items() if n >= FEW and right < n / 2]
+        return [name for name, (n, right) in self.per_class.items() if n >= FEWEST_TO_JUDGE and right < n / 2]
 
     def verdict(self, backbone: str) -> list[str]:
         """What to think of it, in sentences."""

@@ -49,7 +49,7 @@ from calprompt.text import plural, shorten
 if TYPE_CHECKING:
     from calprompt.predictor import ImageLike
 
-SHOWN = 20  # classes of which a notebook shows how often they are right
+CLASSES_SHOWN = 20  # classes of which a notebook shows how often they are right
 
 
 class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
@@ -397,7 +397,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             return str(estimator_html_repr(self))
         check = self.checks_[0]
         rows = [("accuracy", check.accuracy), ("ECE", check.metrics["ece"])]
-        rows += [(name, right / n) for name, (n, right) in list(check.per_class.items())[:SHOWN] if n]
+        rows += [(name, right / n) for name, (n, right) in list(check.per_class.items())[:CLASSES_SHOWN] if n]
         title = f"{self.model_.config.tuner} on {self.model_.config.backbone}: {plural(len(self.classes_), 'class')}"
         return card(title, rows, self.summary())
 

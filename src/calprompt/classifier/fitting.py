@@ -74,7 +74,7 @@ from calprompt.text import bullets, plural, shorten, slug
 CLOCK = "clock.json"
 CHECKPOINT_SECONDS = 5.0  # of training that an interruption may cost: most runs of a fit take less in all
 LEAST_HELD_OUT = 30  # held-out images from which on these come first when it is said how good a model is
-QUICK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
+MOST_TO_CHECK = 2e8  # images times classes times dimensions up to which labels are checked, within seconds
 REQUESTS = (
     *("target_error", "coverage", "per_class", "level", "coverage_level", "none_of_these", "shots", "held_out"),
     *("folds", "group_by", "classes", "root", "skip_bad", "costs", "never_miss", "budget", "fixes", "calibrator"),
@@ -403,7 +403,7 @@ class _Fit:
         rows = self.resources.features(backbone, images, unreadable=UnreadableImages())[0].double().numpy()
         names, labels = [images.name(index) for index in range(len(images))], [str(each) for each in self.data.labels]
         groups = join_groups(self.digests)
-        return in_order(feature_findings(rows, self.data.train.labels, names, labels, groups, most=QUICK)[0])
+        return in_order(feature_findings(rows, self.data.train.labels, names, labels, groups, most=MOST_TO_CHECK)[0])
 
 
 def _text_of(made: Run) -> tuple[dict[str, Tensor], float]:

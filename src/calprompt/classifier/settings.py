@@ -17,12 +17,13 @@ from calprompt.registry import check_types, unknown
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 
-MANY, CHUNK = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
+MANY_CLASSES, CLASSES_AT_ONCE = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
 OF_RUNS = ("loss", "views", "crop", "template", "device", "dtype", "backbone_config")  # settings of runs too
 EMBEDDED = ("pocket", "pocket-photo")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # of the budget, in seconds
-POCKET, PUBLISHED = (50, 0.02), (100, 0.002)  # epochs and rate: measured on datasets kept out; KgCoOp's own
+POCKET_EPOCHS = (50, 0.02)  # and rate, measured on datasets that are kept out
+USUAL_EPOCHS = (100, 0.002)  # and rate, as KgCoOp was published
 
 
 @dataclass(eq=False, repr=False)
@@ -155,7 +156,7 @@ class FitSettings:
         """The settings of the runs of one learner, with its options; many classes are encoded a part at a time."""
         from calprompt import tuners
 
-        epochs, lr = tuners.get(tuner).schedule or (POCKET if self.backbone in EMBEDDED else PUBLISHED)
+        epochs, lr = tuners.get(tuner).schedule or (POCKET_EPOCHS if self.backbone in EMBEDDED else USUAL_EPOCHS)
         return RunConfig(
             backbone=self.backbone or DEFAULT_BACKBONE,
             data=data,
@@ -169,7 +170,7 @@ class FitSettings:
                 lr=lr if self.lr is None else self.lr,
                 seed=self.seed,
             ),
-            chunk=self.chunk if self.chunk is not None else CHUNK if classes > MANY else None,
+            chunk=self.chunk if self.chunk is not None else CLASSES_AT_ONCE if classes > MANY_CLASSES else None,
             imports=tuple(self.imports),
             exif=not self.ignore_exif,
             **{name: getattr(self, name) for name in (*OF_RUNS, "root", "classes", "skip_bad")},

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from calprompt.errors import SettingError
 
 STEPS = 20  # of k-means
-SURE = 1e-3  # least weight, so that candidates which a model is sure of still count a little
+LEAST_WEIGHT = 1e-3  # so that candidates which a model is sure of still count a little
 
 
 def suggest(
@@ -43,7 +43,7 @@ def suggest(
         )
     if n < 1:
         raise SettingError(f"must be 1 or more, got {n}", parameter="n")
-    weight = np.maximum(entropy(p), SURE)
+    weight = np.maximum(entropy(p), LEAST_WEIGHT)
     known = np.empty((0, x.shape[1])) if labelled is None else _unit(labelled)
     if n >= len(x):
         return [int(place) for place in np.argsort(-weight, kind="stable")]

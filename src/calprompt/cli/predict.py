@@ -219,7 +219,7 @@ class _Watched:
 
     def finish(self) -> list[str]:
         """What the images say, if it is worth a sentence."""
-        from calprompt.promises.image_watch import ADVICE, DOUBT
+        from calprompt.promises.image_watch import ADVICE, SUSPICIOUS_EVIDENCE
 
         self._compare()
         if self.watch is None:
@@ -228,7 +228,7 @@ class _Watched:
             self.watch.save(self.path)
         if self.watch.changed:
             return [self.watch.sentence, ADVICE]
-        return [self.watch.sentence] if self.path is not None or self.watch.evidence >= DOUBT else []
+        return [self.watch.sentence] if self.path is not None or self.watch.evidence >= SUSPICIOUS_EVIDENCE else []
 
     def _compare(self) -> None:
         if self.watch is not None and self.waiting:

@@ -168,11 +168,11 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
         for name, (torch_says, onnx_says) in pairs.items():
             differences[name] = max(differences[name], float(np.abs(torch_says - onnx_says).max()))
     for name, difference in differences.items():
-        if not difference <= graphs.MOST:
+        if not difference <= graphs.LARGEST_DIFFERENCE:
             raise CalpromptError(
                 f"the exported model does not compute what the predictor does: its {name} differ by {difference:.1e}, "
-                f"and {graphs.MOST:.0e} is the most that is accepted. On a GPU that rounds to TF32, load it with "
-                "the device cpu to export it"
+                f"more than the {graphs.LARGEST_DIFFERENCE:.0e} that is accepted. On a GPU that rounds to TF32, load "
+                "it with the device cpu to export it"
             )
     return differences
 

@@ -16,7 +16,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.export import quiet
 from calprompt.tuners import Tuner
 
-MOST = 1e-4  # how far features and probabilities may be from torch's
+LARGEST_DIFFERENCE = 1e-4  # how far features and probabilities may be from torch's
 LARGEST_BATCH = 2**16
 LOGITS_BATCH = 256  # images of logits.onnx at a time, where no class tokens are encoded
 CPU_AT_ONCE = 2**19  # numbers of a batch of class tokens, about a processor's cache

@@ -38,9 +38,9 @@ Refit = Callable[
 METHOD = "static int8 (QDQ), one scale per channel of the weights"
 RANGE_IMAGES = 256  # whose activations the ranges are taken from
 ROUNDING = 1e-12  # of shares, such as 0.625 - 0.615
-TIMED = 7  # calls of each model, in turns
+TIMED_CALLS = 7  # calls of each model, in turns
 STAGES = ("ranges of activations", "logits", "speed")
-EARLY = 6  # convolutions of a network with depthwise ones that stay in float
+EARLY_CONVOLUTIONS = 6  # convolutions of a network with depthwise ones that stay in float
 
 
 def quantize_folder(
@@ -189,7 +189,7 @@ def nodes_to_keep(model: Any) -> list[str]:
     """The first convolutions of a network with depthwise ones."""
     convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
     grouped = any(field.name == "group" and field.i > 1 for node in convolutions for field in node.attribute)
-    return [node.name for node in convolutions[:EARLY]] if grouped else []
+    return [node.name for node in convolutions[:EARLY_CONVOLUTIONS]] if grouped else []
 
 
 def computed(model: Any, graphs: Any, images: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
@@ -209,7 +209,7 @@ def speeds(model: Any, int8: Any, images: Sequence[Any]) -> dict[str, float]:
     """Images per second in one thread, of both models in turns, by the median."""
     pixels = next(pixel_batches(model, images))
     seconds: dict[str, list[float]] = {"before": [], "after": []}
-    for _ in range(TIMED):
+    for _ in range(TIMED_CALLS):
         for name, graphs in (("before", model.graphs), ("after", int8)):
             start = time.perf_counter()
             graphs.tower.run(None, {"pixels": pixels})

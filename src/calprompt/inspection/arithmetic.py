@@ -8,7 +8,7 @@ labels    Confident learning (Northcutt et al., 2021, arXiv 1911.00068). A logis
           is at most −MARGIN. The smallest margin comes first. Images of a group stay in one fold: a copy with the same
           wrong label would vouch for it.
 alike     Two classes are too much alike if the same predictions confuse them: of the images of both that are given to
-          one of them, fewer than ALIKE go to their own.
+          one of them, fewer than LEAST_TOLD_APART go to their own.
 two       A class is two if a line through its features falls into two separate heaps; see `two_parts`.
 unlike    An image is unlike all others if its distance to the nearest ones is an outlier among those of all images.
 copies    Images whose features have a cosine of at least 1 − distance; see `near_pairs`.
@@ -30,13 +30,13 @@ Ints = NDArray[np.int64]
 
 FOLDS = 5
 STRENGTHS = (1.0, 10.0, 100.0)  # of the logistic regression, C in scikit-learn: the best on the first fold is taken
-FEW = 3  # groups of a class below which its labels cannot be checked
+FEWEST_GROUPS = 3  # groups of a class below which its labels cannot be checked
 MARGIN = 0.7  # by which another class has to be more probable than the label
-ALIKE = 0.7  # share of the images of two classes that are told apart, below which the classes are too much alike
-ENOUGH = 10  # images of a class or a pair that a statement on classes takes
+LEAST_TOLD_APART = 0.7  # share of the images of two classes, below which the classes are too much alike
+FEWEST_IMAGES = 10  # images of a class or a pair that a statement on classes takes
 NEIGHBOURS = 5
 OUTLIER = 5.0  # robust standard deviations
-BLOCK = 2048  # rows of cosines in memory at a time
+ROWS_AT_ONCE = 2048  # rows of cosines in memory at a time
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def checkable(labels: Ints, groups: Sequence[Any] | None) -> NDArray[np.bool_]:
     """Images of classes that have enough groups for their labels to be checked, [n]."""
     keys = np.arange(len(labels)) if groups is None else np.asarray(groups)
     counts = {int(label): len(np.unique(keys[labels == label])) for label in np.unique(labels)}
-    return np.array([counts[int(label)] >= FEW for label in labels])
+    return np.array([counts[int(label)] >= FEWEST_GROUPS for label in labels])
 
 
 def alike_classes(probabilities: Floats, labels: Ints) -> list[tuple[int, int, float]]:
@@ -152,17 +152,17 @@ def alike_classes(probabilities: Floats, labels: Ints) -> list[tuple[int, int, f
             pair = np.array([a, b])
             cell = counts[pair[:, None], pair]
             rows = cell.sum(axis=1)
-            if rows.min() * 2 >= ENOUGH and cell[0, 1] and cell[1, 0]:
+            if rows.min() * 2 >= FEWEST_IMAGES and cell[0, 1] and cell[1, 0]:
                 share = float((cell.diagonal() / rows).mean())
-                if share < ALIKE:
+                if share < LEAST_TOLD_APART:
                     found.append((a, int(b), share))
     return sorted(found, key=lambda each: each[2])
 
 
 def near_pairs(features: Floats, others: Floats, distance: float) -> Iterator[tuple[int, int, float]]:
     """Pairs of an image and one of the others whose cosine is at least 1 − distance, with the cosine."""
-    for start in range(0, len(features), BLOCK):
-        cosines = features[start : start + BLOCK] @ others.T
+    for start in range(0, len(features), ROWS_AT_ONCE):
+        cosines = features[start : start + ROWS_AT_ONCE] @ others.T
         for row, column in zip(*np.nonzero(cosines >= 1 - distance), strict=True):
             yield int(start + row), int(column), float(min(cosines[row, column], 1.0))
 
@@ -172,10 +172,10 @@ def neighbour_distances(features: Floats) -> Floats:
     n = len(features)
     k = min(NEIGHBOURS, n - 1)
     found = np.empty(n)
-    for start in range(0, n, BLOCK):
-        cosines = features[start : start + BLOCK] @ features.T
+    for start in range(0, n, ROWS_AT_ONCE):
+        cosines = features[start : start + ROWS_AT_ONCE] @ features.T
         cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = -np.inf
-        found[start : start + BLOCK] = np.partition(cosines, n - k, axis=1)[:, n - k :].mean(axis=1)
+        found[start : start + ROWS_AT_ONCE] = np.partition(cosines, n - k, axis=1)[:, n - k :].mean(axis=1)
     return np.asarray(np.log(np.maximum(1 - found, 1e-6)))
 
 
@@ -200,7 +200,7 @@ def two_parts(features: Floats) -> tuple[float, NDArray[np.bool_]] | None:
     so small that its images are outliers rather than a class.
     """
     n = len(features)
-    if n < 2 * ENOUGH:
+    if n < 2 * FEWEST_IMAGES:
         return None
     centred = features - features.mean(axis=0)
     axes = min(5, n // 4)
@@ -218,4 +218,4 @@ def two_parts(features: Floats) -> tuple[float, NDArray[np.bool_]] | None:
     a, b = along[~half], along[half]
     within = np.sqrt((len(a) * a.var() + len(b) * b.var()) / n)
     gap = float((b.mean() - a.mean()) / within) if within > 0 else np.inf
-    return None if min(len(a), len(b)) < max(ENOUGH, 0.2 * n) else (gap, half)
+    return None if min(len(a), len(b)) < max(FEWEST_IMAGES, 0.2 * n) else (gap, half)

@@ -27,7 +27,7 @@ from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
 from calprompt.inspection import arithmetic
 from calprompt.inspection.arithmetic import Floats
-from calprompt.inspection.pictures import CROPPED, SAME, Measured, measure_all, problems, sketches
+from calprompt.inspection.pictures import IF_CROPPED, SAME_PICTURE, Measured, measure_all, problems, sketches
 from calprompt.progress import Progress, silent
 from calprompt.promises.division import connected
 from calprompt.records import Record
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from calprompt.clip.backbone import Backbone
     from calprompt.features.store import FeatureStore
 
-LABEL, COPY, TWO_CLASSES, ELSEWHERE = "mislabelled", "copy", "copy in two classes", "copy of an image to evaluate on"
+LABEL, COPY, TWO_CLASSES, TEST_COPY = "mislabelled", "copy", "copy in two classes", "copy of an image to evaluate on"
 UNREADABLE, UNLIKE = "unreadable", "unlike all others"
 SMALL, ALIKE, TWO = "class too small", "classes alike", "class of two"
 LOOK, LEAVE_OUT, RELABEL = "look", "leave out", "relabel"  # actions; the last is for people to write
@@ -61,8 +61,8 @@ PROBLEMS = {  # the most important first
         *("copy in two classes", "copies in two classes", "The same picture in two classes"),
         "one of the labels is wrong: leave out or relabel one",
     ),
-    ELSEWHERE: Problem(
-        *(ELSEWHERE, "copies of images to evaluate on", "Copies of images to evaluate on"),
+    TEST_COPY: Problem(
+        *(TEST_COPY, "copies of images to evaluate on", "Copies of images to evaluate on"),
         "leave it out: what a model learned from cannot test it",
     ),
     COPY: Problem("copy", "copies", "Copies and near-copies", "leave it out: it says nothing new"),
@@ -89,8 +89,8 @@ PROBLEMS = {  # the most important first
         "look at both parts; two classes may be learned better",
     ),
 }
-FEWEST = 5  # images of a class below which it is too small
-GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
+FEWEST_IMAGES = 5  # images of a class below which it is too small
+LEAST_GAP = 7.0  # between the parts of a class that is two, in standard deviations within them
 ALTERED = 64  # images that are cropped and saved again, to know how near features of copies are
 FILE = "findings.csv"
 
@@ -228,9 +228,9 @@ def feature_findings(
     y = np.asarray(labels, dtype=np.int64)
     counts = np.bincount(y, minlength=len(classes))
     found = [
-        _finding("", classes[label], SMALL, plural(int(n), "image"), FEWEST / max(int(n), 1))
+        _finding("", classes[label], SMALL, plural(int(n), "image"), FEWEST_IMAGES / max(int(n), 1))
         for label, n in enumerate(counts)
-        if 0 < n < FEWEST
+        if 0 < n < FEWEST_IMAGES
     ]
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     if len(y) > arithmetic.NEIGHBOURS:
@@ -247,10 +247,10 @@ def feature_findings(
     found += [_finding("", classes[a], ALIKE, classes[b], 1 - share) for a, b, share in arithmetic.alike_classes(p, y)]
     for label in np.flatnonzero(counts).tolist():
         parts = arithmetic.two_parts(unit[y == label])
-        if parts is not None and parts[0] >= GAP:
+        if parts is not None and parts[0] >= LEAST_GAP:
             own = [names[i] for i in np.flatnonzero(y == label).tolist()]
             halves = [shorten([own[i] for i in np.flatnonzero(side).tolist()], 1) for side in (parts[1], ~parts[1])]
-            found.append(_finding("", classes[label], TWO, " | ".join(halves), parts[0] / GAP))
+            found.append(_finding("", classes[label], TWO, " | ".join(halves), parts[0] / LEAST_GAP))
     return found, float((p.argmax(axis=1) == y)[checked].mean())
 
 
@@ -304,7 +304,7 @@ def apply_fixes(data: LabelledImages, path: str | Path) -> LabelledImages:
 
 
 def _finding(file: str, label: str, problem: str, looks_like: str, score: float, why: str = "") -> Finding:
-    action = LEAVE_OUT if problem in (COPY, ELSEWHERE, UNREADABLE, "blank") else LOOK
+    action = LEAVE_OUT if problem in (COPY, TEST_COPY, UNREADABLE, "blank") else LOOK
     suggestion = PROBLEMS[problem].suggestion
     suggestion = f"{why}; {suggestion}" if why else suggestion
     return Finding(file, label, problem, looks_like, float(score), action, suggestion)
@@ -360,11 +360,11 @@ def _same(
     plain, _ = sketches(measured)
     straight, mirrored = sketches(others)
     found: dict[tuple[int, int], float] = {}
-    for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME):
+    for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME_PICTURE):
         found[row, column] = cosine
     for row, column, cosine in arithmetic.near_pairs(features, of_others, distance):
         alike = max(plain[row] @ straight[column], plain[row] @ mirrored[column])
-        if alike >= CROPPED:
+        if alike >= IF_CROPPED:
             found[row, column] = max(found.get((row, column), 0.0), cosine)
     place: dict[str, list[int]] = {}
     for column, each in enumerate(others):
@@ -422,7 +422,7 @@ def _elsewhere(
     for row, column, alike in pairs:
         best[row] = max(best.get(row, (0.0, 0)), (alike, column))
     return [
-        _finding(names[row], classes[labels[row]], ELSEWHERE, kept.images.name(column), alike)
+        _finding(names[row], classes[labels[row]], TEST_COPY, kept.images.name(column), alike)
         for row, (alike, column) in best.items()
     ]
 

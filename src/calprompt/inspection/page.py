@@ -10,11 +10,11 @@ from html import escape
 from PIL import Image
 
 from calprompt.errors import ImageError
-from calprompt.inspection.inspect import COPY, ELSEWHERE, PROBLEMS, TWO, TWO_CLASSES, Finding, Inspection
+from calprompt.inspection.inspect import COPY, PROBLEMS, TEST_COPY, TWO, TWO_CLASSES, Finding, Inspection
 from calprompt.text import plural
 
 THUMBNAIL = 128  # pixels of the long side
-SHOWN = 200  # findings of a problem on the page; the CSV has all
+MOST_SHOWN = 200  # findings of a problem on the page; the CSV has all
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
@@ -51,8 +51,8 @@ def render(inspection: Inspection) -> str:
 
 def _section(inspection: Inspection, problem: str) -> str:
     own = [each for each in inspection.findings if each.problem == problem]
-    more = f"<p class=fine>The first {SHOWN} of {len(own)}.</p>" if len(own) > SHOWN else ""
-    figures = "".join(_figure(inspection, each) for each in own[:SHOWN])
+    more = f"<p class=fine>The first {MOST_SHOWN} of {len(own)}.</p>" if len(own) > MOST_SHOWN else ""
+    figures = "".join(_figure(inspection, each) for each in own[:MOST_SHOWN])
     return (
         f'<section id="{_id(problem)}"><h2>{escape(PROBLEMS[problem].title)}</h2>'
         f"<p class=fine>{plural(len(own), 'finding')}, the surest first. "
@@ -63,7 +63,7 @@ def _section(inspection: Inspection, problem: str) -> str:
 
 def _figure(inspection: Inspection, finding: Finding) -> str:
     files = [finding.file] if finding.file else []
-    if finding.problem in (COPY, TWO_CLASSES, ELSEWHERE):
+    if finding.problem in (COPY, TWO_CLASSES, TEST_COPY):
         files.append(finding.looks_like.rsplit(" (", 1)[0] if finding.problem == TWO_CLASSES else finding.looks_like)
     elif finding.problem == TWO:
         files = [part.rsplit(" and ", 1)[0] for part in finding.looks_like.split(" | ")]

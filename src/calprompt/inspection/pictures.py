@@ -27,9 +27,9 @@ LOOKED_AT = 256  # pixels of the short side at which sharpness is measured, at m
 ORIENTATION = 0x0112
 BLANK = 4.0  # standard deviation of grey levels
 DARK = (40.0, 100.0)  # mean and 95th percentile of grey levels
-USUAL = 0.2  # share of the folder from which on a property is that of the folder, not of a picture
-SAME = 0.9985  # correlation of sketches of one picture saved twice, at least
-CROPPED = 0.9  # the same if it was also cropped a little, which features have to confirm
+COMMON_SHARE = 0.2  # share of the folder from which on a property is that of the folder, not of a picture
+SAME_PICTURE = 0.9985  # correlation of sketches of one picture saved twice, at least
+IF_CROPPED = 0.9  # the same if it was also cropped a little, which features have to confirm
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def problems(measured: list[Measured], size: int) -> list[tuple[int, str, float]
         (tiny, "tiny", lambda i: size / short[i]),
         (turned, "turned by EXIF", lambda i: 1.0),
     ):
-        if rows.mean() <= USUAL:
+        if rows.mean() <= COMMON_SHARE:
             found += [(int(i), problem, float(score(i))) for i in np.flatnonzero(rows)]
     blurred = outliers(np.array([each.sharpness for each in measured])) * ~(blank | dark | tiny)
     return found + [(int(i), "blurred", float(blurred[i])) for i in np.flatnonzero(blurred >= 1)]

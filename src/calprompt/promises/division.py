@@ -28,7 +28,17 @@ from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.promises.requests import ERROR, NEVER_MISS, REFUSED, SETS_PER_CLASS, Promise, Requests, Unseen
-from calprompt.promises.shares import LEFT, MOST, ROOM, SPARE, Sample, Stratum, choose_sample, draw_counts, size_limits
+from calprompt.promises.shares import (
+    LARGEST_SHARE,
+    LEAST_TUNED,
+    SAFETY_FACTOR,
+    SPARE_SHARE,
+    Sample,
+    Stratum,
+    choose_sample,
+    draw_counts,
+    size_limits,
+)
 from calprompt.registry import unknown
 from calprompt.text import plural, shorten
 
@@ -168,11 +178,11 @@ class _Guards:
         """How many groups of a class to hold out for this; what cannot be promised is noted."""
         name, share = self.shares[label]
         fewest = self.requests.fewest_of_class(share, self.unguarded[list(self.shares).index(label)])
-        part = MOST if fixed is None else fixed
+        part = LARGEST_SHARE if fixed is None else fixed
         most = math.floor(groups * part) if most_tuned is None else max(math.floor(groups * part), groups - most_tuned)
-        can = max(0, min(eligible, most if part else 0, groups - LEFT))
+        can = max(0, min(eligible, most if part else 0, groups - LEAST_TUNED))
         if fewest is not None and can >= fewest:
-            return min(max(fewest, can // 2), math.ceil(ROOM * fewest))  # the rest is for other promises
+            return min(max(fewest, can // 2), math.ceil(SAFETY_FACTOR * fewest))  # the rest is for other promises
         reason = f"too many images of {name} are in groups with images of other classes"
         needed = None
         if fewest is not None:
@@ -232,7 +242,7 @@ def _strata(
     rng: random.Random,
 ) -> tuple[list[Stratum], set[int]]:
     """The groups of each class, and those that may be held out: with a probability in proportion to their size."""
-    spare = SPARE * min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
+    spare = SPARE_SHARE * min((requests.allowed(kind) for kind in requests.kinds), default=0.0)
     own_sizes = [[sizes[number] for number in by_label[label]] for label in range(len(class_names))]
     limits = size_limits(own_sizes, 0.0 if requests.per_class or requests.never_miss else spare)
     strata, eligible = [], set()

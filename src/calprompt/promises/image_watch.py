@@ -42,7 +42,7 @@ from calprompt.files import canonical_json, read_json, write_bytes
 from calprompt.kernel import open_set_scores
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.promises.conformal import Floats
-from calprompt.promises.watch import DOUBT, checked_false_alarms, format_number, weight_from
+from calprompt.promises.watch import SUSPICIOUS_EVIDENCE, checked_false_alarms, format_number, weight_from
 from calprompt.text import os_problem, plural
 
 SCORES = ("energy", "contrast", "mean logit")
@@ -53,7 +53,7 @@ CAUTION = (0.0, 0.5)  # share of a stake that is not bet
 REMEMBERED = 10_000  # images whose repetition does not count
 DIGITS = 16  # of a digest
 FORMAT = 1
-ALIKE, CHANGED, UNWATCHED = "alike", "changed", "unwatched"
+IMAGES_ALIKE, CHANGED, UNWATCHED = "alike", "changed", "unwatched"
 NOT_WATCHED = "Whether images are like those the model was fitted on is not watched"
 NO_HELD_OUT = f"{NOT_WATCHED}: it has no held-out images to compare them with."
 ADVICE = (
@@ -205,14 +205,14 @@ class ImageWatch:
             return (
                 "No new image was seen yet, so nothing is known of whether they are like those the model was fitted on."
             )
-        if self.evidence >= DOUBT:
+        if self.evidence >= SUSPICIOUS_EVIDENCE:
             return f"So far ({images}) they may not be like those the model was fitted on; that may still be chance."
         return f"No sign so far ({images}) that images are not like those the model was fitted on."
 
     def state(self) -> dict[str, Any]:
         """What people and programs want to know, as plain data."""
         return {
-            "status": CHANGED if self.changed else ALIKE,
+            "status": CHANGED if self.changed else IMAGES_ALIKE,
             "sentence": self.sentence,
             "advice": ADVICE if self.changed else None,
             "held_out": self.held_out,
@@ -287,7 +287,7 @@ class ImageWatch:
 
     def save(self, path: Path) -> None:
         """Write it to a JSON file, in one step: whoever reads the file, even after a crash, sees a whole state."""
-        values = {"status": CHANGED if self.changed else ALIKE, "sentence": self.sentence, **self.to_dict()}
+        values = {"status": CHANGED if self.changed else IMAGES_ALIKE, "sentence": self.sentence, **self.to_dict()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, json.dumps(values).encode() + b"\n")

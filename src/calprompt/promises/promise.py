@@ -29,7 +29,7 @@ from calprompt.promises.rule import DecisionRule, Guard, OpenSetRule, SetRule
 from calprompt.promises.shares import whole_folder
 from calprompt.text import plural, shorten
 
-LIKELY = 0.25  # chance of a promise on errors from which on images are held out for it
+LEAST_CHANCE = 0.25  # chance of a promise on errors from which on images are held out for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +244,7 @@ def doubtful_promise(
         wrong=unseen.wrong(images),
         level=requests.level,
     )
-    if chance >= LIKELY:
+    if chance >= LEAST_CHANCE:
         return None
     share = percent(round(chance, 2))
     detail = f"judged by cross-fitting, {images} held-out images have a chance of {share} to be enough for it"

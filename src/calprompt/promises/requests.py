@@ -14,7 +14,7 @@ from calprompt.text import shorten
 
 ERROR, SETS, SETS_PER_CLASS, NEVER_MISS = "error", "sets", "sets per class", "never miss"
 MADE, REFUSED, WITHDRAWN = "made", "refused", "withdrawn"
-LARGEST = 100_000  # more held-out images than this are not worth suggesting
+MOST_HELD_OUT = 100_000  # more held-out images than this are not worth suggesting
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Requests:
         images = 1
         while not self.possible(kind, images, counted_as_wrong(images, unseen)):
             images = max(images + 1, math.ceil(1.01 * images))
-            if images > LARGEST:
+            if images > MOST_HELD_OUT:
                 return None
         while self.possible(kind, images - 1, counted_as_wrong(images - 1, unseen)):
             images -= 1
@@ -103,7 +103,7 @@ class Requests:
     def fewest_of_class(self, share: float, unseen: float = 0.0) -> int | None:
         """The smallest number of held-out images of a class for the promise never to miss more than a share of it."""
         images = 1
-        while unseen < share and images <= LARGEST:
+        while unseen < share and images <= MOST_HELD_OUT:
             if self.most_missed(share, images, counted_as_wrong(images, unseen)) is not None:
                 return images
             images += 1

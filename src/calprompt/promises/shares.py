@@ -28,12 +28,13 @@ from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.promises.requests import ERROR, REFUSED, SETS, SETS_PER_CLASS, Promise, Requests, Unseen, percent
 from calprompt.text import plural, shorten
 
-USUAL, MOST = 0.3, 0.5  # of the groups of a class that are held out for a promise on errors; more only if it needs it
-LITTLE = 0.1  # without one: sets are right from the fewest images on, and each image held out is one less to learn from
-LEFT = 2  # groups of a class that tune, if it has them, before any is held out
-ROOM = 2.0  # times the fewest images that would do: a model that errs now and then needs more than the fewest
-SPARE = 0.1  # of what a promise allows to be wrong, that images of unusually large groups may take up
-LARGEST = 1_000_000  # more images than this are not worth suggesting
+SHARE_FOR_ERRORS = 0.3  # of the groups of a class that are held out for a promise on errors
+LARGEST_SHARE = 0.5  # if that takes more
+SHARE_FOR_SETS = 0.1  # without one: sets are right from the fewest images on, and each is one less to learn from
+LEAST_TUNED = 2  # groups of a class that tune, if it has them, before any is held out
+SAFETY_FACTOR = 2.0  # times the fewest images that would do: a model that errs now and then needs more than the fewest
+SPARE_SHARE = 0.1  # of what a promise allows to be wrong, that images of unusually large groups may take up
+LARGEST_FOLDER = 1_000_000  # more images than this are not worth suggesting
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Stratum:
 
     def most(self, share: float, most_tuned: int | None) -> int:
         """How many groups can be held out, at most."""
-        wanted = min(math.ceil(round(self.worth * share, 9)), max(0, self.groups - LEFT))
+        wanted = min(math.ceil(round(self.worth * share, 9)), max(0, self.groups - LEAST_TUNED))
         if most_tuned is not None and share:
             wanted = max(wanted, self.groups - most_tuned)
         return min(wanted, self.eligible)
@@ -164,14 +165,14 @@ def choose_sample(
     def sample(share: float) -> Sample:
         return take_sample(strata, share, most_tuned, strictest)
 
-    limit = sample(MOST if fixed is None else fixed)
+    limit = sample(LARGEST_SHARE if fixed is None else fixed)
     refusals, wanted = [], {}
     for kind in requests.kinds:
         fewest = _fewest(requests, kind, limit)
         if fewest is not None:
             wanted[kind] = fewest
         else:
-            share = MOST if fixed is None else fixed
+            share = LARGEST_SHARE if fixed is None else fixed
             refusals.append(_refusal(strata, requests, kind, limit, most_tuned, share, copies))
     if fixed is not None:
         return limit, tuple(refusals)
@@ -179,8 +180,8 @@ def choose_sample(
         return Sample(0, limit.images, limit.unseen), tuple(refusals)
     if requests.per_class:
         return limit, tuple(refusals)
-    usual, room = (USUAL, ROOM) if ERROR in wanted else (LITTLE, 1.0)
-    for hundredths in range(round(100 * usual), round(100 * MOST) + 1, 5):
+    usual, room = (SHARE_FOR_ERRORS, SAFETY_FACTOR) if ERROR in wanted else (SHARE_FOR_SETS, 1.0)
+    for hundredths in range(round(100 * usual), round(100 * LARGEST_SHARE) + 1, 5):
         found = sample(hundredths / 100)
         if found.size >= room * max(wanted.values()):
             return found, tuple(refusals)
@@ -264,7 +265,7 @@ def _enough(
     """The classes with about so many more groups, in the same proportions, as would do; None if no number would."""
     factor = 1.0
     total = sum(each.images for each in strata)
-    while share and factor * total <= LARGEST:
+    while share and factor * total <= LARGEST_FOLDER:
         factor = max(factor + 1 / total, 1.02 * factor)
         grown = [each.scaled(factor) for each in strata]
         sample = take_sample(grown, share, most_tuned, requests.allowed(kind))

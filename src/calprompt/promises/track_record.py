@@ -37,10 +37,10 @@ DESCRIPTIONS = {
     TEST: "of the test split",
 }
 WORDS = {HELD_OUT: "held-out", CROSS_FITTED: "cross-fitted", TEST: "test"}
-WIDEST = 0.4  # interval of a calibrated model, beyond which nothing is said
-TAIL = 0.025  # how often each bound may fail
+WIDEST_INTERVAL = 0.4  # interval of a calibrated model, beyond which nothing is said
+TAIL_PROBABILITY = 0.025  # how often each bound may fail
 BINS = 10
-POINTS = 200  # of the risk-coverage curve
+CURVE_POINTS = 200  # of the risk-coverage curve
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class TrackRecord:
         low, fewer = _planned(sure[:below][::-1], 0)
         high, more = _planned(sure[above:], 1)
         first, last = below - fewer, above + more  # images of this very confidence are on both sides
-        if high - low > WIDEST:
+        if high - low > WIDEST_INTERVAL:
             return Meaning(None, None, last - first, self.source)
-        low = lower_bound(int(right[first:below].sum()), fewer, TAIL)
-        high = upper_bound(int(right[above:last].sum()), more, TAIL)
+        low = lower_bound(int(right[first:below].sum()), fewer, TAIL_PROBABILITY)
+        high = upper_bound(int(right[above:last].sum()), more, TAIL_PROBABILITY)
         low, high = min(low, high), max(low, high)
         share = confidence + float((right[first:last] - sure[first:last]).mean())
         return Meaning(min(max(share, low), high), (low, high), last - first, self.source)
@@ -165,7 +165,7 @@ class TrackRecord:
         if not self.taken.any():
             return {"threshold": [], "coverage": [], "risk": [], "risk_high": []}
         curve = risk_coverage(self.confidence[self.taken], self.correct[self.taken])
-        rows = np.unique(np.linspace(0, len(curve.threshold) - 1, POINTS).round().astype(np.int64))
+        rows = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(np.int64))
         ends = [share_interval(int(curve.wrong[row]), int(curve.accepted[row]))[1] for row in rows]
         return {
             "threshold": curve.threshold[rows].tolist(),

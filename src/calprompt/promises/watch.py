@@ -41,7 +41,7 @@ from calprompt.text import plural
 RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)  # of the odds of an error, after and before a change
 RECENT = 100  # marks that are kept one by one, for the sentence
 FORMAT = 1
-DOUBT = 10.0  # evidence from which on the sentence speaks of it; reached by at most one in ten models that keep it
+SUSPICIOUS_EVIDENCE = 10.0  # from which on the sentence speaks of it; at most one in ten models that keep it reach it
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Watch:
                 f"{wrong} of the last {length} were {kind}; if the promise did hold, an alarm would come at most once "
                 f"in {math.floor(1 / self.false_alarms)} models)."
             )
-        if self.evidence >= DOUBT:
+        if self.evidence >= SUSPICIOUS_EVIDENCE:
             return f"{counts}, {wrong} of the last {length}; that speaks against {promise}, but may still be chance."
         if self.wrong > as_fraction("target_error", self.target_error) * self.marked:
             return f"{counts}; that is more than {promise} allows on average, but may still be chance."

@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from calprompt.errors import SettingError
-from calprompt.promises.image_watch import ALIKE
+from calprompt.promises.image_watch import IMAGES_ALIKE
 from calprompt.serve.engine import Answered, Engine
 from calprompt.serve.feedback import FeedbackResult
 from calprompt.serve.guard import Caller
@@ -113,7 +113,7 @@ class Measurements:
             if watch["evidence"] is None:
                 found = {}
             if images["evidence"] is not None:
-                found |= {"images_alike": images["status"] == ALIKE, "images_evidence": images["evidence"]}
+                found |= {"images_alike": images["status"] == IMAGES_ALIKE, "images_evidence": images["evidence"]}
                 found["images_seen"] = images["seen"]
             for name, value in found.items():
                 self.watches[name].labels(model).set(value)
