@@ -15,21 +15,3 @@ from calprompt.calibrators.vector import Vector
 available = calibrators.available
 get = calibrators.get
 register = calibrators.register
-
-__all__ = [
-    "Calibrator",
-    "Chain",
-    "DistanceAware",
-    "Histogram",
-    "Isotonic",
-    "SampleLogitScaling",
-    "StoredLogits",
-    "Temperature",
-    "TemperatureSGD",
-    "Vector",
-    "available",
-    "calibrators",
-    "get",
-    "parse",
-    "register",
-]

@@ -33,38 +33,3 @@ from calprompt.losses.zero_shot import (
 available = losses.available
 get = losses.get
 register = losses.register
-
-__all__ = [
-    "NAMED",
-    "ClassOrthogonality",
-    "CrossEntropy",
-    "Focal",
-    "LabelSmoothing",
-    "Loss",
-    "Margin",
-    "MarginLabelSmoothing",
-    "Moments",
-    "Objective",
-    "Penalty",
-    "Similarity",
-    "TextL1",
-    "TextL2",
-    "ZeroShotNorm",
-    "available",
-    "focal_loss",
-    "get",
-    "losses",
-    "margin_label_smoothing",
-    "margins",
-    "mean_variance_margin",
-    "orthogonality_penalty",
-    "range_penalty",
-    "register",
-    "rescale_to_range",
-    "similarity_gap",
-    "smoothed_cross_entropy",
-    "text_l1",
-    "text_l2",
-    "text_moment_matching",
-    "zero_shot_normalised_cross_entropy",
-]

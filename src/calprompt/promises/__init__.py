@@ -27,32 +27,3 @@ from calprompt.promises.rule import (
 )
 from calprompt.promises.track_record import Meaning, TrackRecord
 from calprompt.promises.watch import Watch
-
-__all__ = [
-    "ANSWER",
-    "NONE_OF_THESE",
-    "UNSURE",
-    "Answer",
-    "DecisionRule",
-    "Division",
-    "Evidence",
-    "ImageWatch",
-    "Meaning",
-    "OpenSetRule",
-    "Promise",
-    "Requests",
-    "SetRule",
-    "TrackRecord",
-    "Unseen",
-    "Watch",
-    "choose_temperature",
-    "class_rate_interval",
-    "conformal_quantile",
-    "divide",
-    "doubtful_promise",
-    "fit_sets",
-    "images_needed",
-    "make_answers",
-    "make_promises",
-    "rejection_threshold",
-]

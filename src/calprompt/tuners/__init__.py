@@ -16,28 +16,3 @@ create = create_tuner  # calprompt.tuners.create("coop", …)
 available = tuners.available
 get = tuners.get
 register = tuners.register
-
-__all__ = [
-    "CLAP",
-    "CLIPAdapter",
-    "CoCoOp",
-    "CoOp",
-    "KgCoOp",
-    "LinearProbe",
-    "MaPLe",
-    "ProDA",
-    "ProGrad",
-    "PromptSRC",
-    "TaskRes",
-    "TipAdapter",
-    "TipAdapterF",
-    "Tuner",
-    "ZeroShot",
-    "available",
-    "create",
-    "create_tuner",
-    "get",
-    "option_names",
-    "register",
-    "tuners",
-]
