@@ -25,7 +25,7 @@ class Outputs:
         frozen_image: Returns the image features [B, D] of the untuned model; called only if a loss needs them.
         terms: What the tuner adds to the objective, already weighted, by name.
         predicted: Logits [B, C] of the prediction, where they differ from those of training.
-        seed: Of this step, for losses that draw at random.
+        seed: Seed of this step, for losses that draw at random.
     """
 
     logits: Tensor

@@ -332,7 +332,7 @@ class Predictor:
         return PredictionBatch(names, features.float().cpu(), logits, probabilities, unreadable)
 
     def _logits(self, features: Tensor) -> Tensor:
-        """Of unit image features; text features that no image changes are computed once."""
+        """Logits of unit image features; text features that no image changes are computed once."""
         tuner = self.tuner
         if tuner.text_depends_on_image:
             return tuner.predict_features(features).float().cpu()

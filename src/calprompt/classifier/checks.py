@@ -36,7 +36,7 @@ class Band(Record):
     images: int  # how many there are
     confidence: float  # their mean confidence
     accuracy: float  # how many of them were right
-    interval: tuple[float, float]  # of the accuracy, 95 %
+    interval: tuple[float, float]  # 95 % interval of the accuracy
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Check(Record):
         source: Which images: "held out" or "cross-fitted", or the name of other data.
         images: How many.
         accuracy: Share of right predictions.
-        interval: Of the accuracy, 95 %.
+        interval: 95 % interval of the accuracy.
         majority: Accuracy of always answering the class that is most frequent among these images.
         majority_class: Which one that is.
         zero_shot: Accuracy of the untuned model; None if it is not known.

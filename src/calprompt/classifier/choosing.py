@@ -33,8 +33,8 @@ CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgc
 class Candidate:
     """A learner with its options."""
 
-    tuner: str  # its name
-    options: dict[str, Any]  # of the tuner
+    tuner: str
+    options: dict[str, Any]
     chosen: tuple[str, ...] = ()  # those of them that cross-fitting chooses
 
     @property
@@ -83,7 +83,7 @@ class Contender(Record):
     """What a candidate reached on images that it did not learn from."""
 
     name: str  # with the options that were compared
-    tuner: str  # its name
+    tuner: str
     nll: float  # mean negative log likelihood, in nats, after calibration
     accuracy: float  # share of right predictions
     difference: float  # of its nll to that of the chosen one, image by image; 0 for the chosen one itself

@@ -163,7 +163,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Args:
             X: As `predict` takes it.
             coverage: Add prediction sets of this coverage.
-            per_class: Of these sets.
+            per_class: Sets whose coverage holds for each class by itself.
         """
         rule = None if coverage is None else self.set_rule(coverage, per_class)
         return [answer for batch in self._fitted().stream(X) for answer in self._answers(batch, rule)]

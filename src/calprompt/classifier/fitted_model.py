@@ -32,7 +32,7 @@ EXTRA = -4  # in place of a fold, of images that were added and are learned from
 class Predicted:
     """Images predicted by prompts that did not learn from them."""
 
-    names: list[str]  # of the images
+    names: list[str]
     digests: list[str]  # sha256 of each
     labels: NDArray[np.int64]  # true classes
     logits: NDArray[np.float32]  # [n, C]
@@ -112,7 +112,7 @@ class FittedModel:
     checks: tuple[Check, ...]  # what was measured on images that it did not learn from, the one to quote first
     counts: tuple[tuple[int, int], ...]  # images of each class: tuned on, promised on
     totals: tuple[int, ...]  # images of each class in all
-    folds: int  # of the cross-fitting
+    folds: int
     predicted: Predicted  # all images, predicted by prompts that did not learn from them
     notes: tuple[str, ...] = ()  # what else the user should know
     unseen: Unseen = field(default_factory=Unseen)  # what the images held out for promises do not speak for

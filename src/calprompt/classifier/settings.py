@@ -49,7 +49,7 @@ class FitSettings:
         fixes: CSV of 'calprompt data inspect' with the images to leave out and to relabel.
         shots: Images of a class to tune on at most, the others being held out; all that are not held out if None.
         held_out: Share of each class to hold out for promises; what they need if None.
-        folds: Of cross-fitting, on which the calibrator is fitted.
+        folds: Folds of the cross-fitting that the calibrator is fitted on.
         group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
         options: Options of the tuner, such as context=4.
         epochs: Passes over the training images; what suits the learner and the backbone if None.
@@ -65,7 +65,7 @@ class FitSettings:
         ignore_exif: Leave images as they are stored, instead of turning them as their EXIF data say.
         skip_bad: Leave out images that cannot be read, instead of stopping with a list of them.
         device: Where to compute: cpu, cuda, cuda:1, …
-        dtype: Of the backbone's weights: float32, float16, bfloat16 or float64.
+        dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.
         chunk: Classes encoded at a time, to save memory; all of them if None.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.
         imports: Python files of your own that register tuners, losses or calibrators.

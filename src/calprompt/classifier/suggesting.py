@@ -22,15 +22,9 @@ LEAST_WEIGHT = 1e-3  # so that candidates which a model is sure of still count a
 
 
 def suggest(
-    # of the candidates [m, D]; they are made unit vectors
-    features: ArrayLike,
-    probabilities: ArrayLike,
-    n: int,
-    *,
-    labelled: ArrayLike | None = None,
-    seed: int = 0,
+    features: ArrayLike, probabilities: ArrayLike, n: int, *, labelled: ArrayLike | None = None, seed: int = 0
 ) -> list[int]:
-    """Indices of the candidates to label next, the most useful first.
+    """Indices of the n candidates to label next, the most useful first, from features [m, D] and probabilities [m, C].
 
     Example:
         >>> suggest([[1, 0], [1, 0.1], [0, 1]], [[0.6, 0.4], [0.5, 0.5], [0.9, 0.1]], 2)

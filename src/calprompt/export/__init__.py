@@ -34,7 +34,7 @@ def require_packages(names: Sequence[str] = EXPORTING) -> None:
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Of this package and of those that made the folder."""
+    """Versions of this package and of others, for the record."""
     import calprompt
 
     return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}

@@ -26,8 +26,8 @@ class OnnxPredictor(Model):
 
     Args:
         folder: That `export_predictor` or `quantize_folder` wrote.
-        threads: Of onnxruntime; as many as it likes, unless given.
-        providers: Of onnxruntime, such as "CUDAExecutionProvider".
+        threads: Threads of onnxruntime; as many as it likes, unless given.
+        providers: Execution providers of onnxruntime, such as "CUDAExecutionProvider".
 
     Raises:
         DamagedFileError: if a file is missing, damaged or of a newer version.

@@ -112,8 +112,8 @@ class Model:
 
     Args:
         folder: That it was exported into.
-        threads: Of onnxruntime; as many as it likes, unless given.
-        providers: Of onnxruntime, such as "CUDAExecutionProvider".
+        threads: Threads of onnxruntime; as many as it likes, unless given.
+        providers: Execution providers of onnxruntime, such as "CUDAExecutionProvider".
 
     Attributes:
         class_names: In the order of the columns of logits and probabilities.
@@ -158,7 +158,7 @@ class Model:
 
         Args:
             images: One or many.
-            coverage: Of prediction sets, such as 0.9; None: no sets.
+            coverage: Coverage of prediction sets, such as 0.9; None: no sets.
             per_class: The coverage holds for each class by itself.
             min_confidence: Instead of the model's own threshold; no promise on errors stands behind it.
 
@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", type=float, metavar="COVERAGE", help="also print prediction sets, such as of 0.9")
     parser.add_argument("--per-class", action="store_true", help="sets whose coverage holds for each class by itself")
     parser.add_argument("--min-confidence", type=float, metavar="P", help="instead of the model's own threshold")
-    parser.add_argument("--threads", type=int, metavar="N", help="of onnxruntime (default: its own choice)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of onnxruntime (default: its own choice)")
     parser.add_argument(
         "--model", type=Path, default=Path(__file__).parent, metavar="FOLDER", help="default: where this file is"
     )

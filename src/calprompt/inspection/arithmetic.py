@@ -43,7 +43,7 @@ ROWS_AT_ONCE = 2048  # rows of cosines in memory at a time
 class Suspect:
     """An image whose label is probably wrong."""
 
-    index: int  # of the image
+    index: int
     looks_like: int  # the class that it looks like
     probability: float  # of that class
     own: float  # probability of the class that it is labelled as

@@ -114,7 +114,7 @@ class Finding(Record):
 class Inspection:
     """What was found in a folder."""
 
-    name: str  # of the data
+    name: str
     classes: dict[str, int]  # images of each class
     findings: tuple[Finding, ...]  # the most important kinds first, and of each the surest first
     read: int  # how many images could be read

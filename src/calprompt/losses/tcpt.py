@@ -96,8 +96,8 @@ def text_moment_matching(
         tuned: [..., C, D], unit vectors in the method; leading dimensions (images with text features of their own) are
             averaged.
         frozen: [C, D]; no gradient reaches it.
-        mean_weight: Of the distance between means.
-        covariance_weight: Of the distance between covariances.
+        mean_weight: Weight of the distance between means.
+        covariance_weight: Weight of the distance between covariances.
 
     >>> eye = torch.eye(2)
     >>> text_moment_matching(eye, eye.flip(0))  # the same set of classes in another order
@@ -130,8 +130,8 @@ class Moments:
     """`text_moment_matching` of a step's outputs.
 
     Attributes:
-        mean_weight: Of the distance between means.
-        covariance_weight: Of the distance between covariances.
+        mean_weight: Weight of the distance between means.
+        covariance_weight: Weight of the distance between covariances.
         classes: How many classes to draw at each step, as the paper describes it; all of them, unless given.
     """
 

@@ -71,18 +71,18 @@ class Division:
 
 
 def divide(
-    labels: Sequence[int],  # of the images
-    class_names: Sequence[str],  # of the labels
+    labels: Sequence[int],
+    class_names: Sequence[str],
     requests: Requests,  # what is to be promised
     *,
-    folds: int = 4,  # of the cross-fitting; fewer if there are fewer groups
+    folds: int = 4,  # fewer if there are fewer groups
     most_tuned: int | None = None,  # groups of a class that tune at most; the others are held out
     held_out: float | None = None,  # share of each class to hold out, instead of what the promises need; 0: none
     # images of one group stay together, such as copies of one picture; None: each is its own group
     groups: Sequence[Any] | None = None,
     # what tells copies from other images, such as digests; copies count once; None: there are no copies
     contents: Sequence[Any] | None = None,
-    seed: int = 0,  # of the draw
+    seed: int = 0,
 ) -> Division:
     """Decide which images tune and which are held out."""
     _check(labels, class_names, held_out)

@@ -93,7 +93,7 @@ class ImageWatch:
     Args:
         counts: Held-out images at each step of each score, [scores, 256].
         ranges: Lowest and highest score of the steps, [scores, 2].
-        temperature: Of the energy.
+        temperature: Temperature of the energy score.
         known: Digests of the images of the fit, which are like themselves and do not count.
         false_alarms: Share of models that alarm although their images are alike, at most; 0.5 or less.
 
@@ -140,7 +140,7 @@ class ImageWatch:
         cls,
         held_out: ArrayLike,  # logits of images that the model did not learn from, before calibration, [n, C]
         others: ArrayLike,  # logits of other images of the kind, which only fix the steps of the scores, [m, C]
-        temperature: float = 1.0,  # of the energy
+        temperature: float = 1.0,
         *,
         known: Iterable[str] = (),  # digests of the images of the fit
         false_alarms: float = 0.01,  # share of models that alarm although their images are alike, at most
@@ -161,8 +161,8 @@ class ImageWatch:
         Args:
             logits: Before calibration, [n, C], in the order in which the images came. Images that come sorted, such as
                 class by class, must be shuffled first.
-            digests: Of the content of each image. One that was seen among the last 10,000, or belongs to the fit, says
-                nothing new and does not count. None: all count.
+            digests: Digest of each image's content. An image that was seen among the last 10,000, or belongs to the
+                fit, says nothing new and does not count. None: all count.
         """
         self.see_scores(self.scores(logits), digests)
 

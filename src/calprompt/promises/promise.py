@@ -64,7 +64,7 @@ class Evidence:
 
     @property
     def confidence(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Of the class to answer, [n]."""
+        """Probability of the class to answer, [n]."""
         own = self.probabilities.max(axis=1)
         if self.chosen is not None:
             own = self.probabilities[np.arange(len(self)), self.chosen]

@@ -97,7 +97,7 @@ class Guard:
 
     label: int  # number of the class
     threshold: float  # calibrated probability of the class, from which on an image may be of it
-    share: float  # of the images of the class that may be missed
+    share: float  # share of its images that may be missed
     promised: bool = False  # whether that is promised
 
 
@@ -189,7 +189,7 @@ class Answer:
     """What a model says of one image.
 
     Attributes:
-        name: Of the image.
+        name: Name of the image.
         decision: "answer", "unsure" or "none of these".
         class_name: The class to answer, whatever the decision: the most probable, or, with costs, the cheapest.
         probability: Its calibrated probability.

@@ -41,7 +41,7 @@ LARGEST_FOLDER = 1_000_000  # more images than this are not worth suggesting
 class Stratum:
     """The groups of one class."""
 
-    name: str  # of the class
+    name: str
     groups: int  # how many there are
     eligible: int  # how many of them may be held out, by the draw that makes up for their sizes
     images: int  # how many images they stand for: all, but for those of a group beyond the limit

@@ -40,7 +40,7 @@ class Tuner(nn.Module, ABC):
         backbone: The frozen model.
         class_names: The classes to tell apart.
         template: The sentence of the untuned model, with which losses compare.
-        seed: Of everything that is drawn at random.
+        seed: Seed of everything that is drawn at random.
 
     Attributes:
         learns: Whether there is anything to train.
@@ -189,7 +189,7 @@ class Tuner(nn.Module, ABC):
             images: Pixels [B, 3, H, W] if the tuner needs them, else frozen image features [B, D].
             labels: Class indices [B].
             frozen: The frozen features of these pixels, if there are any already; computed when needed otherwise.
-            seed: Of this step, for losses that draw at random.
+            seed: Seed of this step, for losses that draw at random.
         """
         image = self.image_features(images)
         text = self.text_features(image)
@@ -230,7 +230,7 @@ class Tuner(nn.Module, ABC):
         """Check that the tuner can be trained with a loss.
 
         Args:
-            weights: Of the terms of the loss, by name.
+            weights: Weights of the terms of the loss, by name.
 
         Raises:
             SettingError: if it cannot.
@@ -242,7 +242,7 @@ class Tuner(nn.Module, ABC):
         Args:
             images: Frozen features [V, n, D] of V views.
             labels: Class indices [n].
-            weights: Of the terms of the loss, by name.
+            weights: Weights of the terms of the loss, by name.
 
         Returns:
             Whether nothing is left to learn step by step.
@@ -323,7 +323,7 @@ def create_tuner(
         backbone: The frozen model.
         class_names: The classes to tell apart.
         allow_repeated: Two classes may share a name, as two pairs of ImageNet's do.
-        **options: Of that tuner, see its class.
+        **options: Options of that tuner, see its class.
 
     Returns:
         The tuner with its initial prompts.

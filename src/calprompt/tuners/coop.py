@@ -22,7 +22,7 @@ class CoOp(Tuner):
     Args:
         context: How many vectors; one per token of the words, or 16, unless given. Further words stay frozen.
         words: The context starts from their embeddings; at random, unless given.
-        position: Of the class name: "end", "middle" or "front".
+        position: Where the class name stands: "end", "middle" or "front".
         class_specific: Every class has its own vectors, which cannot be used for other classes.
         **base: Options of `Tuner`.
     """

@@ -29,7 +29,7 @@ class KgCoOp(CoOp):
     Args:
         words: The context starts from their embeddings.
         pull: The term: "knowledge" (the published method) or "orthogonality" (the released TCPT code).
-        weight: Of that term; 8 for knowledge and 0.1 for orthogonality, unless given.
+        weight: Weight of that term; 8 for knowledge and 0.1 for orthogonality, unless given.
         **coop: Options of `CoOp`.
     """
 

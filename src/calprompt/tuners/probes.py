@@ -47,7 +47,7 @@ class LinearProbe(Probe):
     float64. The residuals of all classes sum to zero there, so a class without one stands where an average class does.
 
     Args:
-        strength: Of the pull, as 1/C of scikit-learn's logistic regression.
+        strength: Strength of the pull, as 1/C of scikit-learn's logistic regression.
         **base: Options of `Tuner`.
     """
 
@@ -96,7 +96,7 @@ def solve_probe(images: Tensor, labels: Tensor, text: Tensor, strength: float) -
         images: Unit features [n, D].
         labels: Class indices [n].
         text: Zero-shot weights T [C, D], with the logit scale.
-        strength: Of the pull to them.
+        strength: Strength of the pull to them.
     """
     from scipy.optimize import minimize
 
@@ -133,7 +133,7 @@ class CLAP(Probe):
     not their sum, on text features of their own length, about 10 for OpenAI's CLIP; here these have length 1.
 
     Args:
-        weight: Of the sum of all pulls.
+        weight: Weight of the sum of all pulls.
         **base: Options of `Tuner`.
     """
 

@@ -41,9 +41,9 @@ class PromptSRC(Tuner):
         depth: How many blocks of the text tower get prompts, the first one at the input; 9, or all of a shallower
             tower, unless given.
         visual_depth: The same of the image tower.
-        text_weight: Of the consistency of text features.
-        image_weight: Of the consistency of image features.
-        logit_weight: Of the consistency of logits.
+        text_weight: Weight of the consistency of text features.
+        image_weight: Weight of the consistency of image features.
+        logit_weight: Weight of the consistency of logits.
         teacher: How many templates the untuned text features are made of: the published 60, or the 80 of the TCPT and
             DAC code.
         average: Mean and standard deviation, in epochs, of the weights of the averaging. "auto" is three quarters of
