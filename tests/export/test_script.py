@@ -128,7 +128,10 @@ def test_script_refuses_options_the_model_does_not_support(
         assert says in said(capsys, files[0], *model, *options, code=2)[1]
     assert "there is no folder" in said(capsys, files[0], "--model", tmp_path / "none", code=2)[1]
     plain = export(Predictor(tuned("coop")), tmp_path / "plain")
-    assert "exported without any" in said(capsys, files[0], "--model", plain, "--sets", "0.9", code=2)[1]
+    assert (
+        "no prediction sets of coverage 0.9; fit it with coverage"
+        in said(capsys, files[0], "--model", plain, "--sets", "0.9", code=2)[1]
+    )
 
 
 def test_script_prints_one_readable_line_per_image(

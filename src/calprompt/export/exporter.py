@@ -171,7 +171,7 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
         if not difference <= graphs.LARGEST_DIFFERENCE:
             raise CalpromptError(
                 f"the exported model does not compute what the predictor does: its {name} differ by {difference:.1e}, "
-                f"more than the {graphs.LARGEST_DIFFERENCE:.0e} that is accepted. On a GPU that rounds to TF32, load "
+                f"and {graphs.LARGEST_DIFFERENCE:.0e} is the most that is accepted. On a GPU that rounds to TF32, load "
                 "it with the device cpu to export it"
             )
     return differences

@@ -52,6 +52,7 @@ POWERS = (1, 3, 9)
 CAUTION = (0.0, 0.5)  # share of a stake that is not bet
 REMEMBERED = 10_000  # images whose repetition does not count
 DIGITS = 16  # of a digest
+STATE = ("reference", "held_out", "seen", "repeated", "changed_at")  # what a record has beside counts
 FORMAT = 1
 IMAGES_ALIKE, CHANGED, UNWATCHED = "alike", "changed", "unwatched"
 NOT_WATCHED = "Whether images are like those the model was fitted on is not watched"
@@ -215,26 +216,17 @@ class ImageWatch:
             "status": CHANGED if self.changed else IMAGES_ALIKE,
             "sentence": self.sentence,
             "advice": ADVICE if self.changed else None,
-            "held_out": self.held_out,
-            "seen": self.seen,
-            "repeated": self.repeated,
+            **{name: getattr(self, name) for name in STATE[1:]},
             "evidence": self.evidence,
             "alarm": 1 / self.false_alarms,
             "false_alarm_rate": self.false_alarms,
-            "changed_at": self.changed_at,
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the digests of the fit as plain data, which JSON keeps exactly."""
         return {
             "format": FORMAT,
-            "reference": self.reference,
-            "false_alarms": self.false_alarms,
-            "temperature": self.temperature,
-            "held_out": self.held_out,
-            "seen": self.seen,
-            "repeated": self.repeated,
-            "changed_at": self.changed_at,
+            **{name: getattr(self, name) for name in ("false_alarms", "temperature", *STATE)},
             "ranges": self._ranges.tolist(),
             "counts": self._counts.tolist(),
             "sums": self._sums.tolist(),
@@ -246,15 +238,10 @@ class ImageWatch:
         """From what `to_dict` gave."""
         number = format_number(values, "the watch of images", FORMAT)
         try:
-            watch = cls(
-                values["counts"],
-                values["ranges"],
-                values["temperature"],
-                known=known,
-                false_alarms=values["false_alarms"],
-            )
-            watch.held_out, watch.seen, watch.repeated = (values[name] for name in ("held_out", "seen", "repeated"))
-            watch.changed_at, watch.reference = values["changed_at"], str(values["reference"])
+            alarms = values["false_alarms"]
+            watch = cls(values["counts"], values["ranges"], values["temperature"], known=known, false_alarms=alarms)
+            for name in STATE:
+                setattr(watch, name, values[name])
             sums = np.array(values["sums"], dtype=np.float64)
             recent = values["recent"]
             sound = number == FORMAT and sums.shape == watch._sums.shape and isinstance(recent, list)
