@@ -44,7 +44,6 @@ METHODS = {
     "neighbours": "nearest neighbours",
     "coop": "CoOp as published",
 }
-OTHERS = ("kgcoop", "logistic_regression", "neighbours", "coop")  # what `fit` is compared with
 UNGROUPED = "auto_ungrouped"
 FITS: dict[str, dict[str, Any]] = {
     "kgcoop": {"tuner": "kgcoop"},
@@ -247,8 +246,8 @@ def tables() -> dict[str, str]:
     return {
         "by_dataset": by_dataset(found, "pocket", "auto_all"),
         "by_dataset_photo": by_dataset(found, "pocket-photo", "auto"),
-        "by_size": by_size(),
-        "by_draw": by_draw(),
+        "by_size": by_size(found),
+        "by_seed": by_seed(),
         "groups": groups_table(found),
         "promises": promises_table(),
     }
@@ -290,48 +289,30 @@ def by_dataset(found: Found, backbone: str, chosen_by: str) -> str:
     return "\n".join([*lines, "| **mean** | " + " | ".join(means) + " | |"])
 
 
-def by_size() -> str:
-    """Means over datasets and draws, and the mean time; of methods that were not measured in all of them, nothing."""
-    lines = ["| backbone | images of a class | draws | " + " | ".join(METHODS.values()) + " |"]
-    lines.append("|" + "---|" * (len(METHODS) + 3))
-    rows = read("learners.csv")
-    for backbone, size in sorted({(row["backbone"], int(row["size"])) for row in rows}):
-        here = [row for row in rows if (row["backbone"], row["size"]) == (backbone, str(size))]
-        draws = {row["seed"] for row in here if row["method"] == "auto"}
+def by_size(found: Found) -> str:
+    """Means over datasets, and the mean time; of methods that were not measured on all of them, nothing."""
+    lines = ["| backbone | images of a class | " + " | ".join(METHODS.values()) + " |"]
+    lines.append("|" + "---|" * (len(METHODS) + 2))
+    for backbone, size in sorted({(key[0], int(key[2])) for key in found}):
         cells = []
         for method in METHODS:
-            own = [row for row in here if row["method"] == method]
+            own = [row for name in NAMES if (row := found.get((backbone, name, str(size), method)))]
             mean = f"{cell(own)}, {np.mean([float(row['cpu_seconds']) for row in own]):.0f} s" if own else ""
-            cells.append(mean if len(own) == len(NAMES) * len(draws) else "")
-        lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | {len(draws)} | {' | '.join(cells)} |")
+            cells.append(mean if len(own) == len(NAMES) else "")
+        if cells[list(METHODS).index("auto")]:
+            lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def by_draw() -> str:
-    """For each size and draw, on how many datasets `fit` is within a point of the best other method, and its ECE."""
-    lines = ["| images of a class | draw | within one point | `--held-out 0` | ECE | of logistic regression's |"]
-    lines.append("|---|---|---|---|---|---|")
-    rows = [row for row in read("learners.csv") if row["backbone"] == "pocket-photo"]
-    found = {(int(row["size"]), row["seed"], row["method"], row["dataset"]): row for row in rows}
-    for size, seed in sorted({key[:2] for key in found}):
-        if not all((size, seed, method, name) in found for method in (*OTHERS, "auto", "auto_all") for name in NAMES):
-            continue
-
-        def mean(name: str, method: str, size: int = size, seed: str = seed) -> float:
-            return float(np.mean([float(found[size, seed, method, each][name]) for each in NAMES]))
-
-        def near(method: str, size: int = size, seed: str = seed) -> int:
-            accuracies = {
-                name: {other: float(found[size, seed, other, name]["accuracy"]) for other in (method, *OTHERS)}
-                for name in NAMES
-            }
-            return sum(each[method] >= max(each[other] for other in OTHERS) - 0.01 for each in accuracies.values())
-
-        ece, images = mean("ece", "auto"), "all" if size == max(SIZES) else size
-        lines.append(
-            f"| {images} | {seed} | {near('auto')} of {len(NAMES)} | {near('auto_all')} | {100 * ece:.1f} % | "
-            f"{ece / mean('ece', 'logistic_regression'):.2f} times |"
-        )
+def by_seed() -> str:
+    """Means over datasets for every draw of classes and images that was measured on all of them."""
+    methods = ("auto", "auto_all", "logistic_regression", "neighbours")
+    rows = [row for row in read("learners.csv") if (row["backbone"], row["size"]) == ("pocket-photo", str(SIZES[0]))]
+    lines = ["| draw | " + " | ".join(METHODS[each] for each in methods) + " |", "|" + "---|" * (len(methods) + 1)]
+    for seed in sorted({row["seed"] for row in rows}):
+        own = [[row for row in rows if (row["seed"], row["method"]) == (seed, each)] for each in methods]
+        if all(len(each) == len(NAMES) for each in own):
+            lines.append(f"| {seed} | {' | '.join(map(cell, own))} |")
     return "\n".join(lines)
 
 

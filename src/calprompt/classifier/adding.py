@@ -132,16 +132,17 @@ def extended(
 
 def comparison(new: FittedModel, old: FittedModel) -> list[str]:
     """Whether a model is better than the one before, in sentences; judged by images that neither learned from."""
-    kinds: list[tuple[str, dict[str, tuple[bool, str]], dict[str, tuple[bool, str]]]]
-    kinds = [("held-out", _held(new), _held(old)), ("cross-fitted", _crossed(new), _crossed(old))]
-    found = [(*kind, _shared(kind[1], kind[2])) for kind in kinds]
-    kind, mine, theirs, shared = next((each for each in found if each[3]), found[0])
-    if not shared:
+    for kind, part in (("held-out", "held_out"), ("cross-fitted", "crossed")):
+        mine, theirs = (_right(model, getattr(model.predicted, part)) for model in (new, old))
+        shared = [digest for digest, (_, label) in mine.items() if digest in theirs and theirs[digest][1] == label]
+        if shared:  # without images whose label was changed in between
+            break
+    else:
         return ["Whether it is better cannot be told: the models share no image that neither of them learned from."]
-    now, before = (np.array([part[digest][0] for digest in shared]) for part in (mine, theirs))
-    wins, losses = int((now & ~before).sum()), int((~now & before).sum())
     which = plural(len(shared), f"{kind} image")
-    shares = [f"{100 * float(part.mean()):.1f} %" for part in (now, before)]
+    now, before = (np.array([each[digest][0] for digest in shared]) for each in (mine, theirs))
+    wins, losses = int((now & ~before).sum()), int((~now & before).sum())
+    shares = [f"{100 * float(each.mean()):.1f} %" for each in (now, before)]
     lines = [
         f"Compared with the model before, on {which} that neither learned from: it is right on {shares[0]}, the model "
         f"before on {shares[1]}. Only the new one is right on {wins}, only the one before on {losses}."
@@ -151,19 +152,6 @@ def comparison(new: FittedModel, old: FittedModel) -> list[str]:
     if upper_bound(wins, wins + losses, TAIL_PROBABILITY) < 0.5:
         return [*lines, "It is worse: keep the model before, and look at the labels of the added images."]
     return [*lines, "Which of the two is better cannot be told from so few images: try it beside the one before."]
-
-
-def _shared(one: dict[str, tuple[bool, str]], other: dict[str, tuple[bool, str]]) -> list[str]:
-    """Images of both, without those whose label was changed in between."""
-    return [digest for digest, (_, label) in one.items() if digest in other and other[digest][1] == label]
-
-
-def _held(model: FittedModel) -> dict[str, tuple[bool, str]]:
-    return _right(model, model.predicted.held_out)
-
-
-def _crossed(model: FittedModel) -> dict[str, tuple[bool, str]]:
-    return _right(model, model.predicted.crossed)
 
 
 def _right(model: FittedModel, part: Predicted) -> dict[str, tuple[bool, str]]:
