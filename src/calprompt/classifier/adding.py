@@ -136,10 +136,10 @@ def comparison(new: FittedModel, old: FittedModel) -> list[str]:
         mine, theirs = (_right(model, getattr(model.predicted, part)) for model in (new, old))
         shared = [digest for digest, (_, label) in mine.items() if digest in theirs and theirs[digest][1] == label]
         if shared:  # without images whose label was changed in between
+            which = plural(len(shared), f"{kind} image")
             break
     else:
         return ["Whether it is better cannot be told: the models share no image that neither of them learned from."]
-    which = plural(len(shared), f"{kind} image")
     now, before = (np.array([each[digest][0] for digest in shared]) for each in (mine, theirs))
     wins, losses = int((now & ~before).sum()), int((~now & before).sum())
     shares = [f"{100 * float(each.mean()):.1f} %" for each in (now, before)]
