@@ -229,7 +229,11 @@ def outcome_sentences(check: Check) -> list[str]:
     """What was answered of images that no promise was made on, and whether the promises held."""
     found = check.outcomes
     answered, wrong = found["answer"], found["wrong"]
-    rate = f", of which {wrong} are wrong ({percent(round(wrong / answered, 3))})" if answered else ""
+    rate = (
+        f", of which {wrong} {'is' if wrong == 1 else 'are'} wrong ({percent(round(wrong / answered, 3))})"
+        if answered
+        else ""
+    )
     lines = [
         f"It answers {answered} of {check.images} images{rate}; {found['unsure']} unsure, "
         f"{found['none of these']} none of these."

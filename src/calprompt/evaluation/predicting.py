@@ -36,18 +36,7 @@ def run_predictor(
     imports: Sequence[str | Path] | None = None,
     resources: Resources | None = None,
 ) -> Predictor:
-    """The predictor of a finished run; what `Predictor.from_run` calls.
-
-    Args:
-        run: The folder of the run, or the run itself if it was read.
-        calibrator: Its name; fitted on the validation images of the run. `None`: no calibration.
-        part: "base" (the default), "novel" or "all" of the run's classes.
-        class_names: Other classes instead.
-        backbone: Where the weights are now.
-        device: Instead of the one it was trained on.
-        imports: The Python files of your own that it needs; they are run only if named here.
-        resources: What is loaded already.
-    """
+    """The predictor of a finished run; `Predictor.from_run` calls this and describes the arguments."""
     run = run if isinstance(run, Run) else load_run(run)
     fitted = fitted_calibrator(run, calibrator) if calibrator not in (None, NONE) else None
     restored = restore(run, backbone=backbone, device=device, imports=imports, resources=resources)
