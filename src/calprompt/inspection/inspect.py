@@ -14,10 +14,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from calprompt.data.dataset import Split
@@ -177,39 +179,98 @@ def inspect_images(
     progress: Progress = silent,
 ) -> Inspection:
     """Look for what is wrong with labelled images."""
-    kept, measured, unreadable = _readable(data.train, progress)
-    if len(kept) < 2:
+    classes = tuple(str(label) for label in data.labels)
+    own = _Pictures.of(data.train, classes, backbone, store, progress)
+    if len(own.names) < 2:
         raise DataError(f"{data.name} has fewer than two images that can be read; there is nothing to compare")
-    labels = np.array(kept.labels, dtype=np.int64)
-    features = _features(backbone, kept.images, store, progress)
-    names = [kept.images.name(index) for index in range(len(kept))]
-    classes = [str(label) for label in data.labels]
-    distance = _copy_distance(backbone, kept.images, features)
-    pairs = _same(measured, features, measured, features, distance, upper=True)
-    groups = connected(len(kept), [(row, column) for row, column, _ in pairs])
+    distance = _copy_distance(backbone, own)
+    pairs = [(row, column, alike) for row, column, alike in own.same_as(own, distance) if row < column]
+    groups = connected(len(own.names), [(row, column) for row, column, _ in pairs])
+    named = ((data.train.images.name(row), label) for row, label in enumerate(data.train.labels))
     found = [
-        _finding(name, classes[label], UNREADABLE, "", 1.0, unreadable[name])
-        for name, label in ((data.train.images.name(i), data.train.labels[i]) for i in range(len(data.train)))
-        if name in unreadable
+        _finding(name, classes[label], UNREADABLE, "", 1.0, own.unreadable[name])
+        for name, label in named
+        if name in own.unreadable
     ]
-    found += _copies(pairs, groups, names, classes, labels)
-    sources = {name: _source(kept.images, index) for index, name in enumerate(names)}
-    other = against.test or against.train if against is not None else data.test
-    if other is not None and len(other):
-        found += _elsewhere(other, backbone, measured, features, distance, names, classes, labels, store, progress)
-    found += [_finding(names[i], classes[labels[i]], what, "", s) for i, what, s in problems(measured, _size(backbone))]
+    found += _copies(own, pairs, groups)
+    kept = against.test or against.train if against is not None else data.test
+    if kept is not None and len(kept):
+        other = _Pictures.of(kept, classes, backbone, store, progress)
+        best: dict[int, tuple[float, int]] = {}
+        for row, column, alike in own.same_as(other, distance) if other.names else ():
+            best[row] = max(best.get(row, (0.0, 0)), (alike, column))
+        found += [own.finding(row, TEST_COPY, alike, other.names[column]) for row, (alike, column) in best.items()]
+    found += [own.finding(row, what, score) for row, what, score in problems(own.measured, backbone.preprocessing.size)]
     progress("comparing labels", 0, 1)
-    more, accuracy = feature_findings(features, labels, names, classes, groups)
+    more, accuracy = feature_findings(own.features, own.labels, own.names, classes, groups)
     progress("comparing labels", 1, 1)
-    totals = Counter(labels.tolist())
+    totals = Counter(own.labels.tolist())
     return Inspection(
         data.name,
         {name: totals[label] for label, name in enumerate(classes)},
         in_order([*found, *more]),
-        len(kept),
+        len(own.names),
         accuracy,
-        sources,
+        {name: partial(own.picture, row) for row, name in enumerate(own.names)},
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Pictures:
+    """Labelled images that can be read, measured, with unit features; and why others cannot be read."""
+
+    images: Images
+    names: list[str]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    measured: list[Measured]
+    features: Floats
+    unreadable: dict[str, str]
+
+    @classmethod
+    def of(
+        cls, split: Split, classes: tuple[str, ...], backbone: Backbone, store: FeatureStore | None, progress: Progress
+    ) -> _Pictures:
+        measured, reasons = measure_all(split.images, progress)
+        kept = split.take([index for index, each in enumerate(measured) if each is not None])
+        return cls(
+            kept.images,
+            [kept.images.name(index) for index in range(len(kept))],
+            np.array(kept.labels, dtype=np.int64),
+            classes,
+            [each for each in measured if each is not None],
+            _features(backbone, kept.images, store, progress) if len(kept) else np.empty((0, backbone.embed_dim)),
+            reasons,
+        )
+
+    def finding(self, row: int, problem: str, score: float, looks_like: str = "") -> Finding:
+        """Something about one of the images."""
+        return _finding(self.names[row], self.classes[self.labels[row]], problem, looks_like, score)
+
+    def picture(self, row: int) -> Image.Image:
+        """One of the images."""
+        picture = self.images.read(row)
+        assert isinstance(picture, Decodable)
+        return picture.decode()
+
+    def same_as(self, others: _Pictures, distance: float) -> list[tuple[int, int, float]]:
+        """Pairs that show the same picture, with how alike they are: 1 for the same pixels."""
+        plain, _ = sketches(self.measured)
+        straight, mirrored = sketches(others.measured)
+        found: dict[tuple[int, int], float] = {}
+        for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME_PICTURE):
+            found[row, column] = cosine
+        for row, column, cosine in arithmetic.near_pairs(self.features, others.features, distance):
+            alike = max(plain[row] @ straight[column], plain[row] @ mirrored[column])
+            if alike >= IF_CROPPED:
+                found[row, column] = max(found.get((row, column), 0.0), cosine)
+        place: dict[str, list[int]] = {}
+        for column, each in enumerate(others.measured):
+            place.setdefault(each.pixels, []).append(column)
+        for row, each in enumerate(self.measured):
+            for column in place.get(each.pixels, ()):
+                found[row, column] = 1.0
+        return [(row, column, score) for (row, column), score in sorted(found.items())]
 
 
 def feature_findings(
@@ -310,12 +371,6 @@ def _finding(file: str, label: str, problem: str, looks_like: str, score: float,
     return Finding(file, label, problem, looks_like, float(score), action, suggestion)
 
 
-def _readable(split: Split, progress: Progress) -> tuple[Split, list[Measured], dict[str, str]]:
-    measured, unreadable = measure_all(split.images, progress)
-    rows = [index for index, each in enumerate(measured) if each is not None]
-    return split.take(rows), [each for each in measured if each is not None], unreadable
-
-
 def _features(backbone: Backbone, images: Images, store: FeatureStore | None, progress: Progress) -> Floats:
     """Unit features [n, D]."""
     from calprompt.features.extraction import frozen_features
@@ -327,61 +382,21 @@ def _features(backbone: Backbone, images: Images, store: FeatureStore | None, pr
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _size(backbone: Backbone) -> int:
-    return int(backbone.preprocessing.size)
-
-
-def _copy_distance(backbone: Backbone, images: Images, features: Floats) -> float:
+def _copy_distance(backbone: Backbone, pictures: _Pictures) -> float:
     """How far features of a picture are from those of the same one, cropped a little and saved as JPEG: the median."""
-    rows = np.random.default_rng(0).permutation(len(images))[:ALTERED].tolist()
+    rows = np.random.default_rng(0).permutation(len(pictures.names))[:ALTERED].tolist()
     altered = []
     for row in rows:
-        picture = images.read(row)
-        assert isinstance(picture, Decodable)
-        image = picture.decode()
+        image = pictures.picture(row)
         dx, dy = round(0.03 * image.width), round(0.03 * image.height)
         data = io.BytesIO()
         image.crop((dx, dy, image.width - dx, image.height - dy)).save(data, "JPEG", quality=80)
         altered.append(data.getvalue())
     others = _features(backbone, GivenImages(tuple(altered)), None, silent)
-    return float(np.median(1 - (features[rows] * others).sum(axis=1)))
+    return float(np.median(1 - (pictures.features[rows] * others).sum(axis=1)))
 
 
-def _same(
-    measured: list[Measured],
-    features: Floats,
-    others: list[Measured],
-    of_others: Floats,
-    distance: float,
-    *,
-    upper: bool,
-) -> list[tuple[int, int, float]]:
-    """Pairs that show the same picture, with how alike they are: 1 for the same pixels."""
-    plain, _ = sketches(measured)
-    straight, mirrored = sketches(others)
-    found: dict[tuple[int, int], float] = {}
-    for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME_PICTURE):
-        found[row, column] = cosine
-    for row, column, cosine in arithmetic.near_pairs(features, of_others, distance):
-        alike = max(plain[row] @ straight[column], plain[row] @ mirrored[column])
-        if alike >= IF_CROPPED:
-            found[row, column] = max(found.get((row, column), 0.0), cosine)
-    place: dict[str, list[int]] = {}
-    for column, each in enumerate(others):
-        place.setdefault(each.pixels, []).append(column)
-    for row, each in enumerate(measured):
-        for column in place.get(each.pixels, ()):
-            found[row, column] = 1.0
-    return [(row, column, score) for (row, column), score in sorted(found.items()) if not upper or row < column]
-
-
-def _copies(
-    pairs: Sequence[tuple[int, int, float]],
-    groups: Sequence[int],
-    names: Sequence[str],
-    classes: Sequence[str],
-    labels: Any,
-) -> list[Finding]:
+def _copies(pictures: _Pictures, pairs: Sequence[tuple[int, int, float]], groups: Sequence[int]) -> list[Finding]:
     """A finding for each image that repeats an earlier one of its class, and for each pair in two classes."""
     score: dict[int, float] = {}
     for row, column, alike in pairs:
@@ -390,47 +405,12 @@ def _copies(
     first: dict[tuple[int, int], int] = {}
     found = []
     for index, group in enumerate(groups):
-        own = first.setdefault((group, int(labels[index])), index)
+        own = first.setdefault((group, int(pictures.labels[index])), index)
         if own != index:
-            found.append(_finding(names[index], classes[labels[index]], COPY, names[own], score[index]))
+            found.append(pictures.finding(index, COPY, score[index], pictures.names[own]))
     for (group, label), index in first.items():
         for (other, its), there in first.items():
             if other == group and its != label:
-                what = f"{names[there]} ({classes[its]})"
-                found.append(_finding(names[index], classes[label], TWO_CLASSES, what, score[index]))
+                what = f"{pictures.names[there]} ({pictures.classes[its]})"
+                found.append(pictures.finding(index, TWO_CLASSES, score[index], what))
     return found
-
-
-def _elsewhere(
-    other: Split,
-    backbone: Backbone,
-    measured: list[Measured],
-    features: Floats,
-    distance: float,
-    names: Sequence[str],
-    classes: Sequence[str],
-    labels: Any,
-    store: FeatureStore | None,
-    progress: Progress,
-) -> list[Finding]:
-    """Images that show the same as one that is kept for evaluating."""
-    kept, there, _ = _readable(other, progress)
-    if not len(kept):
-        return []
-    pairs = _same(measured, features, there, _features(backbone, kept.images, store, progress), distance, upper=False)
-    best: dict[int, tuple[float, int]] = {}
-    for row, column, alike in pairs:
-        best[row] = max(best.get(row, (0.0, 0)), (alike, column))
-    return [
-        _finding(names[row], classes[labels[row]], TEST_COPY, kept.images.name(column), alike)
-        for row, (alike, column) in best.items()
-    ]
-
-
-def _source(images: Images, index: int) -> Callable[[], Any]:
-    def image() -> Image.Image:
-        picture = images.read(index)
-        assert isinstance(picture, Decodable)
-        return picture.decode()
-
-    return image
