@@ -219,7 +219,7 @@ def test_classes_that_make_no_sense(client: TestClient, classes: list[str], says
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"coverage": "0.5"}, "coverage must be one that the model has"),
+        ({"coverage": "0.5"}, "no prediction sets of coverage"),
         ({"coverage": "2"}, "coverage"),
         ({"per_class": "true"}, "give their coverage too"),
         ({"min_confidence": "nan"}, "min_confidence"),
