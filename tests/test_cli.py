@@ -128,7 +128,7 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
         (["--device", "warp"], "--device must be cpu, cuda, cuda:1 or the like, got 'warp'"),
     ],
 )
-def test_mistakes_are_told_without_a_traceback(
+def test_errors_are_reported_without_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
 ) -> None:
     assert main(arguments(tmp_path, *more)) == 2
@@ -145,7 +145,7 @@ def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureF
     assert said == f"error: --out must be a folder, and {tmp_path / 'runs'} is a file\n"
 
 
-def test_a_warning_is_one_line_and_said_once(tmp_path: Path) -> None:
+def test_a_warning_is_one_line_and_shown_once(tmp_path: Path) -> None:
     """Of words in the names of classes, not of those in a tuner's own templates."""
     root = samples.picture_folder(tmp_path / "photos", ("cat", "dog", "immunohistochemistry", "fox"), each=4)
     given = ["train", "--backbone", "pocket", "--data", str(root), "--out", str(tmp_path / "runs"), "--epochs", "1"]
@@ -204,7 +204,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in printed.split()
 
 
-def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_reported_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path)) == 0
     first = capsys.readouterr().out
     assert main(arguments(tmp_path)) == 0

@@ -188,7 +188,7 @@ def test_the_command_checks_its_numbers(tmp_path: Path, monkeypatch: pytest.Monk
     assert "is not a table of results" in capsys.readouterr().err
 
 
-def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_before_anything_runs(tmp_path: Path) -> None:
     for wrong, message in (
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"data": ()}, "data must be one or more different datasets, got none"),

@@ -299,7 +299,7 @@ def test_several_runs_in_one_csv(folder: Path, tmp_path: Path, capsys: pytest.Ca
     ]
 
 
-def test_runs_of_the_same_name_are_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_distinguished(folder: Path, tmp_path: Path) -> None:
     again = Path(shutil.copytree(folder, tmp_path / "elsewhere" / folder.name))
     rows = tidy_rows([evaluate_run(each, EvaluationSettings((), bootstrap=0)) for each in (folder, again)])
     assert {row["run"] for row in rows} == {str(folder.resolve()), str(again.resolve())}
@@ -389,7 +389,9 @@ def test_own_calibrator_that_cannot_be_written_down(
         (["--import", "nowhere.py"], "there is no Python file"),
     ],
 )
-def test_mistakes_are_told(folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], says: str) -> None:
+def test_invalid_input_is_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], says: str
+) -> None:
     assert main(["evaluate", str(folder), *given]) == 2
     output = capsys.readouterr()
     assert output.out == ""

@@ -148,7 +148,7 @@ def test_a_loss_gives_one_number(tmp_path: Path, gives: str, got: str) -> None:
         run(config, tmp_path / "runs")
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_invalid_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match="there is no Python file"):
         load_extension(tmp_path / "none.py")
     (tmp_path / "broken.py").write_text("1 / 0")

@@ -92,7 +92,7 @@ def test_a_lock_is_held_by_one_and_named(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_lock_file_without_its_process_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_stale_lock_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text("1")
     assert not is_locked(tmp_path)
     with locked(tmp_path):
@@ -196,7 +196,7 @@ def test_standard_output_is_written_in_its_turn(tmp_path: Path) -> None:
     ("path", "says"),
     [("", "got ''"), ("folder", "is a folder"), ("file/inside.csv", "file"), ("x.txt", "must end in .csv")],
 )
-def test_where_nothing_can_be_written_is_told_first(path: str, says: str, tmp_path: Path, monkeypatch) -> None:
+def test_unwritable_outputs_are_reported_first(path: str, says: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("file").touch()

@@ -312,7 +312,7 @@ def test_labels_that_are_no_names(tmp_path: Path, said: Said, label: Any, says: 
     assert says in said("data", "check", tmp_path / "t.jsonl", "--root", samples.pictures())
 
 
-def test_images_that_are_elsewhere(tmp_path: Path, said: Said) -> None:
+def test_missing_images_suggest_root(tmp_path: Path, said: Said) -> None:
     assert "or say where they are with --root DIR" in said(*training(tmp_path / "r", data=_table(tmp_path / "t.csv")))
 
 

@@ -295,7 +295,7 @@ class TestCommand:
             assert float(two["probability"]) == one["probability"]
             assert two["class_name"] == one["class_name"]
 
-    def test_mistakes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_invalid_input(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "bad.png").write_bytes(b"text")
         good = str(samples.pictures() / "ant" / "0.png")

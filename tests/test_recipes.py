@@ -60,7 +60,7 @@ def test_the_command_line_goes_over_the_recipe() -> None:
         build_config(**run_settings(create_parser().parse_args([*given, "--tuner", "maple"])))
 
 
-def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_recipe(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("# mine\ntuner: kgcoop\nepochs: 7\n")
     assert recipes.read_recipe(str(tmp_path / "mine.yaml")) == ("mine", {"tuner": "kgcoop", "epochs": 7})
 

@@ -415,7 +415,7 @@ def test_data_that_does_not_suit_the_backbone(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_novel_class_name_that_does_not_fit_is_told_before_training(tmp_path: Path) -> None:
+def test_a_novel_class_name_that_is_too_long_is_reported_before_training(tmp_path: Path) -> None:
     for options in ({"context": 2}, {"context": 2, "class_specific": True}):
         path = samples.tensor_file(tmp_path / "toys.safetensors", names=[*samples.NAMES[:5], "x y " * 40])
         with pytest.raises(CalpromptError, match=r"takes 8\d tokens"):

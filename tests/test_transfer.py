@@ -296,7 +296,7 @@ def test_the_command_prints_and_shows(folder: Path, capsys: pytest.CaptureFixtur
     assert {row["split"] for row in rows} >= {"drawings/base", "drawings/novel", "drawings/all", "rooms/all"}
 
 
-def test_bad_images_are_told_or_skipped(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_images_are_reported_or_skipped(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = samples.picture_folder(tmp_path / "drawings", DRAWN, each=6)
     name = load_dataset(data).test.images.name(0)
     (data / name).write_bytes(b"\x89PNG\r\n\x1a\n broken")
@@ -323,7 +323,7 @@ def damage(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (["--data", "DRAWINGS", "--device", "warp"], "--device must be cpu, cuda, cuda:1 or the like, got 'warp'"),
     ],
 )
-def test_mistakes(folder: Path, given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input(folder: Path, given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     places = {"DRAWINGS": str(drawings()), "ROOMS": str(rooms())}
     assert main(["transfer", str(folder), *(places.get(each, each) for each in given)]) == 2
     assert says in capsys.readouterr().err

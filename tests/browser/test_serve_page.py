@@ -199,7 +199,7 @@ def test_classes_are_edited_and_promises_withdrawn(visit: Visit) -> None:
     assert visit.asked("v1/predict") == asked, "answers that are known are not asked for again"
 
 
-def test_a_class_that_makes_no_sense_is_refused_in_words(visit: Visit) -> None:
+def test_an_invalid_class_is_refused_with_a_message(visit: Visit) -> None:
     visit.page.fill("#new-class", "bag")
     visit.page.press("#new-class", "Enter")
     expect(visit.page.locator("#class-problem")).to_contain_text("bag")
@@ -306,7 +306,7 @@ def test_a_wrong_answer_is_reported_with_its_true_class(browser: Browser, addres
         expect(card.locator(".given")).to_have_text(f"Your feedback: wrong: it is {truth}")
 
 
-def test_images_of_another_kind_are_noticed_without_feedback(browser: Browser, chromium: str) -> None:
+def test_unfamiliar_images_are_noticed_without_feedback(browser: Browser, chromium: str) -> None:
     flags = [png(Image.fromarray(pixels)) for _, _, pixels in pocket.sheet("flags").pictures("test")][::60]
     with served.serving() as address, visiting(browser, address) as visit:
         visit.open()
@@ -341,7 +341,7 @@ def test_images_with_feedback_are_kept_if_the_server_does_so(browser: Browser, g
         assert list(held.values()) == [some("answer", 6)]
 
 
-def test_problems_are_shown_beside_their_image(browser: Browser, guarded: str) -> None:
+def test_errors_are_shown_next_to_their_image(browser: Browser, guarded: str) -> None:
     with visiting(browser, guarded) as visit:
         visit.open(f"#token={TOKEN}")
         cards = visit.add(

@@ -58,7 +58,7 @@ def test_many_images_are_rows_with_details_a_click_away(visit: Visit) -> None:
     expect(page.locator(".card")).to_have_count(14)
 
 
-def test_cards_that_stand_side_by_side_have_their_bars_at_one_height(visit: Visit) -> None:
+def test_cards_in_a_row_align_their_bars(visit: Visit) -> None:
     cards = visit.add(file(some("answer")), file(some("none of these")))
     tops = cards.locator("table.bars tbody").evaluate_all("all => all.map(each => each.getBoundingClientRect().y)")
     caption = cards.nth(1).locator("caption").bounding_box()["height"]

@@ -38,5 +38,5 @@ def test_labels_are_given_once() -> None:
         Temperature().fit(StoredLogits(LOGITS), torch.zeros(4, dtype=torch.long))
 
 
-def test_labels_of_any_whole_kind_are_taken() -> None:
+def test_integer_labels_of_any_type_are_accepted() -> None:
     assert StoredLogits(LOGITS, torch.zeros(len(LOGITS), dtype=torch.int32)).given("labels").dtype == torch.long

@@ -74,7 +74,7 @@ def test_the_descent_arrives_at_the_optimum_if_it_goes_on() -> None:
     assert 100 / math.exp(patient.log_scale) == pytest.approx(Temperature().fit(record).temperature, rel=1e-3)
 
 
-def test_the_descent_works_on_cosines_whatever_scale_they_were_stored_with() -> None:
+def test_the_descent_does_not_depend_on_the_stored_logit_scale() -> None:
     logits, labels = drawn(2)
     one = TemperatureSGD().fit(StoredLogits(logits, labels, logit_scale=100.0))
     two = TemperatureSGD().fit(StoredLogits(logits / 2, labels, logit_scale=50.0))

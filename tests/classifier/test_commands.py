@@ -89,7 +89,7 @@ def test_answers_as_data(run) -> None:
     assert not any(json.loads(line)["promised"] for line in out.splitlines())
 
 
-def test_added_classes_are_told_in_every_form(run) -> None:
+def test_added_classes_are_reported_in_every_output_format(run) -> None:
     path = picture_paths()[0]
     _, out, _ = run("predict", saved(), path, "--classes", "yak", "zebu")
     assert "nothing is promised for these answers: classes were added" in " ".join(out.split())
@@ -100,7 +100,7 @@ def test_added_classes_are_told_in_every_form(run) -> None:
     assert "has 'ant' already" in err
 
 
-def test_images_of_another_kind_are_told(run, tmp_path: Path) -> None:
+def test_unfamiliar_images_are_reported(run, tmp_path: Path) -> None:
     """At the end of the answers, and as a warning where they are data; sorted folders are no reason for it."""
     alike, other = tmp_path / "alike", tmp_path / "other"
     for number in range(60):

@@ -74,7 +74,7 @@ def test_outcomes_count_what_is_missed_and_what_it_costs(tmp_path: Path, capsys:
     assert "Its answers cost" in out
 
 
-def test_the_exported_script_decides_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exported_script_makes_the_same_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "write_tower", copied("write_tower"))
     model = guarded()
     model.export(tmp_path / "exported")
@@ -96,7 +96,7 @@ def test_more_classes_keep_costs_and_guards_without_promises() -> None:
     assert other.answer(picture_paths()[:2])
 
 
-def test_marks_of_a_class_are_watched_whatever_was_decided() -> None:
+def test_feedback_on_a_class_is_watched_for_every_decision() -> None:
     rule = DecisionRule(guards=(Guard(1, 0.1, 0.05, promised=True),))
     book = FeedbackBook(rule, "m", class_names=("good", "scratched"))
 

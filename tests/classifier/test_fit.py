@@ -291,7 +291,7 @@ def test_bad_images_are_listed_or_left_out(tmp_path: Path) -> None:
         ({"per_class": True, "coverage": 0}, "per_class is about prediction sets"),
     ],
 )
-def test_wrong_settings_are_told_before_anything_is_computed(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_refused_before_anything_is_computed(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         classifier(**settings).fit(samples.pictures())
 
@@ -310,7 +310,9 @@ def test_wrong_settings_are_told_before_anything_is_computed(settings: dict[str,
         ("nowhere", None, "there is no data at nowhere"),
     ],
 )
-def test_wrong_images_are_told(X: Any, y: Any, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_images_are_reported(
+    X: Any, y: Any, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("a.png", "b.png")):
         samples.picture(tmp_path / name, seed=number)

@@ -83,7 +83,7 @@ def test_damage_is_noticed_and_named(model: Path, name: str, damage: str) -> Non
         Classifier.load(model)
 
 
-def test_a_model_of_another_version_is_refused_in_words(model: Path) -> None:
+def test_a_model_of_another_version_is_refused_with_a_message(model: Path) -> None:
     record = json.loads((model / CONFIG).read_text())
     number = record.pop("format")
     record["unseen"] = {"shares": 0.1}
@@ -98,7 +98,7 @@ def test_what_is_for_people_may_be_edited(model: Path, name: str) -> None:
     assert len(Classifier.load(model).classes_) == 6
 
 
-def test_a_newer_format_is_told(model: Path) -> None:
+def test_a_newer_format_is_reported(model: Path) -> None:
     config = json.loads((model / CONFIG).read_text())
     (model / CONFIG).write_text(json.dumps({**config, "format": 99}))
     with pytest.raises(NewerFormatError, match="update calprompt"):
@@ -161,7 +161,7 @@ def test_a_failing_write_leaves_nothing_behind(at: int, tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_read_only_place_is_told_before_fitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder_is_reported_before_fitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, *args: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 

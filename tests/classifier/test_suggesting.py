@@ -36,7 +36,7 @@ def test_what_the_model_is_sure_of_comes_last() -> None:
 
 
 @given(m=st.integers(1, 40), n=st.integers(1, 50), labelled=st.integers(0, 10), seed=st.integers(0, 9))
-def test_each_is_suggested_once_whatever_there_is(m: int, n: int, labelled: int, seed: int) -> None:
+def test_every_image_is_suggested_at_most_once(m: int, n: int, labelled: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 2, (m, 3))  # many copies, and rows of zeros
     p = rng.dirichlet([0.1, 0.1], m)

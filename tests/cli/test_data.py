@@ -110,7 +110,7 @@ def test_prepare(tmp_path: Path, capsys) -> None:
         (["prepare", "eurosat", "--root", "no/where"], "there is no folder no/where"),
     ],
 )
-def test_mistakes(arguments: list[str], says: str) -> None:
+def test_invalid_input(arguments: list[str], says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         run(*arguments)
 

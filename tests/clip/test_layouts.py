@@ -168,7 +168,7 @@ def test_old_huggingface_configs_mean_their_second_section() -> None:
     assert Architecture.from_huggingface(doubled) == Architecture.from_huggingface(HUGGINGFACE)
 
 
-def test_huggingface_query_without_key_is_told() -> None:
+def test_a_huggingface_query_without_key_is_reported() -> None:
     name = "text_model.encoder.layers.0.self_attn.{}_proj.weight"
     with pytest.raises(CalpromptError, match=r"layers\.0\.self_attn\.k_proj\.weight"):
         convert({name.format("q"): torch.ones(1), name.format("v"): torch.ones(1)}, "huggingface")
@@ -214,7 +214,7 @@ def test_other_towers_are_refused_by_field(field: str, value: Any) -> None:
         ("vision_cfg.image_size", [32, 32]),
     ],
 )
-def test_fields_that_do_not_matter_are_let_pass(field: str, value: Any) -> None:
+def test_irrelevant_config_fields_are_ignored(field: str, value: Any) -> None:
     assert Architecture.from_open_clip(changed(VIT, field, value)) == Architecture.from_open_clip(VIT)
 
 
@@ -231,7 +231,7 @@ def test_fields_that_do_not_matter_are_let_pass(field: str, value: Any) -> None:
         ("embed_dim", None, "embed_dim = None"),
     ],
 )
-def test_mistakes_in_open_clip_configs(field: str, value: Any, message: str) -> None:
+def test_invalid_open_clip_configs(field: str, value: Any, message: str) -> None:
     with pytest.raises(CalpromptError, match=message):
         Architecture.from_open_clip(changed(VIT, field, value))
 
@@ -248,7 +248,7 @@ def test_mistakes_in_open_clip_configs(field: str, value: Any, message: str) -> 
         ("vision_config.num_attention_heads", 7, "vision width 96 cannot be divided among 7"),
     ],
 )
-def test_mistakes_in_huggingface_configs(field: str, value: Any, message: str) -> None:
+def test_invalid_huggingface_configs(field: str, value: Any, message: str) -> None:
     with pytest.raises(CalpromptError, match=message):
         Architecture.from_huggingface(changed(HUGGINGFACE, field, value))
 
@@ -273,7 +273,7 @@ def test_activation_must_be_known() -> None:
         ("vision_cfg.image_size", 64, r"grid \(image_size / patch_size\) is 8.*but 4.*visual\.positional_embedding"),
     ],
 )
-def test_a_config_that_does_not_fit_is_told(field: str, value: Any, message: str) -> None:
+def test_a_config_that_does_not_fit_the_weights_is_reported(field: str, value: Any, message: str) -> None:
     config = changed(VIT, field, value)
     if field == "text_cfg.width":
         config["text_cfg"]["heads"] = 2
@@ -288,7 +288,7 @@ def test_residual_networks_and_transformers_are_not_mixed_up() -> None:
 
 
 @pytest.mark.parametrize("field", ["quick_gelu", "text_heads", "vision_heads"])
-def test_openai_weights_with_another_activation_or_heads_are_told(field: str) -> None:
+def test_openai_weights_with_another_activation_or_heads_are_reported(field: str) -> None:
     own = Architecture.from_open_clip(VIT)
     wrong = replace(own, **{field: False if field == "quick_gelu" else 4})
     check(own, tensors(VIT), "openai")
@@ -308,7 +308,7 @@ def test_missing_and_unexpected_tensors_are_listed_with_their_number() -> None:
     assert "9 unexpected: extra.0, extra.1, extra.2, extra.3, extra.4 and 4 more" in str(caught.value)
 
 
-def test_wrong_shapes_and_dtypes_of_single_tensors_are_told() -> None:
+def test_wrong_tensor_shapes_and_dtypes_are_reported() -> None:
     architecture, state = Architecture.from_open_clip(VIT), tensors(VIT)
     with pytest.raises(CalpromptError, match=r"'ln_final\.bias' has shape \(63,\), expected \(64,\)"):
         check(architecture, state | {"ln_final.bias": torch.ones(63)}, "open_clip")

@@ -327,7 +327,7 @@ def test_load_backbone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_unusable_devices_are_told(device: str) -> None:
+def test_unusable_devices_are_reported(device: str) -> None:
     with pytest.raises(CalpromptError, match=f"cannot use device '{device}'"):
         load_backbone("pocket", device=device)
 
@@ -350,7 +350,7 @@ def test_a_bare_state_dict_needs_a_config(tmp_path: Path) -> None:
         load_backbone(tmp_path / "bare.pt", config="ViT-B-32")
 
 
-def test_a_config_of_something_else_beside_a_file_does_not_count(tmp_path: Path) -> None:
+def test_an_unrelated_config_next_to_a_file_is_ignored(tmp_path: Path) -> None:
     torch.save(state_of("vit"), tmp_path / "w.pt")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(CalpromptError, match="cannot be seen"):
@@ -583,7 +583,7 @@ def test_repository_in_the_cache(tiny: Path, tmp_path: Path, no_network: list[st
     assert not no_network
 
 
-def test_names_that_are_no_repository_are_told(no_network: list[str]) -> None:
+def test_invalid_repository_names_are_reported(no_network: list[str]) -> None:
     with pytest.raises(CalpromptError, match="could not download hf-hub:a--b/c: no network in this test"):
         load_backbone("hf-hub:a--b/c")
 

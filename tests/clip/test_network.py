@@ -119,14 +119,14 @@ def test_the_proxy_is_what_is_named(monkeypatch: pytest.MonkeyPatch, written: st
     assert reason == "no connection to localhost (Connection refused)"
 
 
-def test_a_proxy_that_lets_nobody_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_refuses_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(403) as proxy:
         monkeypatch.setenv("https_proxy", proxy)
         reason = network.attempt("https://example.org/tiny.pt", never)[1]
     assert reason.startswith("no answer from example.org through the proxy 127.0.0.1 (Tunnel connection failed: 403")
 
 
-def test_downloads_that_fail_are_told_in_a_few_words() -> None:
+def test_failed_downloads_are_reported_briefly() -> None:
     def fail(error: Exception) -> str:
         def download() -> None:
             raise error

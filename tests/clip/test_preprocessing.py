@@ -194,12 +194,12 @@ def test_unsupported_huggingface_preprocessing_is_named(config: dict, field: str
         ({"mean": (0, 0, 0)}, "needs 'size'"),
     ],
 )
-def test_mistakes_are_told(arguments: dict, message: str) -> None:
+def test_invalid_input_is_reported(arguments: dict, message: str) -> None:
     with pytest.raises(CalpromptError, match=message):
         Preprocessing.from_dict(arguments)
 
 
-def test_wrong_calls_are_told() -> None:
+def test_invalid_calls_are_reported() -> None:
     with pytest.raises(CalpromptError, match="rgb"):
         Preprocessing(32).evaluation(rgb="second")
     with pytest.raises(CalpromptError, match="expected a PIL image, got str"):

@@ -59,7 +59,7 @@ def test_a_healthy_machine_keeps_onednn(machine):
     assert torch.backends.mkldnn.enabled == before
 
 
-def test_slow_half_precision_is_said_once(machine, monkeypatch, recwarn):
+def test_slow_half_precision_is_warned_of_once(machine, monkeypatch, recwarn):
     machine(lives=True)
     monkeypatch.setattr(processor, "slowdown", lambda dtype: 58.0 if dtype == torch.float16 else 0.5)
     use(torch.bfloat16)
@@ -79,7 +79,7 @@ def test_a_processor_without_units_is_found(tmp_path):
     assert float(done.stdout) > processor.SLOW
 
 
-def test_a_process_killed_by_a_signal_is_told_from_one_that_lives(monkeypatch):
+def test_a_killed_process_is_distinguished_from_one_that_survives(monkeypatch):
     def lives(probe: str) -> bool:
         monkeypatch.setattr(processor, "PROBE", probe)
         return processor.survives()

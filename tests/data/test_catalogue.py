@@ -151,7 +151,7 @@ def test_imagenet_names_may_repeat_and_its_val_stays_empty(tmp_path: Path) -> No
     assert len(few_shot(dataset, 2, 1).val) == 0
 
 
-def test_a_variant_takes_the_names_of_the_imagenet_beside_it(tmp_path: Path) -> None:
+def test_imagenet_variants_use_the_class_names_of_imagenet(tmp_path: Path) -> None:
     trees.imagenet(tmp_path)
     folder = trees.variant(tmp_path, "imagenet_r")
     (folder / "classnames.txt").unlink()

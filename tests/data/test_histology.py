@@ -107,7 +107,7 @@ def test_another_split_has_another_name(tmp_path: Path) -> None:
     assert "are there already" in pannuke.prepare(pannuke, tmp_path / "pannuke", silent)[0]
 
 
-def test_the_names_in_classnames_go_before_ours(tmp_path: Path) -> None:
+def test_names_in_classnames_override_ours(tmp_path: Path) -> None:
     folder = baple(tmp_path, "pannuke")
     trees.write(folder / "classnames.txt", "malignant a tumour\nbenign healthy\n")
     assert load_dataset("pannuke", root=tmp_path).class_names == ("healthy", "a tumour")

@@ -211,7 +211,7 @@ def bad_folder(root: Path) -> Path:
     return root
 
 
-def test_forty_kinds_of_bad_images_are_told_of_in_one_report(tmp_path: Path) -> None:
+def test_forty_kinds_of_bad_images_are_listed_in_one_report(tmp_path: Path) -> None:
     reasons = {name: says for name, (_, says) in (*CONTENTS.items(), *PLACES.items())}
     assert len(reasons) >= 40
     dataset = load_dataset(bad_folder(tmp_path))
@@ -257,7 +257,7 @@ def test_shots_are_drawn_again_without_a_bad_image(tmp_path: Path) -> None:
     assert before.base.train.images.paths[0] not in after.base.train.images.paths
 
 
-def test_a_class_without_a_good_image_is_told(tmp_path: Path) -> None:
+def test_a_class_without_a_readable_image_is_reported(tmp_path: Path) -> None:
     dataset = load_dataset(samples.picture_folder(tmp_path, each=4))
     bad = {path: "damaged" for path in dataset.train.images.paths if path.startswith("bee/")}
     with pytest.raises(CalpromptError, match=r"without 2 images that cannot be read, .*no training image of bee"):

@@ -95,7 +95,7 @@ def annotations(key: str, root: Path) -> Path:
         ("ucf101", ["Apply_Eye_Makeup", "Yo_Yo"], "Apply_Eye_Makeup/v_ApplyEyeMakeup_c", (16, 4, 2)),
     ],
 )
-def test_a_split_of_ones_own_follows_the_published_rules(
+def test_a_new_split_follows_the_published_rules(
     tmp_path: Path, key: str, names: list[str], first: str, sizes: tuple[int, ...]
 ) -> None:
     folder = annotations(key, tmp_path)
@@ -116,7 +116,7 @@ def test_a_split_of_ones_own_follows_the_published_rules(
     assert file.read_bytes() == before
 
 
-def test_the_fixed_split_goes_before_ones_own(tmp_path: Path) -> None:
+def test_the_published_split_overrides_a_new_one(tmp_path: Path) -> None:
     trees.make(tmp_path, "eurosat")
     assert prepare("eurosat", tmp_path) == [f"{tmp_path / 'eurosat' / 'split_zhou_EuroSAT.json'} is there already"]
     (tmp_path / "eurosat" / "split_own_EuroSAT.json").write_text("nonsense")

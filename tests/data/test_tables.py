@@ -58,11 +58,11 @@ def test_a_csv_table_is_read(tmp_path: Path) -> None:
         ("other.jsonl", "\n".join(json.dumps({"image": p, "category": n, "set": s}) for p, n, s in rows())),
     ],
 )
-def test_tables_in_other_formats_and_spellings_are_read_alike(tmp_path: Path, name: str, text: str) -> None:
+def test_tables_in_other_formats_and_spellings_give_the_same_data(tmp_path: Path, name: str, text: str) -> None:
     assert told(load_dataset(table(tmp_path, text, name))) == told(load_dataset(table(tmp_path)))
 
 
-def test_paths_from_elsewhere(tmp_path: Path) -> None:
+def test_absolute_paths_and_paths_below_a_root(tmp_path: Path) -> None:
     wanted = told(load_dataset(table(tmp_path / "images")))
     elsewhere = (tmp_path / "images" / "labels.csv").rename(tmp_path / "labels.csv")
     assert told(load_dataset(elsewhere, root=tmp_path / "images")) == wanted
@@ -119,7 +119,7 @@ def test_numbers_take_their_names_from_a_classes_file(tmp_path: Path) -> None:
         ("".join(f"{n}.jpg,\n" for n in range(30)), "and 10 more"),
     ],
 )
-def test_what_is_wrong_with_a_csv_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_csv_tables_are_reported(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         load_dataset(table(tmp_path, text))
 
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path: Path, text: str, says: str) 
         ('{"label": "ant", "path": null}', "line 1 has no path"),
     ],
 )
-def test_what_is_wrong_with_a_jsonl_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_jsonl_tables_are_reported(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         load_dataset(table(tmp_path, text, "labels.jsonl"))
 

@@ -19,7 +19,7 @@ def test_features_with_names_in_the_metadata(tmp_path: Path) -> None:
     assert dataset.test.labels == tuple(held["test_labels"].tolist())
 
 
-def test_images_with_names_beside_them_and_no_val(tmp_path: Path) -> None:
+def test_tensors_with_a_names_file_and_no_validation_split(tmp_path: Path) -> None:
     held = {name: tensor for name, tensor in samples.tensors("images").items() if not name.startswith("val")}
     path = samples.tensor_file(tmp_path / "toys.safetensors", held, names=None)
     (tmp_path / "toys.json").write_text(json.dumps({"class_names": samples.NAMES, "template": "a toy {}."}))

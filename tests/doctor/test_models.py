@@ -71,7 +71,7 @@ def found() -> dict[str, Finding]:
     return {finding.name: finding for finding in check_backbones()}
 
 
-def test_without_downloads_the_user_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_downloads_the_user_learns_how_to_get_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found()) == {USUAL, "downloads"}
     assert found()[USUAL].status == "note"
     assert "it is downloaded when it is first used" in found()[USUAL].value

@@ -46,7 +46,7 @@ def test_debiased_errors_are_covered_and_the_test_keeps_its_level() -> None:
             assert float(row["refused"]) <= 1 - least(int(row["trials"])), row
 
 
-def test_what_a_confidence_means_is_covered_wherever_it_is_told() -> None:
+def test_the_stated_meaning_of_a_confidence_covers_the_truth() -> None:
     rows = experiment().read("intervals_track_record.csv")
     assert {int(row["held_out"]) for row in rows} == {30, 60, 200, 1000}
     assert min(int(row["trials"]) for row in rows) >= 2000

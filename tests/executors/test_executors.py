@@ -93,7 +93,7 @@ def test_addresses_that_are_none(address: str) -> None:
         RayExecutor(address)
 
 
-def test_nobody_answers() -> None:
+def test_an_unreachable_cluster() -> None:
     """A closed port is said at once; a port where something else listens, after the time limit."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -128,7 +128,7 @@ def test_workers_share_a_gpu_by_fractions(cluster: Any, tmp_path: Path) -> None:
         assert {outcome.result[3] for outcome in ray.map([tasks], chores.do)} == {"0"}
 
 
-def test_what_no_machine_has_is_said_at_once(cluster: Any) -> None:
+def test_impossible_resources_are_refused_immediately(cluster: Any) -> None:
     with pytest.raises(CalpromptError, match="no machine of the Ray cluster has what a worker needs: 1 CPU, 2 GPU"):
         executor(cluster, resources=WorkerResources(gpus=2)).connect()
 

@@ -98,7 +98,7 @@ def test_script_can_be_imported_without_calprompt(files: list[Path], tmp_path: P
     np.testing.assert_allclose(ours, Predictor(tuned("coop")).predict_proba(files), atol=1e-4, rtol=0)
 
 
-def test_script_reports_mistakes_without_a_traceback(files: list[Path], tmp_path: Path) -> None:
+def test_the_script_reports_errors_without_a_traceback(files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("hello")
     done = run_alone(folder(), files[0], tmp_path / "none.png", tmp_path / "text.png", tmp_path, files[1], code=2)
     assert len(done.stdout.splitlines()) == 2

@@ -190,7 +190,7 @@ def test_images_that_cannot_be_read(
     assert "1 image cannot be read:\n  ant/3.png (" in said
 
 
-def test_mistakes(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="holds image features, not images"):
         plan_extraction(settings(samples.feature_file()))
     with pytest.raises(SettingError, match="has something twice"):

@@ -282,7 +282,7 @@ def test_processes_of_several_machines_use_no_log(tmp_path: Path, monkeypatch: p
     assert torch.equal(features(tmp_path), expected)
 
 
-def test_file_systems_are_told_apart_by_their_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_systems_are_recognised_by_their_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = (
         "/dev/sda / ext4 rw 0 0\nserver:/x /mnt/all\\040data nfs4 rw 0 0\n/dev/sdb /mnt/all\\040data/local xfs rw 0 0\n"
     )
@@ -294,7 +294,7 @@ def test_file_systems_are_told_apart_by_their_mount(monkeypatch: pytest.MonkeyPa
     assert found == [False, True, True, False]
 
 
-def test_a_full_disk_costs_a_warning(tmp_path: Path, at_once: None) -> None:
+def test_a_full_disk_is_only_a_warning(tmp_path: Path, at_once: None) -> None:
     expected, store = features(None), FeatureStore(tmp_path)
     features(store, files().take([0, 1, 2]))
     (space,) = store._spaces.values()
@@ -348,7 +348,7 @@ def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
     assert torch.equal(features(store), expected)
 
 
-def test_a_folder_that_cannot_be_made_costs_a_warning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_only_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="features are not stored"):
         assert torch.equal(features(tmp_path / "file" / "store"), features(None))

@@ -103,7 +103,7 @@ class TestEveryTextLoss:
         frozen = features(seed + 1, classes, dimension)
         torch.autograd.gradcheck(lambda t: loss(t, frozen), features(seed, classes, dimension).requires_grad_())
 
-    def test_no_change_costs_nothing_and_pulls_nowhere(self, loss: Callable[..., Tensor]) -> None:
+    def test_unchanged_features_have_zero_loss_and_gradient(self, loss: Callable[..., Tensor]) -> None:
         frozen = features(0, 6, 8)
         tuned = frozen.clone().requires_grad_()
         value = loss(tuned, frozen)
@@ -190,7 +190,7 @@ class TestZeroShotNorm:
 
 class TestPenalty:
     @given(seeds, sizes, sizes)
-    def test_moving_within_the_range_is_free(self, seed: int, batch: int, classes: int) -> None:
+    def test_within_the_zero_shot_range_the_penalty_is_zero(self, seed: int, batch: int, classes: int) -> None:
         z0 = normal(seed, batch, classes)
         z = torch.lerp(
             z0.amin(dim=1, keepdim=True), z0.amax(dim=1, keepdim=True), normal(seed, batch, classes).sigmoid()
@@ -198,7 +198,9 @@ class TestPenalty:
         assert range_penalty(z, z0).item() == 0
 
     @given(seeds, sizes, sizes, st.floats(0.1, 10))
-    def test_leaving_it_costs_the_distance(self, seed: int, batch: int, classes: int, by: float) -> None:
+    def test_outside_the_zero_shot_range_the_penalty_is_the_distance(
+        self, seed: int, batch: int, classes: int, by: float
+    ) -> None:
         z0 = normal(seed, batch, classes)
         above = (z0.amax(dim=1, keepdim=True) + by).expand(batch, classes)
         below = (z0.amin(dim=1, keepdim=True) - by).expand(batch, classes)

@@ -173,7 +173,7 @@ def test_losses_with_zero_shot_logits_ask_for_them() -> None:
     assert values["penalty"] == pytest.approx(losses.range_penalty(o.logits, o.zero_shot_logits).item())
 
 
-def test_a_term_of_the_tuner_keeps_its_value_beside_a_loss_of_its_name() -> None:
+def test_a_tuner_term_and_a_loss_of_the_same_name_are_both_recorded() -> None:
     given = replace(outputs(seed=1), terms={"l1": torch.tensor(3.0), "pull": torch.tensor(4.0)})
     total, values = Objective.parse("ce + 2*l1")(given)
     assert set(values) == {"ce", "l1", "tuner_l1", "pull"}

@@ -171,7 +171,7 @@ def test_reliability_table_is_plain_data() -> None:
         (PROBS, LABELS, {"n_bins": 2.5}, r"n_bins must be a whole number of at least 1, got 2.5"),
     ],
 )
-def test_mistakes_are_named(probs, labels, options, message: str) -> None:
+def test_invalid_input_is_reported(probs, labels, options, message: str) -> None:
     with pytest.raises(CalpromptError, match=message):
         evaluate(probs, labels, **options)
     with pytest.raises(CalpromptError, match=message):
@@ -190,13 +190,13 @@ def test_mistakes_are_named(probs, labels, options, message: str) -> None:
         ([0.5], [NAN], r"correct must contain only true/false or 0/1, got nan"),
     ],
 )
-def test_mistakes_in_confidence_vectors_are_named(confidence, correct, message: str) -> None:
+def test_invalid_confidence_vectors_are_reported(confidence, correct, message: str) -> None:
     for function in (calibration_errors_from_confidence, equal_width_table, equal_mass_table):
         with pytest.raises(CalpromptError, match=message):
             function(confidence, correct)
 
 
-def test_mistakes_in_distances_are_named() -> None:
+def test_invalid_distances_are_reported() -> None:
     with pytest.raises(CalpromptError, match="distances must have one entry per sample, got 1 for 4 samples"):
         proximity_calibration_error(PROBS, LABELS, distances=[1.0])
     with pytest.raises(CalpromptError, match="distances must be finite, got inf at sample 2"):

@@ -23,7 +23,7 @@ WHOLE = [name for name in NAMES if name not in SHIFTS]
 UNSEEN_STUDIOS = {"openmoji", "emojione", "emojione1", "fxemoji", "streamline", "openmoji_black", "emojione_black"}
 
 
-def test_there_are_enough_of_them():
+def test_there_are_eleven_datasets_and_four_shifts():
     assert len(WHOLE) >= 8 + 3
     assert len(SHIFTS) == 4
 

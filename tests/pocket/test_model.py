@@ -101,7 +101,7 @@ def test_the_model_card_says_what_is_recorded(recorded):
         assert f"{found:.1f} % {told}" in re.sub(r"\s+", " ", card)
 
 
-def test_the_repeated_training_is_told_beside_the_one_in_the_package(recorded):
+def test_the_repeated_training_is_documented_next_to_the_bundled_one(recorded):
     """And is as good, up to the noise of training."""
     pretrain = Path(__file__).parents[2] / "pretrain"
     page, repeated = (pretrain / "README.md").read_text(), json.loads((pretrain / "repeated.json").read_text())

@@ -87,7 +87,7 @@ def test_what_was_not_run_has_no_difference() -> None:
     assert str(Interval.of([2.0])) == "+2.00"
 
 
-def test_two_rows_of_one_run_are_told() -> None:
+def test_duplicate_rows_of_a_run_are_reported() -> None:
     with pytest.raises(DataError, match=r"differ in their settings \(shots 4 or 16\)"):
         PairedResults([row("ce", "flags", seed, 0.5, shots=4 * seed**2) for seed in (1, 2)], TUNERS)
     with pytest.raises(DataError, match="two runs of CoOp on flags, base, seed 1 have other numbers"):

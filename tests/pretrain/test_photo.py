@@ -142,13 +142,13 @@ def test_wordnet_is_read_with_its_tree(wordnet: WordNet) -> None:
     assert wordnet.senses["cat"] == ["00000011"]
 
 
-def test_a_word_never_seen_is_put_beside_its_kin(wordnet: WordNet, vectors: Vectors) -> None:
+def test_an_unseen_word_is_placed_near_its_hypernyms(wordnet: WordNet, vectors: Vectors) -> None:
     guessed = regress(Kernel(wordnet, vectors), CLASSES, np.eye(4), ["00000013"])[0]
     assert guessed.argmax() == 0, "a lynx is a cat"
     assert guessed[1] > max(guessed[2:]), "and an animal rather than a vehicle"
 
 
-def test_names_have_a_place_and_kinds_the_mean_of_theirs(nouns: Nouns, invented: Invented) -> None:
+def test_names_are_embedded_and_kinds_at_their_mean(nouns: Nouns, invented: Invented) -> None:
     rows = dict(nouns.names)
     assert {"cat", "dog", "lynx", "animal", "vehicle"} <= rows.keys()
     assert torch.allclose(nouns.weights[rows["dog"]], invented.weights[1])

@@ -305,9 +305,7 @@ def test_a_package_of_another_version_is_not_taken_for_the_one_that_is_there(
     assert not (found / "left.json").exists()
 
 
-def test_why_npm_cannot_fetch_is_said(
-    registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_npm_errors_are_reported(registry: packages.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "PACKAGES", (registry,))
     (tmp_path / "bin" / "npm").write_text("#!/bin/sh\necho npm error network is down >&2; exit 1\n")
     with pytest.raises(SystemExit, match=r"npm could not fetch icons@1.0.0:\nnpm error network is down"):
@@ -379,7 +377,7 @@ def test_every_drawing_has_one_side_and_every_side_a_drawing(count: int) -> None
     assert len(_by_drawing(found)["train"]) == (1 if count < 5 else 2)
 
 
-def test_of_icons_that_look_alike_or_were_seen_one_or_none_is_kept() -> None:
+def test_duplicate_and_pretraining_icons_are_dropped() -> None:
     found = named(20, 20, 21, 30, 40)  # the second is the first, and the third has 20/21 of its ink in common with it
     assert [origin for origin, _ in _different(found)] == ["set0/icon", "set2/icon", "set3/icon", "set4/icon"]
     assert [origin for origin, _ in _unlike(found, set())] == ["set0/icon", "set3/icon", "set4/icon"]
@@ -416,9 +414,7 @@ def test_pictures_are_kept_whole_or_not_at_all(pool: Pool, tmp_path: Path, monke
         np.testing.assert_array_equal(getattr(again, name), getattr(pool, name))
 
 
-def test_a_text_tower_of_another_depth_learns_from_the_pictures_it_is_told_about(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_tower_of_another_depth_learns(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depths, "CONCEPTS", 3)
     features = depths.bank(pool, 2, tmp_path / "features.npy")
     assert features.shape == (2, 6, 128)

@@ -253,7 +253,7 @@ def test_export_needs_a_checkpoint_and_evaluate_a_model(seen: Pool, tmp_path: Pa
         main(["evaluate", "--work", str(tmp_path)])
 
 
-def test_a_pool_that_is_there_is_kept_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_pool_is_kept_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pool.npz").write_bytes(b"")
     main(["assemble", "--work", str(tmp_path)])
     assert f"{tmp_path / 'pool.npz'} is there; remove it to assemble it again" in capsys.readouterr().out

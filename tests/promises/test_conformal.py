@@ -176,6 +176,6 @@ def test_coverage_is_a_share(coverage: object) -> None:
         conformal_quantile([0.1], coverage)  # type: ignore[arg-type]
 
 
-def test_an_unknown_score_is_told() -> None:
+def test_an_unknown_score_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="lac"):
         class_scores([[0.5, 0.5]], "lca")

@@ -56,7 +56,7 @@ def test_images_given_back_to_learn_from_are_not_promised_on(
     assert sorted(less.tune + less.promise + less.unused) == list(range(len(labels)))
 
 
-def test_no_image_is_kept_out_for_a_division_that_holds_out_no_fewer() -> None:
+def test_every_image_is_used_where_no_more_can_be_held_out() -> None:
     sizes = [13, 60, 13, 45, 7]
     found = divide(labels_of(sizes), names(sizes), Requests(0.3, 0.9, per_class=True))
     assert found.smaller is None
@@ -110,7 +110,7 @@ def test_images_of_large_groups_are_drawn_as_often_as_they_are_in_the_folder() -
     assert large / total == pytest.approx(2 / 3, abs=0.03)
 
 
-def test_classes_keep_their_share_of_images_whatever_their_groups() -> None:
+def test_classes_keep_their_share_of_images_despite_groups() -> None:
     """One class of single images and one in groups of ten; classes of four and five images, which round differently."""
     groups = [*range(100), *(100 + number // 10 for number in range(100))]
     found = divide([0] * 100 + [1] * 100, ["single", "grouped"], Requests(None, 0.9), groups=groups)
@@ -211,7 +211,7 @@ def test_per_class_says_which_classes_have_too_few() -> None:
     assert "17 images of each class would do" in none.refusals[0].detail
 
 
-def test_single_images_and_unequal_classes_are_told() -> None:
+def test_single_images_and_unequal_classes_are_reported() -> None:
     found = divide(labels_of([40, 1, 3]), names([40, 1, 3]), Requests(0.1, 0.9))
     assert found.counts[1] == (1, 0)
     assert any("with one image (class 1)" in note for note in found.notes)

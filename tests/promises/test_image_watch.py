@@ -89,7 +89,7 @@ def test_clean_streams_alarm_no_more_often_than_stated(held_out: int, digits: in
     assert 0 < alarms <= stated * streams + 3 * np.sqrt(stated * streams), f"{alarms} of {streams}"
 
 
-def test_other_images_are_found_also_after_many_that_are_alike() -> None:
+def test_unfamiliar_images_are_found_after_many_familiar_ones() -> None:
     for clean, most in ((0, 60), (500, 60)):
         watch = fresh()
         watch.see(normal(2, clean))
@@ -103,7 +103,7 @@ def test_other_images_are_found_also_after_many_that_are_alike() -> None:
         assert "calprompt evaluate" in watch.state()["advice"]
 
 
-def test_what_is_said_before_there_is_an_alarm() -> None:
+def test_status_before_an_alarm() -> None:
     watch = fresh()
     assert watch.sentence.startswith("No new image was seen yet")
     watch.see(normal(2, 1))

@@ -24,7 +24,9 @@ def record(n: int = 400, *, seed: int = 0, bias: float = 0.0) -> TrackRecord:
 
 
 @given(st.floats(0, 1), st.integers(1, 300), st.integers(0, 5), st.floats(-0.3, 0.3))
-def test_a_meaning_is_bounded_by_images_on_either_side(confidence: float, n: int, seed: int, bias: float) -> None:
+def test_an_interval_uses_images_on_both_sides_of_a_confidence(
+    confidence: float, n: int, seed: int, bias: float
+) -> None:
     """Each bound is Clopper and Pearson's of the nearest images below or above, as scipy has it."""
     found = record(n, seed=seed, bias=bias)
     meaning = found.meaning(confidence)

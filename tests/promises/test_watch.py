@@ -116,7 +116,7 @@ def test_a_change_is_found_also_after_a_long_clean_time(clean: int) -> None:
     assert np.median(delays) < 100
 
 
-def test_a_hundred_thousand_marks_neither_alarm_nor_dull_it() -> None:
+def test_a_hundred_thousand_correct_marks_raise_no_alarm_and_lose_no_power() -> None:
     rng = np.random.default_rng(5)
     watch = Watch(0.05).mark_all(rng.random(100_000) < 0.045)
     assert not watch.broken
@@ -267,7 +267,7 @@ def test_marks_are_true_or_false(mark: Any) -> None:
         watch.mark_all([False, mark])
 
 
-def test_marks_from_arrays_tables_and_generators_count_alike() -> None:
+def test_marks_from_arrays_tables_and_generators_count_the_same() -> None:
     path = [True, False, False, True]
     expected = Watch(0.1).mark_all(path)
     for given_as in (

@@ -124,7 +124,7 @@ def test_means_over_datasets_have_intervals_over_datasets() -> None:
     assert compare_figure(found).axes
 
 
-def test_names_tell_settings_apart() -> None:
+def test_names_distinguish_settings() -> None:
     rows = [{"tuner": "coop", "loss": "ce", "shots": shots, "seed": seed} for shots in (4, 16) for seed in (1, 2)]
     assert [each.name for each in methods_of(rows)] == ["CoOp (shots 4)"] * 2 + ["CoOp (shots 16)"] * 2
     assert [each.name for each in methods_of([{**rows[0], "loss": "tcpt"}, rows[1]])] == ["CoOp + TCPT", "CoOp"]

@@ -336,7 +336,7 @@ def test_the_quantiles_of_gradients_are_those_of_the_steps(source: ReportSource)
     assert f"margin / cross-entropy: median {middle:.3g} [{low:.2g}, {high:.2g}]" in texts(draw("gradients", source))
 
 
-def test_two_tuners_are_told_apart() -> None:
+def test_two_tuners_are_distinguished() -> None:
     both = table(rows(), rows(tuner="maple"))
     labels = [line.get_label() for line in draw("radar", both).axes[0].lines]
     assert sorted(labels) == ["CoOp, TCPT", "CoOp, cross-entropy", "MaPLe, TCPT", "MaPLe, cross-entropy"]
@@ -360,7 +360,7 @@ def test_the_command_writes_the_figure(folder: Path, tmp_path: Path, capsys: pyt
         (["errors", "nowhere", "--out", "a.png", "--filter", "seed"], "--filter takes KEY=VALUE"),
     ],
 )
-def test_mistakes_on_the_command_line_are_explained(
+def test_invalid_command_lines_are_explained(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["figure", *arguments]) == 2

@@ -189,7 +189,7 @@ def test_pictures_of_mistakes_are_small_and_of_the_image_that_is_named() -> None
         assert len(data) < 5000
 
 
-def test_without_the_data_there_are_names_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_data_the_page_has_names_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(reports.folders()[0], moved / "runs" / reports.folders()[0].name)
     folder = moved / "runs" / reports.folders()[0].name

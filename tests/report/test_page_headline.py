@@ -129,7 +129,7 @@ def test_one_method_is_compared_with_the_untuned_model_or_with_nothing() -> None
     assert headline(measured(), [], None, QUICK)[0] == ["There is no finished run with results in this report."]
 
 
-def test_methods_of_one_name_are_told_apart() -> None:
+def test_methods_of_the_same_name_are_distinguished() -> None:
     row = {"tuner": "coop", "loss": "ce", "model": "tuned", "calibrator": "none", "shots": 16, "epochs": 5}
     names = [method.name for method in methods_of([row, {**row, "shots": 4}, {**row, "loss": "tcpt"}])]
     assert names == ["CoOp (shots 16)", "CoOp (shots 4)", "CoOp + TCPT"]

@@ -76,7 +76,7 @@ def test_a_panel_of_several_runs_has_all_images_and_the_mean_of_the_errors() -> 
     assert panel.accuracy == pytest.approx(np.mean([evaluate(each)["accuracy"] for each in runs]))
 
 
-def test_runs_of_unequal_sizes_count_alike_as_in_tables() -> None:
+def test_runs_of_unequal_sizes_have_equal_weight_as_in_tables() -> None:
     """Not by their images: a table has the mean over datasets."""
     large, small = predictions(*drawn(0, 300), from_logits=True), predictions(*drawn(1, 40), from_logits=True)
     panel = runs_panel([large, small])
@@ -158,7 +158,7 @@ def test_the_legend_is_on_the_figure_and_under_the_panels(columns: int) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-def test_a_figure_is_written_whole_and_the_same_again(tmp_path: Path, suffix: str) -> None:
+def test_figures_are_written_atomically_and_reproducibly(tmp_path: Path, suffix: str) -> None:
     panels = {"base": {"A": logits_panel(*drawn(0))}}
     path = save_figure(reliability_figure(panels), tmp_path / "new" / f"figure{suffix}")
     again = save_figure(reliability_figure(panels), tmp_path / f"again{suffix}")
@@ -170,7 +170,7 @@ def test_a_figure_is_written_whole_and_the_same_again(tmp_path: Path, suffix: st
         assert pixels.std() > 20
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_invalid_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CalpromptError, match=r"written as .png, .svg, .pdf; got 'figure.gif'"):
         save_figure(Figure(), tmp_path / "figure.gif")
     with pytest.raises(CalpromptError, match="no panels to draw"):

@@ -82,7 +82,7 @@ def test_rows_with_a_fingerprint_replace_those_without(tmp_path: Path) -> None:
     assert all(row["fingerprint"] for row in found.table.rows)
 
 
-def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
+def test_failed_and_unfinished_runs_are_reported(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(reports.runs(), out)
     failed, damaged, lost = sorted(path.parent for path in out.glob("*/run.json"))[:3]

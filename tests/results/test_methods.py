@@ -74,11 +74,12 @@ def test_one_cell_has_one_value(demo: Path, metric: str, tmp_path: Path, capsys:
     found["figure"] = {"CoOp": curves["cross-entropy"], "CoOp + TCPT": curves["TCPT"]}
     capsys.readouterr()
     assert main(["results", str(runs), "--filter", "split=novel"]) == 0
-    place = {"accuracy": -4, "ece": -3}[metric]
     for line in capsys.readouterr().out.splitlines():
         if " tuned " in line:
-            shown = found.setdefault("results", {})
-            shown["CoOp" if " ce " in line else "CoOp + TCPT"] = float(line.split()[place]) / 100
+            words, shown = line.split(), found.setdefault("results", {})
+            _, accuracy, ece = words[words.index("novel") + 1 :][:3]  # after how many rows it is the mean of
+            value = {"accuracy": accuracy, "ece": ece}[metric]
+            shown["CoOp" if " ce " in line else "CoOp + TCPT"] = float(value) / 100
     assert found.keys() == {"results", "table", "figure", "report", "compare", "demo"}
     for method, loss in (("CoOp", "ce"), ("CoOp + TCPT", "tcpt")):
         value = mean(each.metrics["novel"][metric] for each in source.runs if each.record["config"]["loss"] == loss)
@@ -109,7 +110,7 @@ def doubled(source: ReportSource) -> ReportSource:
     return ReportSource("doubled", Table((*source.table.rows, *more)))
 
 
-def test_settings_are_told_apart_wherever_results_are_shown(demo: Path, tmp_path: Path, capsys: Any) -> None:
+def test_settings_are_distinguished_wherever_results_are_shown(demo: Path, tmp_path: Path, capsys: Any) -> None:
     plain = known(read_source(demo / "runs"))
     both = doubled(plain)
     quick = ReportSettings(bootstrap=5, no_figures=True)
@@ -152,7 +153,7 @@ def test_runs_under_two_templates_compare_as_two_methods(tmp_path: Path) -> None
     assert set(methods) == {f"{name} (template {each})" for name in ("CoOp", "zero-shot") for each in templates}
 
 
-def test_what_is_of_the_data_or_the_run_does_not_tell_methods_apart() -> None:
+def test_settings_of_data_or_run_do_not_distinguish_methods() -> None:
     rows = [{**ROW, "seed": seed, "device": device, "chunk": seed} for seed, device in ((1, "cpu"), (2, "cuda"))]
     rows += [{**ROW, "dataset": "pets", "template": "a {}, a pet.", "classes_file": "pets.json"}]
     assert {method.name for method in methods_of(rows)} == {"CoOp"}
@@ -171,7 +172,7 @@ def test_equal_settings_in_other_words_are_one_method() -> None:
     assert [method.name for method in apart] == ["CoOp (context 4)", "CoOp (context 16)"]
 
 
-def test_the_untuned_model_is_apart_where_its_numbers_or_templates_are() -> None:
+def test_zero_shot_rows_with_other_numbers_or_templates_are_separate() -> None:
     untuned = {**ROW, "model": "zero-shot", "split": "base", "ece": 0.1}
     same = methods_of([untuned, {**untuned, "tuner": "maple", "loss": "tcpt", "shots": 4}])
     assert [method.name for method in same] == ["zero-shot"] * 2

@@ -290,7 +290,7 @@ def test_prompts_without_their_scale_are_damaged(tmp_path: Path) -> None:
         restore(folder, resources=SHARED)
 
 
-def test_a_scale_at_an_end_is_told(tmp_path: Path) -> None:
+def test_a_scale_at_a_bound_is_reported(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="training images do not determine the logit scale"):
         done = run(samples.config(samples.pictures(), anchor=True, epochs=1), tmp_path)
     assert done.record["anchor"]["end"] == "lower"

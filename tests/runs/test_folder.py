@@ -180,7 +180,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         load_run(folder)
 
 
-def test_names_of_images_stand_beside_their_logits() -> None:
+def test_image_names_are_stored_with_their_logits() -> None:
     """Which image was wrong? has an answer, of the run's own images and of those of other data."""
     done = load_run(finished())
     tensors, metadata = read_run_tensors(done.folder, LOGITS, done.record)

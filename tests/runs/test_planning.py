@@ -78,7 +78,7 @@ class TestIdentity:
         entry.write_text(damage)
         assert identify_backbone(samples.backbone()) is None
 
-    def test_a_cache_that_cannot_be_written_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unwritable_cache_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path / "file"))
         load_backbone(samples.backbone())
@@ -174,7 +174,7 @@ class TestFinished:
         own.write_text("# something\n")
         assert find_finished(settings, tmp_path / "runs") is None
 
-    def test_a_damaged_run_beside_it_is_no_obstacle(self, tmp_path: Path, settings: dict[str, object]) -> None:
+    def test_a_damaged_neighbouring_run_is_ignored(self, tmp_path: Path, settings: dict[str, object]) -> None:
         done = run(self.config(settings), tmp_path / "runs")
         other = Path(shutil.copytree(done.folder, tmp_path / "runs" / f"{done.folder.name[:-12]}000000000000"))
         (other / "run.json").write_text("{")
@@ -183,7 +183,7 @@ class TestFinished:
         assert found.folder == done.folder
         assert run(self.config(settings | {"shots": 1}), tmp_path / "runs").status == "finished"
 
-    def test_data_that_are_not_there_are_told_at_once(self, tmp_path: Path, settings: dict[str, object]) -> None:
+    def test_missing_data_are_reported_immediately(self, tmp_path: Path, settings: dict[str, object]) -> None:
         with pytest.raises(DataError, match="there is no data at"):
             find_finished(settings | {"data": str(tmp_path / "nothing")}, tmp_path)
 

@@ -299,7 +299,7 @@ def test_what_was_seen_is_written_soon(tmp_path: Path, monkeypatch: pytest.Monke
     assert wait_until(lambda: json.loads(path.read_text())["seen"] == 2)
 
 
-def test_a_folder_that_was_exported_without_scores_says_so() -> None:
+def test_a_folder_exported_without_scores_is_reported() -> None:
     record = {**OnnxPredictor(exported()).record, "image_watch": None}
     old = OnnxPredictor(exported())
     old.record = record

@@ -70,7 +70,7 @@ def test_an_image_has_a_deadline_and_its_process_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", ["fill bytes", "chunks", "comment"])
-def test_files_that_are_slow_to_open_keep_nobody_waiting(name: str) -> None:
+def test_files_that_are_slow_to_open_do_not_block_others(name: str) -> None:
     data = {
         "fill bytes": SLOW,
         "chunks": hostile_images.png(50, 50, *[hostile_images.chunk(b"abCd", b"")] * 150_000),

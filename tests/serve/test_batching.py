@@ -44,7 +44,7 @@ def test_what_gathers_while_the_model_works_is_one_batch() -> None:
     ]  # fmt: skip
 
 
-def test_an_error_is_told_to_everybody_in_the_batch_and_the_next_batch_works() -> None:
+def test_an_error_reaches_the_whole_batch_and_the_next_batch_works() -> None:
     def work(key: Hashable, items: Sequence[Any]) -> list[Any]:
         if "bad" in items:
             raise RuntimeError("no")

@@ -78,7 +78,7 @@ def test_a_busy_server_is_asked_again() -> None:
         assert answers == 6 * ["image"]
 
 
-def test_what_goes_wrong_is_said(served: Running, tmp_path: Path) -> None:
+def test_errors_are_reported(served: Running, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="url must be an address such as http"):
         calprompt.Client("localhost:8000")
     with pytest.raises(ServerError, match="401: this server needs a key"):

@@ -105,7 +105,7 @@ def test_a_full_disk_loses_no_confirmed_feedback(tmp_path: Path, limit: int) -> 
     store.close()
 
 
-def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
+def test_older_json_lines_files_are_imported(tmp_path: Path) -> None:
     """With the torn line that a full disk left in them, and the record that was glued to it."""
     path = tmp_path / "marks.jsonl"
     head = {"format": 1, "model": "m", "target_error": 0.1, "secret": "ab" * 32}
@@ -136,7 +136,7 @@ def test_files_of_json_lines_are_taken_over(tmp_path: Path) -> None:
     assert (tmp_path / "marks.jsonl.unreadable").read_text() == lines[2] + "\n"
 
 
-def test_a_kept_image_has_one_place(tmp_path: Path) -> None:
+def test_a_corrected_image_is_kept_in_one_folder(tmp_path: Path) -> None:
     book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=KeptImages(tmp_path))
     for name in ("bee", "cat"):
         assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x").kept

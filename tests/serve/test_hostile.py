@@ -46,7 +46,7 @@ def unharmed(served: Running) -> Iterator[Running]:
     assert all(serving.memory(pid, "VmHWM") < DECODER for pid in served.decoders())
 
 
-def test_there_are_many() -> None:
+def test_there_are_over_three_hundred_hostile_requests() -> None:
     assert len(IMAGES) + len(REQUESTS) > 300
 
 
@@ -253,7 +253,7 @@ def test_receipts_count_once_and_only_from_their_server(unharmed: Running) -> No
     assert send(foreign).status == 422
 
 
-def test_without_the_token_nothing_is_told() -> None:
+def test_without_the_token_nothing_is_disclosed() -> None:
     wrong = [
         "",
         "secret-token",

@@ -79,7 +79,7 @@ def test_suggestions_are_places_among_the_candidates(client: TestClient) -> None
         {"candidates": [[0.001] * 500] * 900},
     ],
 )
-def test_requests_for_suggestions_that_make_no_sense_are_refused_in_words(client: TestClient, asked: Any) -> None:
+def test_invalid_requests_for_suggestions_are_refused_with_a_message(client: TestClient, asked: Any) -> None:
     found = client.post("/v1/suggest", json=asked)
     assert found.status_code == 422
     assert found.json()["detail"]

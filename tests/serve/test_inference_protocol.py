@@ -170,7 +170,7 @@ def nested(depth: int) -> list[Any]:
         ({"inputs": [image_input(datatype="FP32", shape=[1, 1, 1, 3], data=[0, 1, 10**400])]}, "not FP32 of the shape"),
     ],
 )
-def test_what_is_wrong_is_said_as_the_protocol_does(client: TestClient, change: dict[str, Any], says: str) -> None:
+def test_errors_follow_the_protocol(client: TestClient, change: dict[str, Any], says: str) -> None:
     found = client.post(f"{MODEL}/infer", json=change)
     assert 400 <= found.status_code < 500, found.text
     assert list(found.json()) == ["error"]

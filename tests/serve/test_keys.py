@@ -78,7 +78,7 @@ def test_roles(client: TestClient) -> None:
     assert client.head("/health").status_code == 200
 
 
-def test_feedback_is_undone_by_its_author_or_an_admin_and_then_given_anew(client: TestClient) -> None:
+def test_feedback_is_undone_by_its_author_or_an_admin_and_given_again(client: TestClient) -> None:
     for seed, who in ((2, "anna"), (3, "owner")):
         receipt = answered(client, seed)
         before = ask(client, "reader", "GET", "/v1/watch").json()
@@ -154,7 +154,7 @@ def test_request_ids_and_the_access_log(client: TestClient, place: Path) -> None
     assert not any(secret in text for secret in (*TOKENS.values(), "secret-class"))
 
 
-def test_a_log_that_is_moved_away_is_begun_anew(client: TestClient, place: Path) -> None:
+def test_a_rotated_log_is_reopened(client: TestClient, place: Path) -> None:
     (place / "access.jsonl").rename(place / "access.jsonl.1")
     client.get("/health")
     assert len((place / "access.jsonl").read_text().splitlines()) == 1

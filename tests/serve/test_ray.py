@@ -326,7 +326,7 @@ def test_replicas_that_make_no_sense(text: str) -> None:
         Replicas.parse(text)
 
 
-def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(exported.folder())
     for words, expected in (
         (["--replicas", "2"], "replicas are those on a Ray cluster; give its address with --ray ADDRESS"),

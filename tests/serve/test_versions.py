@@ -192,7 +192,7 @@ def _decoded(receipt: str) -> bytes:
     return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
 
 
-def test_which_version_is_better_is_said_only_when_it_is_clear() -> None:
+def test_the_better_version_is_named_only_when_it_is_clear() -> None:
     book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m")
     verdicts = []
     for number in range(8):

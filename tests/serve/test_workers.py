@@ -89,7 +89,7 @@ def test_a_worker_that_dies_is_replaced_and_none_outlives_the_command(models: Pa
         assert serving.wait_until(lambda: not any(map(serving.is_running, left)))
 
 
-def test_what_a_worker_cannot_serve_is_said_once(models: Path, tmp_path: Path) -> None:
+def test_what_a_worker_cannot_serve_is_reported_once(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models, tmp_path / "models", ignore=shutil.ignore_patterns("serving.json"))  # of other tests
     (tmp_path / "models" / "things" / "2" / "model.onnx").write_bytes(b"damaged")
     command = [sys.executable, "-m", "calprompt", "serve", str(tmp_path / "models"), "--port", "0", "--workers", "2"]

@@ -61,7 +61,7 @@ def test_files_can_be_extended_in_turn(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_of_ones_own_extends_the_package_s(tmp_path: Path) -> None:
+def test_a_sweep_file_can_extend_a_bundled_one(tmp_path: Path) -> None:
     cells = read(tmp_path, "extends: paper/pocket-main\nonly: [{tuner: coop, loss: tcpt}]\nseeds: [9]").cells
     assert [cell.settings["data"] for cell in cells] == ["pocket_animals", "pocket_food", "pocket_signs"]
     assert {cell.settings["lr"] for cell in cells} == {0.0006}
@@ -98,12 +98,12 @@ def test_only_chooses_what_matches_any_of_its_lines() -> None:
         ("extends: ../first.yaml\naxis: {}", r"unknown key in .*second\.yaml: 'axis'\. Did you mean 'axes'"),
     ],
 )
-def test_mistakes_are_answered(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_files_are_reported(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CalpromptError, match=says):
         read(tmp_path, text, FIRST.replace("options: {position: end}", "crop: 1.0"))
 
 
-def test_a_circle_of_files_is_answered(tmp_path: Path) -> None:
+def test_circular_extends_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b.yaml")
     (tmp_path / "b.yaml").write_text("extends: a.yaml")
     with pytest.raises(CalpromptError, match=r"extends .*a\.yaml, which extends it in turn: .*a\.yaml → .*b\.yaml → "):

@@ -92,7 +92,7 @@ def test_every_setting_is_a_column(out: Path) -> None:
     assert names | {"classes_file"} <= set(results(out).columns)
 
 
-def test_what_failed_or_is_missing_says_so(out: Path) -> None:
+def test_failed_and_missing_cells_are_reported(out: Path) -> None:
     (out / "sweep-more.json").write_text("damaged")  # the cells of that sweep are then not known any more
     lost = next(path.parent for path in sorted(out.glob("*/metrics.json")))
     shutil.rmtree(lost)

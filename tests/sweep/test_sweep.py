@@ -286,7 +286,7 @@ def test_a_damaged_journal_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_a_picture_on_a_terminal_and_lines_elsewhere(
+def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_pipe(
     tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1") if terminal else monkeypatch.delenv("FORCE_COLOR", raising=False)

@@ -33,7 +33,7 @@ def test_axes_multiply_and_seeds_go_fastest() -> None:
     assert (sweep.threads, sweep.workers, sweep.calibrators, sweep.transfer) == (1, None, (), ())
 
 
-def test_zipped_settings_go_side_by_side_over_the_recipe() -> None:
+def test_zipped_settings_override_the_recipe_together() -> None:
     sweep = parse(
         settings={**BASE["settings"], "options.words": "a photo of a"},
         zip=[{"recipe": ["coop-tcpt", "kgcoop-tcpt"], "lr": [0.1, 0.2], "options": [{"position": "end"}, {}]}],
@@ -175,7 +175,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("content", "says"), WRONG)
-def test_mistakes_are_answered(content: dict[str, Any], says: str) -> None:
+def test_invalid_files_are_reported(content: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         parse(**content)
 
@@ -188,7 +188,7 @@ def test_mistakes_are_answered(content: dict[str, Any], says: str) -> None:
         ("a: [", r"bad\.yaml is not YAML"),
     ],
 )
-def test_files_that_are_no_sweeps_are_answered(tmp_path: Path, text: str, says: str) -> None:
+def test_files_that_are_not_sweeps_are_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(CalpromptError, match=says):
         read_sweep(tmp_path / "bad.yaml")

@@ -237,7 +237,7 @@ def test_only_near_names_are_offered() -> None:
         (("compare", "MODEL", "MODEL", "--out", "x.jpg"), "--out must end in .png or .svg or .pdf, got 'x.jpg'"),
     ],
 )
-def test_a_wrong_path_is_told_before_a_model_is_read(words, says: str, told, monkeypatch, tmp_path: Path) -> None:
+def test_a_wrong_path_is_reported_before_a_model_is_read(words, says: str, told, monkeypatch, tmp_path: Path) -> None:
     from calprompt.classifier import model_folder
 
     def read(*_: object, **__: object) -> None:
