@@ -63,7 +63,7 @@ def test_contents(wheel: Path) -> None:
 
 
 def test_zero_shot_run(python: Path, tmp_path: Path) -> None:
-    """On some pictures of a dataset of the package, whose checksums are looked at."""
+    """On some pictures of a bundled dataset, whose checksums are verified."""
     script = """
 from pathlib import Path
 from PIL import Image
