@@ -253,7 +253,7 @@ def test_a_run_opens_each_image_once(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path / "photos", each=6)
     for number in range(6):  # larger than what waits in memory until it is decoded
         samples.picture(root / "bee" / f"{number}.png", seed=number, size=(220, 200))
-    assert (root / "bee" / "0.png").stat().st_size > extraction.SMALL
+    assert (root / "bee" / "0.png").stat().st_size > extraction.SMALL_FILE
     watching = True
 
     def watch(event: str, given: tuple[Any, ...]) -> None:

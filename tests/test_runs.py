@@ -144,7 +144,7 @@ def test_a_small_clip_trains_in_one_thread_and_leaves_the_others_to_the_caller(
     try:
         run(samples.config(samples.pictures()), tmp_path / "small")
         assert torch.get_num_threads() == 2
-        monkeypatch.setattr(import_module("calprompt.clip.backbone"), "SMALL", 0)
+        monkeypatch.setattr(import_module("calprompt.clip.backbone"), "SMALL_TOWERS", 0)
         run(samples.config(samples.pictures()), tmp_path / "large")
     finally:
         torch.set_num_threads(before)

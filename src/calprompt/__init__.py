@@ -9,6 +9,8 @@
 Names are imported when they are first used: importing the package takes milliseconds and no torch.
 """
 
+# ruff: noqa: F401 (the names are those of `__all__`, which is made of the imports)
+
 from __future__ import annotations
 
 import ast
@@ -63,54 +65,6 @@ if TYPE_CHECKING:
     from calprompt.training_config import TrainingConfig
     from calprompt.tuners import Tuner, create_tuner
 
-__all__ = [
-    "Answer",
-    "Backbone",
-    "BackboneError",
-    "BusyError",
-    "CalpromptError",
-    "Classifier",
-    "Client",
-    "DamagedFileError",
-    "DataError",
-    "Dataset",
-    "EvaluationSettings",
-    "FeatureStore",
-    "ImageError",
-    "NewerFormatError",
-    "NonFiniteLossError",
-    "NotFoundError",
-    "Objective",
-    "Prediction",
-    "Predictor",
-    "Resources",
-    "Run",
-    "RunConfig",
-    "SettingError",
-    "TrainingConfig",
-    "Tuner",
-    "UnknownNameError",
-    "__version__",
-    "accuracy",
-    "adaptive_calibration_error",
-    "create_tuner",
-    "evaluate",
-    "evaluate_run",
-    "expected_calibration_error",
-    "load_backbone",
-    "load_dataset",
-    "load_run",
-    "maximum_calibration_error",
-    "mean_variance_margin",
-    "negative_log_likelihood",
-    "plan",
-    "reliability_table",
-    "run",
-    "text_moment_matching",
-    "train",
-    "weighted_maximum_calibration_error",
-]
-
 
 def _homes() -> dict[str, str]:
     """The module of each name above, as the imports for type checkers say; nothing of them is run."""
@@ -122,6 +76,7 @@ def _homes() -> dict[str, str]:
 
 
 _HOMES = _homes()
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

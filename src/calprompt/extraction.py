@@ -28,7 +28,7 @@ from calprompt.executors.protocol import FAILED, FINISHED, Executor, Outcome, is
 from calprompt.progress import FeatureProgress, Progress, silent
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import check_values
-from calprompt.runs.resources import Resources
+from calprompt.runs.resources import Resources, group_resources
 from calprompt.text import os_problem
 from calprompt.training_config import AUTOCAST
 
@@ -119,7 +119,7 @@ class Portion:
         return (self.stop - self.start) * (self.views + 1)
 
 
-FEATURES = 512  # of a portion, at most, unless one image has more: what a lost worker loses
+FEATURES_PER_PORTION = 512  # of a portion, at most, unless one image has more: what a lost worker loses
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _portions(settings: ExtractionSettings, backbone: str, dataset: Dataset, sto
             raise DataError(f"{dataset.name} holds image features, not images; runs take them as they are")
         digest = names_digest(images)
         views = settings.views if name == "train" else 0
-        length = max(1, FEATURES // (views + 1))
+        length = max(1, FEATURES_PER_PORTION // (views + 1))
         for start in range(0, len(images), length):
             yield Portion(settings, backbone, name, start, min(start + length, len(images)), digest, store)
 
@@ -175,7 +175,6 @@ def names_digest(images: Images) -> str:
     return digest.hexdigest()
 
 
-_loaded: dict[str, Resources] = {}  # of the backbone that this process is at
 _checked: list[Images] = []  # of the split that this process is at
 
 
@@ -216,10 +215,12 @@ def _extract(portion: Portion) -> PortionReport:
     from calprompt.data.unreadable import UnreadableImages
     from calprompt.features.encoding import description
     from calprompt.features.extraction import Extraction
-    from calprompt.progress import FeatureProgress, silent
+    from calprompt.features.store import FeatureStore
 
     sends = portion.send_back or bool(portion.marker and not is_shared(portion.marker))
-    resources = _resources(portion, None if sends else portion.store)
+    place = None if sends else portion.store
+    key = repr((portion.settings, portion.backbone, place))
+    resources = group_resources(key, lambda: FeatureStore(place))
     backbone, images = _backbone(portion, resources), _images(portion, resources)
     assert resources.store is not None
     space = resources.store.space(description(backbone, images), backbone.name)
@@ -232,16 +233,6 @@ def _extract(portion: Portion) -> PortionReport:
     if not sends and not resources.store.writable:
         raise CalpromptError(f"cannot store features in {resources.store.folder}; is it full, or only to be read?")
     return PortionReport(meter.found, meter.computed, dict(unreadable.reasons), pack(space))
-
-
-def _resources(portion: Portion, store: str | None) -> Resources:
-    from calprompt.features.store import FeatureStore
-
-    key = repr((portion.settings, portion.backbone, store))
-    if key not in _loaded:
-        _loaded.clear()
-        _loaded[key] = Resources(store=FeatureStore(store))
-    return _loaded[key]
 
 
 def _backbone(portion: Portion, resources: Resources) -> Backbone:

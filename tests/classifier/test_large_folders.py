@@ -100,7 +100,7 @@ def test_images_in_archives_get_the_answers_of_the_files(tmp_path: Path, run) ->
 
 
 def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LARGEST", 10_000)
+    monkeypatch.setattr(streams, "LARGEST_MEMBER", 10_000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../../escape.png", b"x")
         archive.writestr("huge.png", bytes(1_000_000))
@@ -148,7 +148,7 @@ def test_frames_of_a_video(tmp_path: Path, run) -> None:
 
 
 def test_files_are_taken_when_they_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "POLL", 0.05)
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.05)
     stop, failed, growing = threading.Event(), dict[str, str](), tmp_path / "growing.png"
     (tmp_path / "sorted").mkdir()
     (tmp_path / "sorted" / "moved.png").write_bytes(b"x")
@@ -169,7 +169,7 @@ def test_files_are_taken_when_they_are_complete(tmp_path: Path, monkeypatch: pyt
 
 
 def test_follow_answers_what_arrives_and_ends_cleanly(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "POLL", 0.05)
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.05)
     inbox, answers = tmp_path / "inbox", tmp_path / "answers.csv"
     inbox.mkdir()
     shutil.copy(picture_paths()[0], inbox / "0.png")

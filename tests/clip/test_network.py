@@ -22,13 +22,13 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (network.OFFLINE, "no_proxy", "NO_PROXY", *network.PROXIES, *map(str.lower, network.PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies it was made with
-    monkeypatch.setattr(network, "PATIENCE", 60.0)
+    monkeypatch.setattr(network, "TIMEOUT", 60.0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, direct: None) -> None:
     """For hosts that never answer."""
-    monkeypatch.setattr(network, "PATIENCE", 0.5)
+    monkeypatch.setattr(network, "TIMEOUT", 0.5)
 
 
 @contextmanager

@@ -42,9 +42,9 @@ def features(store: Path | None) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16, looked up and written one by one."""
-    monkeypatch.setattr(encoding, "LARGE", 0)
+    monkeypatch.setattr(encoding, "LARGE_TOWER", 0)
     monkeypatch.setattr(extraction, "VIEWS_PER_LOOKUP", 16)
-    monkeypatch.setattr(store_file, "SECONDS", 0.0)
+    monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from calprompt.executors.ray import RayExecutor
 from calprompt.extraction import ExtractionSettings, extract, plan_extraction
 from calprompt.features import extraction, housekeeping
 from calprompt.features.store import FeatureStore
+from calprompt.runs import resources
 from calprompt.runs.execute import run
 from executors import clusters
 from sweep.sweeps import Here
@@ -33,10 +34,10 @@ VIEWS = 2
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(extraction_room, "FEATURES", 12)
-    extraction_room._loaded.clear()
+    monkeypatch.setattr(extraction_room, "FEATURES_PER_PORTION", 12)
+    resources._of_group.clear()
     yield
-    extraction_room._loaded.clear()
+    resources._of_group.clear()
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_nan_and_other_kinds_are_no_rounding() -> None:
 
 
 def test_a_full_disk_is_an_error_and_the_rest_is_copied_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_file, "CHUNK", 10)
+    monkeypatch.setattr(store_file, "ROWS_PER_READ", 10)
     fill(tmp_path / "b", range(30))
     insert, calls = FeatureFile.insert, []
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_an_error_and_the_rest_is_copied_later(tmp_path: Path, mo
 
 
 def test_killed_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_file, "CHUNK", 4)
+    monkeypatch.setattr(store_file, "ROWS_PER_READ", 4)
     fill(tmp_path / "b", range(12))
     insert, codes = FeatureFile.insert, []
     for at in range(1, 5):

@@ -57,8 +57,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is written."""
-    monkeypatch.setattr(store_file, "SECONDS", 0.0)
-    monkeypatch.setattr(encoding, "LARGE", 0)  # batches of 16
+    monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(encoding, "LARGE_TOWER", 0)  # batches of 16
 
 
 def test_what_was_computed_once_is_read(tmp_path: Path, computed: list[int]) -> None:
@@ -385,7 +385,7 @@ def test_small_files_are_read_once_and_large_ones_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, reads: int
 ) -> None:
     expected, read, seen = features(None, views=2), ImageFiles.read, []
-    monkeypatch.setattr(extraction, "SMALL", small)
+    monkeypatch.setattr(extraction, "SMALL_FILE", small)
     monkeypatch.setattr(ImageFiles, "read", lambda self, index: (seen.append(index), read(self, index))[1])
     assert torch.equal(features(tmp_path, views=2), expected)
     assert len(seen) == reads
@@ -405,7 +405,7 @@ def test_a_file_that_changes_between_looking_and_decoding(
     (tmp_path / "a.png").write_bytes(seen)
     expected = features(None, images, views)
     (tmp_path / "a.png").write_bytes(old)
-    monkeypatch.setattr(extraction, "SMALL", small)
+    monkeypatch.setattr(extraction, "SMALL_FILE", small)
     with monkeypatch.context() as patch:
         patch.setattr(Space, "find", lambda *args: ((tmp_path / "a.png").write_bytes(new), find(*args))[1])
         assert torch.equal(features(tmp_path / "store", images, views), expected)

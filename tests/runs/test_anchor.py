@@ -29,7 +29,7 @@ from calprompt.runs.config import RunConfig, Target, build_config
 from calprompt.runs.execute import run
 from calprompt.runs.folder import LOGITS, PROMPTS, load_run, read_run_tensors
 from calprompt.runs.planning import find_finished, plan
-from calprompt.runs.preparation import RANGE, fit_anchor
+from calprompt.runs.preparation import SCALE_RANGE, fit_anchor
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import restore
 from calprompt.runs.transfer import evaluate_on
@@ -101,8 +101,8 @@ class TestFit:
     def test_it_is_in_its_range_and_no_worse_than_the_model(self, seed: int, own: float, signal: float) -> None:
         cosines, labels = drawn(seed, n=12, classes=3, signal=signal)
         anchor = fit_anchor(cosines, labels, own)
-        assert own / RANGE <= anchor.logit_scale <= own * RANGE
-        assert (anchor.end is None) == (own / RANGE < anchor.logit_scale < own * RANGE)
+        assert own / SCALE_RANGE <= anchor.logit_scale <= own * SCALE_RANGE
+        assert (anchor.end is None) == (own / SCALE_RANGE < anchor.logit_scale < own * SCALE_RANGE)
         assert anchor.nll <= anchor.own_nll * (1 + 1e-12)
         assert anchor.nll == pytest.approx(float(nll(anchor.logit_scale, cosines, labels)))
 
@@ -294,7 +294,7 @@ def test_a_scale_at_a_bound_is_reported(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="training images do not determine the logit scale"):
         done = run(samples.config(samples.pictures(), anchor=True, epochs=1), tmp_path)
     assert done.record["anchor"]["end"] == "lower"
-    assert done.record["anchor"]["logit_scale"] == samples.SCALE / RANGE
+    assert done.record["anchor"]["logit_scale"] == samples.SCALE / SCALE_RANGE
 
 
 def test_data_without_training_images(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from calprompt.sweep import work
+from calprompt.runs import resources
 
 
 @pytest.fixture(autouse=True)
 def nothing_loaded() -> Iterator[None]:
     """What a worker keeps for the next task is nothing to the next test."""
-    work._loaded.clear()
+    resources._of_group.clear()
     yield
-    work._loaded.clear()
+    resources._of_group.clear()

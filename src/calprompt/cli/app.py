@@ -51,7 +51,7 @@ RESUMABLE = {
     **dict.fromkeys(("train", "demo", "fit", "sweep"), EPOCHS),
     "extract": "compute what is not stored yet",
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,7 +184,7 @@ def _os_message(error: OSError) -> str:
         except OSError:
             what = f"standard output: {what}"
             _drop_output()
-    if error.errno in FULL:
+    if error.errno in DISK_FULL:
         what += "; make room on that disk, or write to another one"
     return what
 

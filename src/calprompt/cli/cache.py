@@ -24,7 +24,7 @@ from calprompt.errors import DamagedFileError
 from calprompt.files import check_writable
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
-SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +172,7 @@ def parse_span(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a span such as 30d, 12h or 90m, got {text!r}")
-    return float(match[1]) * SPANS[match[2]]
+    return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
 def format_span(number: float) -> str:
@@ -181,8 +181,8 @@ def format_span(number: float) -> str:
     >>> format_span(12), format_span(7300)
     ('12 s', '2 h')
     """
-    unit = next((unit for unit in ("d", "h", "m") if number >= 2 * SPANS[unit]), "s")
-    return f"{number / SPANS[unit]:.0f} {'min' if unit == 'm' else unit}"
+    unit = next((unit for unit in ("d", "h", "m") if number >= 2 * UNIT_SECONDS[unit]), "s")
+    return f"{number / UNIT_SECONDS[unit]:.0f} {'min' if unit == 'm' else unit}"
 
 
 def _input(about: dict[str, Any]) -> str:

@@ -153,9 +153,10 @@ def add_flags(
 
 def settings_of(args: argparse.Namespace, *kinds: type) -> dict[str, Any]:
     """The settings that were given on the command line, for dataclasses whose flags were added."""
-    fields = {field.name: get_type_hints(kind)[field.name] for kind in kinds for field in dataclasses.fields(kind)}
+    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     given = {name: value for name, value in vars(args).items() if name in fields}
-    return {name: tuple(value) if get_origin(fields[name]) is tuple else value for name, value in given.items()}
+    return {name: tuple(value) if get_origin(hints[name]) is tuple else value for name, value in given.items()}
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:

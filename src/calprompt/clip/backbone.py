@@ -23,7 +23,7 @@ from calprompt.clip.text import encode_text
 from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
 from calprompt.errors import SettingError
 
-SMALL = 10_000_000  # weights of two towers that one thread is enough for
+SMALL_TOWERS = 10_000_000  # weights of two towers that one thread is enough for
 _KEEP: Any = object()
 
 
@@ -173,7 +173,7 @@ class Backbone:
     def is_small(self) -> bool:
         """Whether both towers are so small that one thread is enough for them."""
         towers = (self.model.visual, self.model.transformer)
-        return sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL
+        return sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL_TOWERS
 
     def require_vit(self, what: str) -> None:
         """Raise unless the image tower is a vision transformer."""

@@ -22,8 +22,8 @@ from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, Revis
 from calprompt.errors import CalpromptError
 
 T = TypeVar("T")
-PATIENCE = 5.0  # seconds to wait for a connection, and as many for an answer
-BROKEN = (500, 502, 503, 504)  # what a server or a proxy answers that will not help
+TIMEOUT = 5.0  # seconds to wait for a connection, and as many for an answer
+SERVER_ERRORS = (500, 502, 503, 504)  # what a server or a proxy answers that will not help
 UNREACHED = "no connection to"  # how the reason begins if nothing was reached
 OFFLINE = "HF_HUB_OFFLINE"
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -66,18 +66,18 @@ def obstacle(address: str) -> str:
     where = f"the proxy {gate.hostname}" if proxy else str(gate.hostname)
     port = gate.port or (80 if gate.scheme == "http" else 443)
     try:
-        _in_time(lambda: socket.create_connection((gate.hostname or "", port), timeout=PATIENCE).close())
+        _in_time(lambda: socket.create_connection((gate.hostname or "", port), timeout=TIMEOUT).close())
     except TimeoutError:
-        return f"{UNREACHED} {where} within {PATIENCE:g} s"
+        return f"{UNREACHED} {where} within {TIMEOUT:g} s"
     except OSError as error:
         return f"{UNREACHED} {where} ({error.strerror or error})"
     try:
         status = _in_time(lambda: _status(address))
     except TimeoutError:
-        return f"{where} takes connections but does not answer within {PATIENCE:g} s"
+        return f"{where} takes connections but does not answer within {TIMEOUT:g} s"
     except Exception as error:  # of whichever library the hub's client is made with
         return f"no answer from {host.hostname}{f' through {where}' if proxy else ''} ({in_words(error)})"
-    return f"{where} answers with the error {status}" if status in BROKEN else ""
+    return f"{where} answers with the error {status}" if status in SERVER_ERRORS else ""
 
 
 def in_words(error: BaseException) -> str:
@@ -105,7 +105,7 @@ def _proxy(host: urllib.parse.SplitResult) -> urllib.parse.SplitResult | None:
 
 def _status(address: str) -> int:
     """The status that a host answers with, asked in the way in which the download asks."""
-    longer = 2 * PATIENCE  # so that it is `_in_time` that ends it
+    longer = 2 * TIMEOUT  # so that it is `_in_time` that ends it
     if address.startswith(huggingface_hub.constants.ENDPOINT):
         return int(get_session().head(address, timeout=longer).status_code)
     try:
@@ -132,7 +132,7 @@ def _in_time(call: Callable[[], T]) -> T:
 
     threading.Thread(target=work, daemon=True).start()
     try:
-        value, error = answers.get(timeout=PATIENCE)
+        value, error = answers.get(timeout=TIMEOUT)
     except queue.Empty:
         raise TimeoutError from None
     if error is not None:

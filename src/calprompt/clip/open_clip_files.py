@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ALONE = "calprompt.clip.open_clip_alone"  # the name under which modules of open_clip are imported by themselves
+STANDALONE = "calprompt.clip.open_clip_alone"  # the name under which modules of open_clip are imported by themselves
 
 
 @cache
@@ -35,10 +35,10 @@ def open_clip_module(name: str) -> Any:
     """A module of open_clip; if the package is not imported, by itself, so that its other modules are not run."""
     if "open_clip" in sys.modules:
         return import_module(f"open_clip.{name}")
-    if ALONE not in sys.modules:
-        sys.modules[ALONE] = ModuleType(ALONE)
-        sys.modules[ALONE].__path__ = [str(open_clip_folder())]
-    return import_module(f"{ALONE}.{name}")
+    if STANDALONE not in sys.modules:
+        sys.modules[STANDALONE] = ModuleType(STANDALONE)
+        sys.modules[STANDALONE].__path__ = [str(open_clip_folder())]
+    return import_module(f"{STANDALONE}.{name}")
 
 
 def model_configs() -> dict[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ def config_defaults(name: str) -> dict[str, Any]:
     return {ast.unparse(field.target): field.value and ast.literal_eval(field.value) for field in fields}
 
 
-PLAINEST = 39  # "a photo of a {}."
+PLAIN_TEMPLATE = 39  # "a photo of a {}."
 
 
 def imagenet_templates(count: int) -> tuple[str, ...]:
@@ -82,4 +82,6 @@ def imagenet_templates(count: int) -> tuple[str, ...]:
     ('a photo of a {}.', 'a bad photo of a {}.')
     """
     every = [template("{}") for template in open_clip_module("zero_shot_metadata").OPENAI_IMAGENET_TEMPLATES]
-    return tuple(every if count == 80 else [every[PLAINEST], *every[:PLAINEST], *every[PLAINEST + 1 : 60]])
+    return tuple(
+        every if count == 80 else [every[PLAIN_TEMPLATE], *every[:PLAIN_TEMPLATE], *every[PLAIN_TEMPLATE + 1 : 60]]
+    )

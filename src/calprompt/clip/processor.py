@@ -18,7 +18,7 @@ from functools import cache
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
-SLOW = 3.0  # times as long as in float32
+SLOWDOWN_LIMIT = 3.0  # times as long as in float32
 PROBE = "import torch; [torch.ones(64, 64).to(d) @ torch.ones(64, 64).to(d) for d in (torch.float16, torch.bfloat16)]"
 
 
@@ -27,7 +27,7 @@ def check_half_precision(dtype: torch.dtype) -> None:
     """Make products in half precision safe, and warn if they take much longer here than in float32."""
     make_half_precision_safe()
     slower = slowdown(dtype)
-    if slower > SLOW:
+    if slower > SLOWDOWN_LIMIT:
         name = str(dtype).removeprefix("torch.")
         warnings.warn(
             f"this processor has no units for {name}: a product of matrices takes {slower:.0f} times as long as in "

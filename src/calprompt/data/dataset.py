@@ -7,8 +7,8 @@ data, cheap to make, and becomes a `Dataset` in one call.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,20 @@ class Dataset(About):
     def splits(self) -> dict[str, Split]:
         """Train, val and test by name."""
         return {kind: getattr(self, kind) for kind in SPLITS}
+
+    def with_splits(self, change: Callable[[Split], Split]) -> Dataset:
+        """The same with another train, val and test, each made of the one there is."""
+        train, val, test = map(change, self.splits.values())
+        return replace(self, train=train, val=val, test=test)
+
+    def with_files(self, **changes: Any) -> Dataset:
+        """The same with other settings of its image files; images in memory stay as they are."""
+
+        def changed(split: Split) -> Split:
+            files = isinstance(split.images, ImageFiles)
+            return Split(replace(split.images, **changes), split.labels) if files else split  # type: ignore[type-var]
+
+        return self.with_splits(changed)
 
 
 @dataclass(frozen=True)

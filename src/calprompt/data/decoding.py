@@ -27,7 +27,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 from calprompt.errors import ImageError, SettingError
 
 COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # what every installation reads
-NEEDS = {".avif": "Pillow 11.3 or newer", ".heic": "pip install pillow-heif", ".heif": "pip install pillow-heif"}
+DECODERS = {".avif": "Pillow 11.3 or newer", ".heic": "pip install pillow-heif", ".heif": "pip install pillow-heif"}
 
 
 def _more_formats() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -51,7 +51,7 @@ SUFFIXES = (
 )
 # fmt: on
 CHANNELS = (1, 3, 4)  # of an array that is one image
-LONGEST = 200  # times the short side: beyond it, resizing the short side makes a picture too large to hold
+LARGEST_RATIO = 200  # times the short side: beyond it, resizing the short side makes a picture too large to hold
 
 # Pillow warns of a decompression bomb at 89 million pixels and refuses at twice that: large photographs are wanted,
 # bombs are not, so the refusal is kept and the warning is not
@@ -87,7 +87,7 @@ def count_left_out(names: Iterable[str]) -> str:
     counts = Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(5))
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    advice = "".join(f"; {suffix} needs {NEEDS[suffix]}" for suffix in counts if suffix in NEEDS)
+    advice = "".join(f"; {suffix} needs {DECODERS[suffix]}" for suffix in counts if suffix in DECODERS)
     number = sum(counts.values())
     files = "1 file that cannot be read as an image" if number == 1 else f"{number} files that cannot be read as images"
     return f"{files} ({kinds}{f', {more} others' if more else ''}){advice}"
@@ -124,10 +124,15 @@ def is_array(image: Any) -> bool:
 
 def read(path: str | Path) -> bytes:
     """What is in the file."""
-    _require_contents(path)
+    return read_with_stat(path)[0]
+
+
+def read_with_stat(path: str | Path) -> tuple[bytes, os.stat_result]:
+    """What is in the file, and what the system said of it before it was read."""
+    found = _require_contents(path)
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read()
+            return file.read(), found
     except OSError as error:
         raise ImageError(error.strerror or str(error)) from error
 
@@ -170,7 +175,7 @@ def _opened(file: BinaryIO) -> Iterator[Image.Image]:
         raise ImageError(f"damaged: {reason[0] if reason else type(error).__name__}") from error
 
 
-def _require_contents(path: str | Path) -> None:
+def _require_contents(path: str | Path) -> os.stat_result:
     try:
         found = os.stat(path)
     except OSError as error:
@@ -183,6 +188,7 @@ def _require_contents(path: str | Path) -> None:
         raise ImageError("not an ordinary file")
     if found.st_size == 0:
         raise ImageError("an empty file")
+    return found
 
 
 def from_array(array: np.ndarray) -> Image.Image:
@@ -202,8 +208,8 @@ def from_array(array: np.ndarray) -> Image.Image:
 def check_shape(image: Image.Image) -> None:
     """Raise for an image so long and thin that resizing its short side makes it too large to hold."""
     width, height = image.size
-    if min(width, height) < 1 or max(width, height) > LONGEST * min(width, height):
-        raise ImageError(f"{width} by {height} pixels; one side may be {LONGEST} times the other at most")
+    if min(width, height) < 1 or max(width, height) > LARGEST_RATIO * min(width, height):
+        raise ImageError(f"{width} by {height} pixels; one side may be {LARGEST_RATIO} times the other at most")
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -233,7 +239,9 @@ def _what_it_is(file: BinaryIO) -> str:
         suffix = {b"avif": ".avif", b"avis": ".avif"}.get(start[8:12], ".heic")
         still = start[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis")
         return (
-            f"{suffix[1:].upper()}, which needs a decoder: {NEEDS[suffix]}; or save it as JPEG" if still else "a video"
+            f"{suffix[1:].upper()}, which needs a decoder: {DECODERS[suffix]}; or save it as JPEG"
+            if still
+            else "a video"
         )
     if start[:4] == b"RIFF":
         return "a video" if start[8:12] == b"AVI " else "damaged: the beginning of a WebP file, and no picture"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from PIL import ImageOps
 
-from calprompt.data.decoding import as_rgb, check_start, decode, from_array, is_array, is_pillow, read
+from calprompt.data.decoding import as_rgb, check_start, decode, from_array, is_array, is_pillow, read, read_with_stat
 from calprompt.errors import DataError, ImageError, SettingError
 
 if TYPE_CHECKING:
@@ -58,32 +58,34 @@ class ImageMemory:
         return len(self._kept)
 
     def read(self, path: str) -> bytes:
-        """What is in a file, from memory if it has not changed since it was read.
+        """What is in a file, from memory if it has not changed since it was read; an `ImageError` if it cannot be."""
+        return self._read(path)[0]
 
-        Raises:
-            ImageError: if it cannot be read.
-        """
-        signature = _signature(path)
-        with self._lock:
-            kept = self._kept.get(path)
-            if kept is not None and kept[0] == signature:
-                self._kept.move_to_end(path)
-                return kept[1]
-        data = read(path)
-        if signature is not None and signature == _signature(path):  # else it changed while it was read
-            self._keep(path, signature, data)
-        return data
-
-    def digest(self, path: str, upright: bool, compute: Callable[[], str]) -> str:
+    def digest(self, path: str, upright: bool, compute: Callable[[bytes], str]) -> str:
         """The digest of a file, computed if it is not known or the file has changed."""
-        signature = _signature(path)
         known = self._digests.get((path, upright))
-        if known is not None and known[0] == signature:
+        if known is not None and known[0] == _signature(path):
             return known[1]
-        digest = compute()
-        if signature is not None and signature == _signature(path):
+        data, signature = self._read(path)
+        digest = compute(data)
+        if signature is not None:
             self._digests[path, upright] = (signature, digest)
         return digest
+
+    def _read(self, path: str) -> tuple[bytes, Signature | None]:
+        """What is in a file, and its signature; None if it changed while it was read."""
+        kept = self._kept.get(path)
+        if kept is not None and kept[0] == _signature(path):
+            with self._lock:
+                if path in self._kept:
+                    self._kept.move_to_end(path)
+            return kept[1], kept[0]
+        data, found = read_with_stat(path)
+        signature = _signature_of(found)
+        if signature != _signature(path):
+            return data, None
+        self._keep(path, signature, data)
+        return data, signature
 
     def clear(self) -> None:
         """Forget everything."""
@@ -104,9 +106,12 @@ class ImageMemory:
 
 def _signature(path: str) -> Signature | None:
     try:
-        found = os.stat(path)
+        return _signature_of(os.stat(path))
     except OSError:
         return None
+
+
+def _signature_of(found: os.stat_result) -> Signature:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
@@ -193,10 +198,14 @@ class ImageFiles(Images):
 
     def digest(self, index: int) -> str:
         """sha256 of the file's bytes; of one that has not changed since, as it was computed before."""
+        name = self.paths[index]
         if self.memory is None:
             return checked_digest(self.read(index))
-        path = os.path.join(self.root, self.paths[index])
-        return self.memory.digest(path, self.upright, lambda: checked_digest(self.read(index)))
+        with named(name):
+            path = os.path.join(self.root, name)
+            return self.memory.digest(
+                path, self.upright, lambda data: checked_digest(FileContent(name, data, self.upright))
+            )
 
 
 def checked_digest(picture: Picture) -> str:

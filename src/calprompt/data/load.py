@@ -18,9 +18,8 @@ from pathlib import Path
 from calprompt.data import catalogue
 from calprompt.data.catalogue.layouts import CLASSNAMES
 from calprompt.data.classes import find_classes, read_base, read_classes, with_base
-from calprompt.data.dataset import Dataset, Listing, Split
+from calprompt.data.dataset import Dataset, Listing
 from calprompt.data.folders import has_class_folders, list_folder
-from calprompt.data.images import ImageFiles
 from calprompt.data.split_files import is_saved_split, list_split_file, load_split
 from calprompt.data.tables import SUFFIXES as TABLES
 from calprompt.data.tables import list_table
@@ -67,7 +66,7 @@ def load_dataset(
     if base is not None:
         file = Path(base).expanduser()
         dataset = with_base(dataset, read_base(file), file.name)
-    return _upright(dataset) if upright else dataset
+    return dataset.with_files(upright=True) if upright else dataset
 
 
 def list_dataset(
@@ -146,15 +145,6 @@ def _is_beside_images(folder: Path) -> bool:
 
 def _split_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("split_*.json"))
-
-
-def _upright(dataset: Dataset) -> Dataset:
-    def turned(split: Split) -> Split:
-        images = split.images
-        return Split(replace(images, upright=True), split.labels) if isinstance(images, ImageFiles) else split
-
-    train, val, test = (turned(split) for split in dataset.splits.values())
-    return replace(dataset, train=train, val=val, test=test)
 
 
 def _nearest(data: str | Path) -> str:

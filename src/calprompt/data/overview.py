@@ -19,7 +19,7 @@ from calprompt.text import shorten
 if TYPE_CHECKING:
     from calprompt.data.labelled import LabelledImages
 
-SHOTS = 16  # of the published protocol
+PROTOCOL_SHOTS = 16  # of the published protocol
 NESTED, LOOSE, OTHER = "a folder within that of a class", "in no folder of a class", "by its suffix no image"
 
 
@@ -31,9 +31,9 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
         facts.append(f"template: {dataset.template}")
     notes = []
     trained = Counter(dataset.train.labels)
-    small = [name for label, name in enumerate(dataset.class_names) if trained[label] < SHOTS]
+    small = [name for label, name in enumerate(dataset.class_names) if trained[label] < PROTOCOL_SHOTS]
     if small and not dataset.test_only:
-        notes.append(f"fewer than {SHOTS} training images, so that all of them are shots: {shorten(small)}")
+        notes.append(f"fewer than {PROTOCOL_SHOTS} training images, so that all of them are shots: {shorten(small)}")
     return facts, [*notes, *_sentences(left_out(dataset, path))]
 
 

@@ -109,7 +109,7 @@ def _is_row(row: Any) -> bool:
 
 
 FORMAT = "calprompt split 1"
-EDGE = 1 << 16  # bytes at either end that a quick digest covers
+EDGE_BYTES = 1 << 16  # bytes at either end that a quick digest covers
 
 
 def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") -> None:
@@ -194,10 +194,10 @@ def is_saved_split(payload: Any) -> bool:
 def quick_digest(path: Path) -> str:
     """Size, and a digest of it and of both ends of the file."""
     with path.open("rb") as file:
-        start = file.read(EDGE)
+        start = file.read(EDGE_BYTES)
         size = file.seek(0, 2)
-        file.seek(max(len(start), size - EDGE))
-        digest = hashlib.sha256(str(size).encode() + b" " + start + file.read(EDGE))
+        file.seek(max(len(start), size - EDGE_BYTES))
+        digest = hashlib.sha256(str(size).encode() + b" " + start + file.read(EDGE_BYTES))
     return f"{size} {digest.hexdigest()[:16]}"
 
 

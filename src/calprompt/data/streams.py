@@ -27,8 +27,8 @@ from calprompt.errors import DataError
 ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
-LARGEST = 256 << 20  # bytes of a member that is read
-POLL = 1.0  # seconds between two looks at a folder
+LARGEST_MEMBER = 256 << 20  # bytes of a member that is read
+POLL_SECONDS = 1.0  # seconds between two looks at a folder
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _zipped(path: Path) -> Iterator[Streamed]:
             if info.flag_bits & 1:
                 yield FailedImage(name, "encrypted; unpack the archive with its password")
                 continue
-            if info.file_size > LARGEST:
+            if info.file_size > LARGEST_MEMBER:
                 yield _too_large(name)
                 continue
             with archive.open(info) as file:
@@ -90,7 +90,7 @@ def _tarred(path: Path) -> Iterator[Streamed]:
             if not member.isreg() or not _is_image(member.name):
                 continue
             name = _name(path, member.name)
-            if member.size > LARGEST:
+            if member.size > LARGEST_MEMBER:
                 yield _too_large(name)
                 continue
             file = archive.extractfile(member)
@@ -100,12 +100,12 @@ def _tarred(path: Path) -> Iterator[Streamed]:
 
 
 def _content(name: str, file: Any) -> Streamed:
-    data = file.read(LARGEST + 1)
-    return _too_large(name) if len(data) > LARGEST else FileContent(name, data, False)
+    data = file.read(LARGEST_MEMBER + 1)
+    return _too_large(name) if len(data) > LARGEST_MEMBER else FileContent(name, data, False)
 
 
 def _too_large(name: str) -> FailedImage:
-    return FailedImage(name, f"more than {LARGEST >> 20} MB; unpack the archive")
+    return FailedImage(name, f"more than {LARGEST_MEMBER >> 20} MB; unpack the archive")
 
 
 def _is_image(name: str) -> bool:
@@ -172,7 +172,7 @@ def arrivals(
         before = now
         if ready:
             yield ready
-        stop.wait(POLL)
+        stop.wait(POLL_SECONDS)
 
 
 def _there(folders: Sequence[str], leave_out: str | None) -> Iterator[tuple[str, tuple[int, int]]]:

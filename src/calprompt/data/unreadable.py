@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from calprompt.data.dataset import Dataset, Split
@@ -84,15 +84,14 @@ def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
     def kept(split: Split) -> Split:
         return split.take([index for index in range(len(split)) if split.images.name(index) not in reasons])
 
-    train, val, test = (kept(split) for split in dataset.splits.values())
     try:
-        return replace(dataset, train=train, val=val, test=test)
+        return dataset.with_splits(kept)
     except DataError as error:
         raise DataError(f"without {len(reasons)} images that cannot be read, {error}") from unreadable_error(reasons)
 
 
 IMAGES_PER_REPORT = 64  # images that are read before progress is reported
-QUICK = 200e-6  # seconds for an image that is read so soon that threads would only get in each other's way
+QUICK_SECONDS = 200e-6  # seconds for an image that is read so soon that threads would only get in each other's way
 Rows = dict[str, list[list[str | int]]]
 
 
@@ -143,5 +142,5 @@ def _map(work: Callable[[list[Any]], list[str]], batches: list[list[Any]]) -> It
         return
     start = time.perf_counter()
     yield work(batches[0])
-    slow = (time.perf_counter() - start) / len(batches[0]) > QUICK
+    slow = (time.perf_counter() - start) / len(batches[0]) > QUICK_SECONDS
     yield from map_in_threads(work, batches[1:]) if slow else map(work, batches[1:])

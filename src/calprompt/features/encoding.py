@@ -32,7 +32,7 @@ from calprompt.features import EXTRACTION
 from calprompt.features.store import key
 from calprompt.parallel import map_in_threads
 
-LARGE = 10_000_000  # weights of a tower that takes longer than decoding
+LARGE_TOWER = 10_000_000  # weights of a tower that takes longer than decoding
 
 
 def description(backbone: Backbone, images: Images) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def batch_size(backbone: Backbone) -> int:
     if backbone.device.type == "cpu" and backbone.is_timm:
         return 4  # EfficientNet-Lite0 at 160 pixels: 110 images a second in a thread, 42 in batches of 32
     weights = sum(tensor.numel() for tensor in backbone.model.visual.parameters())
-    return 16 if backbone.device.type == "cpu" and weights > LARGE else 64
+    return 16 if backbone.device.type == "cpu" and weights > LARGE_TOWER else 64
 
 
 def view_generator(digest: str, view: int) -> torch.Generator:

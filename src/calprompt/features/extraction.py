@@ -36,8 +36,8 @@ from calprompt.progress import FeatureProgress, Progress, silent
 
 VIEWS_PER_LOOKUP = 64  # views that are looked up together
 WORKERS = 16  # at most
-READ = 8  # images that are read before the first is decoded: system calls in a row are faster
-SMALL = 1 << 16  # bytes of a file that stays in memory until it is decoded
+FILES_PER_READ = 8  # images that are read before the first is decoded: system calls in a row are faster
+SMALL_FILE = 1 << 16  # bytes of a file that stays in memory until it is decoded
 
 Row = tuple[int, int]  # the index of an image and the number of a view
 Job = tuple[int, int, Picture | None]  # the same, and the image if it was read already
@@ -135,7 +135,7 @@ class Extraction:
         for index in group:
             if (picture := self._read(index)) is not None:
                 keys += [key(picture.digest, view) for view in self.views]
-                jobs += [(index, view, picture if picture.nbytes <= SMALL else None) for view in self.views]
+                jobs += [(index, view, picture if picture.nbytes <= SMALL_FILE else None) for view in self.views]
         return jobs, keys
 
     def _load(self, jobs: list[Job]) -> Batch:
@@ -160,7 +160,7 @@ class Extraction:
     def _pictures(self, jobs: list[Job]) -> Iterator[tuple[int, Picture, list[int]]]:
         """Images and the views to compute, without images that cannot be read."""
         groups = (list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[0]))
-        for some in batched(groups, READ):
+        for some in batched(groups, FILES_PER_READ):
             pictures = [group[0][2] or self._read(group[0][0]) for group in some]
             for group, picture in zip(some, pictures, strict=True):
                 if picture is not None:

@@ -39,11 +39,14 @@ DIGEST, VIEW = 32, 4  # bytes of a key
 TYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-SECONDS, ROWS = 1.0, 4096  # features are written when the oldest has waited this long, or there are this many
-TOGETHER = 500  # keys in one query
-CHUNK = 1024  # rows that are read together
-PATIENCE = 60.0  # seconds to wait for other processes that write
-CACHE = 16 << 20  # bytes of pages that a connection keeps in memory
+FLUSH_SECONDS, FLUSH_ROWS = (
+    1.0,
+    4096,
+)  # features are written when the oldest has waited this long, or there are this many
+KEYS_PER_QUERY = 500  # keys in one query
+ROWS_PER_READ = 1024  # rows that are read together
+LOCK_SECONDS = 60.0  # seconds to wait for other processes that write
+CACHE_BYTES = 16 << 20  # bytes of pages that a connection keeps in memory
 NOT_DAMAGE = {  # errors that say nothing of the contents of a file
     *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY),
     *(sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN),
@@ -157,7 +160,7 @@ class Space:
         self._dtype = rows.dtype
         raw = rows.detach().cpu().contiguous().view(torch.uint8).numpy()
         self._waiting |= {each: row.tobytes() for each, row in zip(keys, raw, strict=True)}
-        if len(self._waiting) >= ROWS or time.monotonic() - self._since >= SECONDS:
+        if len(self._waiting) >= FLUSH_ROWS or time.monotonic() - self._since >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -295,8 +298,8 @@ class FeatureFile:
     def find(self, keys: Sequence[bytes]) -> tuple[dict[bytes, bytes], list[int]]:
         """The intact rows of some keys, and the numbers of rows that are damaged."""
         wanted, found, wrong = set(keys), dict[bytes, bytes](), list[int]()
-        for start in range(0, len(keys), TOGETHER):
-            hashes = [key_hash(each) for each in keys[start : start + TOGETHER]]
+        for start in range(0, len(keys), KEYS_PER_QUERY):
+            hashes = [key_hash(each) for each in keys[start : start + KEYS_PER_QUERY]]
             query = f"SELECT id, key, checksum, row FROM features WHERE hash IN ({','.join('?' * len(hashes))})"
             for number, each, checksum, row in self._connection.execute(query, hashes):
                 if each in wanted:
@@ -344,7 +347,7 @@ class FeatureFile:
         most = self.path.stat().st_size // (DIGEST + VIEW) + 1  # more numbers than there can be rows
         with suppress(sqlite3.Error):
             most = min(most, self._connection.execute("SELECT max(id) FROM features").fetchone()[0] or 0)
-        spans = [(start, min(start + CHUNK, most + 1)) for start in reversed(range(1, most + 1, CHUNK))]
+        spans = [(start, min(start + ROWS_PER_READ, most + 1)) for start in reversed(range(1, most + 1, ROWS_PER_READ))]
         query = "SELECT id, key, checksum, row FROM features WHERE id >= ? AND id < ?"
         while spans:
             start, stop = spans.pop()
@@ -451,9 +454,9 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     if mode == "ro" and not Path(f"{path}-wal").exists():
         mode = "ro&immutable=1"  # without a log, nothing has to be written beside the file in order to read it
     address = f"{path.absolute().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
     connection.text_factory = lambda text: text.decode(errors="replace")
-    connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_BYTES >> 10}")
     connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last second, and damages nothing
     return connection
 

@@ -58,11 +58,10 @@ from calprompt.runs.preparation import (
     describe,
     fit_anchor,
     image_names,
+    logits_file,
     measure_parts,
-    named_tensors,
     prepare,
     split_tensors,
-    stored_scales,
 )
 from calprompt.runs.resources import Resources
 from calprompt.sealed_files import read_tensor_file, tensor_file
@@ -212,14 +211,11 @@ def _work(
     else:
         write_history(folder, [])
     with clock(timings, "evaluate"), prepared.backbone.limited_threads():
-        tensors, metrics = _evaluate(prepared, features)
+        parts, metrics = _evaluate(prepared, features)
     write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
-    metadata = {
-        "class_names": {name: part.class_names for name, (part, _) in planned.evaluated.items()},
-        "image_names": {name: image_names(split) for name, (_, split) in planned.evaluated.items()},
-        **stored_scales(prepared.backbone),
-    }
-    write_bytes(folder / LOGITS, tensor_file(tensors, metadata))
+    classes = {name: part.class_names for name, (part, _) in planned.evaluated.items()}
+    images = {name: image_names(split) for name, (_, split) in planned.evaluated.items()}
+    write_bytes(folder / LOGITS, logits_file(parts, classes, images, prepared.backbone))
     write_metrics(folder, metrics)
     return metrics
 
@@ -313,7 +309,9 @@ def _are_usable(tuner: Tuner, prompts: Mapping[str, Tensor]) -> bool:
     return bool(torch.isfinite(tuner.text_features()).all())
 
 
-def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _evaluate(
+    prepared: Prepared, features: Mapping[str, Tensor]
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Tensors and metrics of every evaluated split; of novel classes, only those of the untuned model if need be."""
     backbone, planned, parts = prepared.backbone, prepared.plan, {}
     tuned: dict[str, Tuner | None] = {name: prepared.tuner for name in planned.evaluated if name != "novel"}
@@ -326,7 +324,7 @@ def _evaluate(prepared: Prepared, features: Mapping[str, Tensor]) -> tuple[dict[
     metrics = measure_parts(parts, prepared.novel_reason)
     for kind in TEXT_KINDS:  # that of the classes trained on, again
         parts.get("val", {}).pop(kind, None)
-    return named_tensors(parts), metrics
+    return parts, metrics
 
 
 def prompts_file(prepared: Prepared, prompts: Mapping[str, Tensor]) -> bytes:

@@ -25,7 +25,7 @@ from calprompt.clip.identity import BackboneIdentity, identify_backbone
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.load import locate
 from calprompt.data.overview import warn_left_out
-from calprompt.data.splits import OWN, Part, all_classes, base_novel, few_shot
+from calprompt.data.splits import Part, all_classes, base_novel, few_shot
 from calprompt.data.unreadable import drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.features import EXTRACTION
@@ -165,16 +165,7 @@ def plan(config: RunConfig, *, resources: Resources | None = None, progress: Pro
         raise DataError(f"{dataset.name} has no training split, which tuner {config.tuner!r} needs")
     if not len(dataset.train) and config.anchor:
         raise DataError(f"{dataset.name} has no training images to fit the anchor on")
-    base, novel, skipped = draw_parts(
-        dataset,
-        protocol=config.protocol,
-        shots=config.shots,
-        seed=config.seed,
-        val_shots=config.val_shots,
-        validation=config.validation,
-        skip_bad=config.skip_bad,
-        progress=progress,
-    )
+    base, novel, skipped = draw_parts(dataset, config.record(), progress)
     identity = resources.identity(config.backbone, config=config.backbone_config, dtype=config.dtype)
     for split in used_splits(base, novel).values():
         split.images.check(identity)
@@ -230,23 +221,16 @@ def check_pixels(tuner: str, dataset: Dataset) -> None:
 
 
 def draw_parts(
-    dataset: Dataset,
-    *,
-    protocol: str,
-    shots: int | None,
-    seed: int,
-    val_shots: int | None = None,
-    validation: str = OWN,
-    skip_bad: bool = False,
-    progress: Progress = silent,
+    dataset: Dataset, record: Mapping[str, Any], progress: Progress = silent
 ) -> tuple[Part, Part | None, dict[str, str]]:
-    """Base, novel and the images left out; an image that cannot be read is replaced by drawing without it."""
+    """Base, novel and the images left out, by settings; an unreadable image is replaced by drawing without it."""
     skipped: dict[str, str] = {}
     known_good: set[str] = set()
+    seed, shots, val_shots = record["training"]["seed"], record["shots"], record["val_shots"]
     while True:
-        drawn = few_shot(dataset, shots, seed, val_shots, validation)
-        base, novel = (all_classes(drawn), None) if protocol == "few-shot" else base_novel(drawn)
-        if not skip_bad:
+        drawn = few_shot(dataset, shots, seed, val_shots, record["validation"])
+        base, novel = (all_classes(drawn), None) if record["protocol"] == "few-shot" else base_novel(drawn)
+        if not record["skip_bad"]:
             return base, novel, skipped  # unreadable ones are reported when they are digested
         unreadable = find_unreadable(used_splits(base, novel).values(), known_good=known_good, progress=progress)
         if not unreadable:
@@ -261,14 +245,14 @@ def used_splits(base: Part, novel: Part | None) -> dict[str, Split]:
     return splits if novel is None else {**splits, "novel": novel.test}
 
 
-MEMORY = ".safetensors"  # of data that only torch reads
+TENSOR_SUFFIX = ".safetensors"  # of data that only torch reads
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
     """The finished run of these settings, if it is there."""
     resources = resources or Resources()
     data = str(settings["data"])
-    if data.endswith(MEMORY):
+    if data.endswith(TENSOR_SUFFIX):
         return None
     dataset = resources.dataset(
         data,
@@ -291,15 +275,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             continue
         if wanted["template"] is None and record["template"] not in templates:
             continue
-        base, novel, skipped = draw_parts(
-            dataset,
-            protocol=wanted["protocol"],
-            shots=wanted["shots"],
-            seed=wanted["training"]["seed"],
-            val_shots=wanted["val_shots"],
-            validation=wanted["validation"],
-            skip_bad=wanted["skip_bad"],
-        )
+        base, novel, skipped = draw_parts(dataset, wanted)
         if data_digest(base, novel, skipped) != record["data"]["digest"]:
             continue
         try:

@@ -38,6 +38,7 @@ from calprompt.progress import Progress, silent
 from calprompt.runs.config import RunConfig
 from calprompt.runs.planning import RESULTS, RunPlan, import_digests, plan
 from calprompt.runs.resources import Resources
+from calprompt.sealed_files import tensor_file
 from calprompt.tuners import Tuner
 
 
@@ -140,7 +141,7 @@ def tuner_for_classes(
         return None, str(error)
 
 
-RANGE = 4.0  # how many times the model's own scale, or what part of it, the fitted one may be
+SCALE_RANGE = 4.0  # how many times the model's own scale, or what part of it, the fitted one may be
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ class Anchor:
     @property
     def warning(self) -> str:
         """What is to be said of a scale at an end of the range."""
-        better, where = ("larger", f"{RANGE:g} times") if self.end == "upper" else ("smaller", f"1/{RANGE:g} of")
+        better, where = (
+            ("larger", f"{SCALE_RANGE:g} times") if self.end == "upper" else ("smaller", f"1/{SCALE_RANGE:g} of")
+        )
         return (
             f"the {self.images} training images do not determine the logit scale: the {better} it is, the more likely "
             f"are their labels. anchor takes {self.logit_scale:g}, which is {where} the model's own; give more images"
@@ -166,7 +169,7 @@ class Anchor:
 
 
 def fit_anchor(cosines: Tensor, labels: Sequence[int] | Tensor, own_scale: float) -> Anchor:
-    """The logit scale of the best likelihood, within `RANGE` times the model's own.
+    """The logit scale of the best likelihood, within `SCALE_RANGE` times the model's own.
 
     >>> cosines = torch.tensor([[0.3, 0.1], [0.3, 0.1], [0.3, 0.1], [0.1, 0.3]])  # three of four are right
     >>> anchor = fit_anchor(cosines, [0, 0, 0, 0], own_scale=20.0)
@@ -180,7 +183,7 @@ def fit_anchor(cosines: Tensor, labels: Sequence[int] | Tensor, own_scale: float
         raise DataError("a logit scale cannot be fitted: features of training images are not finite")
     labels = torch.as_tensor(labels, device=cosines.device)
     at_label = cosines.gather(1, labels[:, None])[:, 0]
-    low, high = own_scale / RANGE, own_scale * RANGE
+    low, high = own_scale / SCALE_RANGE, own_scale * SCALE_RANGE
     at_low, at_high = slope(low, cosines, at_label), slope(high, cosines, at_label)
     end = None
     if at_low == at_high == 0:
@@ -233,14 +236,6 @@ def part_tensors(found: Mapping[str, Tensor], classes: Sequence[int]) -> tuple[d
     return {"labels": labels[rows], **cut, **text}, rows.tolist()
 
 
-def stored_scales(backbone: Backbone) -> dict[str, float]:
-    """The logit scale of stored logits, and that of stored zero-shot logits if it is another."""
-    scales = {"logit_scale": float(backbone.logit_scale)}
-    if backbone.fixed_scale is not None:
-        scales["zero_shot_logit_scale"] = float(backbone.view(logit_scale=None).logit_scale)
-    return scales
-
-
 def image_names(split: Split) -> list[str]:
     """Names of the images of a split, in order."""
     return [split.images.name(index) for index in range(len(split))]
@@ -262,6 +257,15 @@ def measure_parts(parts: Mapping[str, Mapping[str, Tensor]], reason: str | None)
     return {**values, "zero_shot": untuned}
 
 
-def named_tensors(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """All tensors of all parts, as base/logits and the like: what a file of logits holds."""
-    return {f"{part}/{kind}": tensor for part, found in parts.items() for kind, tensor in found.items()}
+def logits_file(
+    parts: Mapping[str, Mapping[str, Tensor]],
+    class_names: Mapping[str, Sequence[str]],
+    images: Mapping[str, Sequence[str]],
+    backbone: Backbone,
+) -> bytes:
+    """All tensors of all parts, as base/logits and the like, with the names of their classes and images."""
+    tensors = {f"{part}/{kind}": tensor for part, found in parts.items() for kind, tensor in found.items()}
+    scales = {"logit_scale": float(backbone.logit_scale)}
+    if backbone.fixed_scale is not None:  # stored zero-shot logits have another
+        scales["zero_shot_logit_scale"] = float(backbone.view(logit_scale=None).logit_scale)
+    return tensor_file(tensors, {"class_names": class_names, "image_names": images, **scales})

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.clip.identity import BackboneIdentity, identify_backbone
-from calprompt.data.dataset import Dataset, Split
+from calprompt.data.dataset import Dataset
 from calprompt.data.images import ImageFiles, ImageMemory, Images
 from calprompt.data.load import load_dataset
 from calprompt.data.unreadable import UnreadableImages
@@ -89,8 +89,7 @@ class Resources:
         key = (str(data), root, classes, base, upright)
         if key not in self._datasets:
             dataset = load_dataset(data, root=root, classes=classes, base=base, upright=upright)
-            train, val, test = (self._remembering(split) for split in dataset.splits.values())
-            self._datasets[key] = replace(dataset, train=train, val=val, test=test)
+            self._datasets[key] = dataset.with_files(memory=self.memory)
         return self._datasets[key]
 
     def features(
@@ -127,6 +126,13 @@ class Resources:
                 self._features.popitem(last=False)
         return found
 
-    def _remembering(self, split: Split) -> Split:
-        images = split.images
-        return Split(replace(images, memory=self.memory), split.labels) if isinstance(images, ImageFiles) else split
+
+_of_group: dict[str, Resources] = {}
+
+
+def group_resources(key: str, store: Callable[[], FeatureStore | None]) -> Resources:
+    """What the tasks of a group share in a worker; those of the group before it are let go."""
+    if key not in _of_group:
+        _of_group.clear()
+        _of_group[key] = Resources(store=store())
+    return _of_group[key]

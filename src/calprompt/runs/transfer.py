@@ -32,16 +32,14 @@ from calprompt.runs.folder import LOGITS, TRANSFER, TRANSFERS, Transfer, read_tr
 from calprompt.runs.planning import FIRST_VERSION, RESULTS, TEMPLATE, check_pixels
 from calprompt.runs.preparation import (
     image_names,
+    logits_file,
     measure_parts,
-    named_tensors,
     part_tensors,
     split_tensors,
-    stored_scales,
     tuner_for_classes,
 )
 from calprompt.runs.resources import Resources
 from calprompt.runs.restoring import Restored, restore
-from calprompt.sealed_files import tensor_file
 from calprompt.text import os_problem, shorten, slug
 
 
@@ -175,12 +173,8 @@ def _evaluate(
         tensors = {part: tensors for part, (tensors, _) in cut.items()}
         record["metrics"] = measure_parts(tensors, reason)
     every = image_names(dataset.test)
-    metadata = {
-        "class_names": record["data"]["class_names"],
-        "image_names": {part: [every[row] for row in rows] for part, (_, rows) in cut.items()},
-        **stored_scales(backbone),
-    }
-    write_bytes(folder / LOGITS, tensor_file(named_tensors(tensors), metadata))
+    images = {part: [every[row] for row in rows] for part, (_, rows) in cut.items()}
+    write_bytes(folder / LOGITS, logits_file(tensors, record["data"]["class_names"], images, backbone))
     record["ended"] = now()
 
 

@@ -25,7 +25,7 @@ from calprompt.cache import cache_folder
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.executors.protocol import BUSY, Outcome, is_shared, pack_folder, unpack_folder
 from calprompt.runs.config import Target
-from calprompt.runs.resources import Resources
+from calprompt.runs.resources import group_resources
 from calprompt.sweep.expansion import Cell
 from calprompt.sweep.folders import FAILED, FINISHED, measure_run, missing_transfers
 from calprompt.text import os_problem
@@ -56,8 +56,19 @@ class Task:
         return self.cell.title
 
 
-SHARED = ("backbone", "backbone_config", "dtype", "device", "data", "root", "classes", "base", "exif", "skip_bad")
-FEATURES = ("protocol", "shots", "seed", "crop", "views")  # of runs that train on the same features
+GROUP_SETTINGS = (
+    "backbone",
+    "backbone_config",
+    "dtype",
+    "device",
+    "data",
+    "root",
+    "classes",
+    "base",
+    "exif",
+    "skip_bad",
+)
+FEATURE_SETTINGS = ("protocol", "shots", "seed", "crop", "views")  # of runs that train on the same features
 
 
 class HasCell(Protocol):
@@ -76,8 +87,8 @@ def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
     """Groups of what one worker does after another, the largest first, and at least as many as workers if possible."""
     groups: dict[str, list[T]] = {}
     for item in items:
-        groups.setdefault(_values(item.cell, SHARED), []).append(item)
-    ordered = [sorted(group, key=lambda item: _values(item.cell, FEATURES)) for group in groups.values()]
+        groups.setdefault(_values(item.cell, GROUP_SETTINGS), []).append(item)
+    ordered = [sorted(group, key=lambda item: _values(item.cell, FEATURE_SETTINGS)) for group in groups.values()]
     while len(ordered) < workers:
         largest = max(ordered, key=len, default=[])
         if len(largest) < 2:
@@ -89,7 +100,7 @@ def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
 
 def group_key(cell: Cell) -> str:
     """What runs of a group have in common."""
-    return _values(cell, SHARED)
+    return _values(cell, GROUP_SETTINGS)
 
 
 def _values(cell: Cell, names: Sequence[str]) -> str:
@@ -97,9 +108,6 @@ def _values(cell: Cell, names: Sequence[str]) -> str:
         return cell.record["training"][name] if name == "seed" else cell.record.get(name)
 
     return repr([value(name) for name in names])
-
-
-_loaded: dict[str, Resources] = {}  # of the group that this process is at
 
 
 def work(task: Task) -> Outcome:
@@ -114,6 +122,7 @@ def work(task: Task) -> Outcome:
 
 
 def _outcome(task: Task) -> Outcome:
+    from calprompt.features.store import FeatureStore
     from calprompt.runs.config import build_config
     from calprompt.runs.execute import run
     from calprompt.runs.planning import plan
@@ -122,7 +131,8 @@ def _outcome(task: Task) -> Outcome:
 
     folder: Path | None = None
     try:
-        resources = _resources(task)
+        key = f"{group_key(task.cell)} {task.store}"
+        resources = group_resources(key, lambda: FeatureStore() if task.store else None)
         planned = plan(build_config(**dict(task.cell.settings)), resources=resources)
         folder = planned.locate(task.out)
         done = run(planned, task.out, resources=resources)
@@ -143,18 +153,8 @@ def _outcome(task: Task) -> Outcome:
     return Outcome(task, FINISHED, folder, reused=done.reused and not targets)
 
 
-def _resources(task: Task) -> Resources:
-    from calprompt.features.store import FeatureStore
-
-    key = f"{group_key(task.cell)} {task.store}"
-    if key not in _loaded:
-        _loaded.clear()
-        _loaded[key] = Resources(store=FeatureStore() if task.store else None)
-    return _loaded[key]
-
-
 KIND = "remote-runs"  # of what is kept in the cache
-PATIENCE = 60.0  # seconds in which another worker of the machine has to let go of a run
+BUSY_SECONDS = 60.0  # seconds in which another worker of the machine has to let go of a run
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def work_anywhere(task: Task) -> Outcome[Task]:
     if not task.send_back and (not task.marker or is_shared(task.marker)):
         return work(task)
     scratch = cache_folder(KIND) / hashlib.sha256(str(Path(task.marker).parent).encode()).hexdigest()[:16]
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + BUSY_SECONDS
     while (outcome := work(replace(task, out=str(scratch)))).status == BUSY and time.monotonic() < end:
         time.sleep(1.0)
     if outcome.folder is None or outcome.status == BUSY:
