@@ -27,7 +27,7 @@ class Parameter:
     """A parameter in a message, with the value to give it.
 
     Attributes:
-        name: As Python spells it.
+        name: Name in Python.
         value: What to give it; None to name the parameter alone.
         command: The command that has it as a flag, if it is not the one that was called.
 

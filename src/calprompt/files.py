@@ -118,7 +118,7 @@ def check_writable(folder: str | Path, *, parameter: str | None = None) -> None:
         raise SettingError(f"must have names of {LONGEST_NAME} bytes at most, got {folder}", parameter=parameter)
     there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
-        problem = "is a file" if there == folder else f"lies in {there}, which is no folder"
+        problem = "is a file" if there == folder else f"lies in {there}, which is not a folder"
         raise SettingError(f"must be a folder, and {folder} {problem}", parameter=parameter)
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingError(f"must be a folder that can be written to, and {there} cannot", parameter=parameter)

@@ -175,14 +175,24 @@ def registered_names(package: str, registry: str) -> Iterator[tuple[str, str]]:
     >>> dict(registered_names("calprompt.losses", "losses"))["ce"]
     '-mean_i log softmax(z_i)[y_i], in float32 or better.'
     """
+    for node in definitions(package):
+        for name in registered_as(node, registry):
+            yield name, (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def definitions(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    """Classes and functions in the files of a package, without importing any of them."""
     spec = find_spec(package)
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.py")):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                for call in getattr(node, "decorator_list", []):
-                    if isinstance(call, ast.Call) and ast.unparse(call.func) == f"{registry}.register":
-                        about = ast.get_docstring(node) or ""  # type: ignore[arg-type]
-                        yield ast.literal_eval(call.args[0]), about.partition("\n")[0]
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            yield from (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+
+
+def registered_as(node: ast.ClassDef | ast.FunctionDef, registry: str) -> list[str]:
+    """Names that the decorators of a definition register it under."""
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    return [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == f"{registry}.register"]
 
 
 _imported: dict[Path, str] = {}  # files that this process has run, and their digests

@@ -70,7 +70,7 @@ def never_used(epochs: int, warmup_epochs: int) -> SettingError:
 
 
 def learning_rate(epoch: int, config: TrainingConfig) -> float:
-    """Of an epoch counted from 1: constant while warming up, then half a cosine that is cut before it reaches 0.
+    """Learning rate of an epoch, from 1: constant while warming up, then half a cosine that is cut before it reaches 0.
 
     >>> [round(learning_rate(e, TrainingConfig(epochs=5, lr=0.0035)), 6) for e in range(1, 6)]
     [1e-05, 0.0035, 0.003166, 0.002291, 0.001209]

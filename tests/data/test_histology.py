@@ -129,7 +129,7 @@ def test_folders_that_were_only_made_are_not_images(tmp_path: Path) -> None:
     ("names", "says"),
     [
         ("benign benign\n", r"classnames.txt does not list 'malignant'; expected a line for each of benign, malignant"),
-        ("benign a\nmalignant b\nother c\n", "lists 'other', which is no class folder"),
+        ("benign a\nmalignant b\nother c\n", "lists 'other', which is not a class folder"),
         ("benign\nmalignant\n", "expected lines such as 'n01440764 tench', got 'benign'"),
     ],
 )

@@ -119,7 +119,7 @@ def test_missing_and_changed_images_are_named(tmp_path: Path) -> None:
         load_split(tmp_path / "shots.json", folder)
     assert "of which 2 are missing or have changed" in str(caught.value)
     assert f"{gone} (No such file or directory)" in str(caught.value)
-    assert f"{changed} (not the image it was)" in str(caught.value)
+    assert f"{changed} (changed)" in str(caught.value)
 
 
 def test_a_saved_split_that_was_edited(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_saved_split_that_was_edited(tmp_path: Path) -> None:
     for old, new, says in (
         ('"ant"', '"aunt"', "was changed after it was saved"),
         ('"train"', '"training"', "is damaged"),
-        ('"format": "calprompt split 1"', '"format": "other"', "is no saved split"),
+        ('"format": "calprompt split 1"', '"format": "other"', "is not a saved split"),
     ):
         with pytest.raises(CalpromptError, match=says):
             load_split(edited(old, new), folder)

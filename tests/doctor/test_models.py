@@ -96,7 +96,7 @@ def test_downloads_are_listed_under_the_name_that_loads_them(caches: Path, row: 
     repository(caches / "hub", "they/bert", model__safetensors=WEIGHTS, config__json=bert)
     repository(caches / "hub", "they/damaged", model__safetensors=WEIGHTS, config__json="[")
     (caches / "hub" / "models--they--empty").mkdir()
-    assert [each.spec for each in downloaded_backbones()] == ["tiny/mine", "hf-hub:they/plip", "hf-hub:you/tiny"]
+    assert [spec for spec, _ in downloaded_backbones()] == ["tiny/mine", "hf-hub:they/plip", "hf-hub:you/tiny"]
     assert found()["tiny/mine"].status == "ok"
     assert found()["tiny/mine"].value.endswith("open_clip_model.safetensors")
     assert sources.find("hf-hub:you/tiny", download=False).path.resolve() == WEIGHTS

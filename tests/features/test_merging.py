@@ -77,7 +77,7 @@ def test_a_store_is_not_merged_into_itself_or_from_nowhere(tmp_path: Path) -> No
     with pytest.raises(SettingError, match="is the store that would get the features"):
         merge_store(tmp_path / "link", FeatureStore(tmp_path / "a"))
     for wrong in ("nowhere", "."):
-        with pytest.raises(NotFoundError, match="is no feature store"):
+        with pytest.raises(NotFoundError, match="is not a feature store"):
             merge_store(tmp_path / wrong, FeatureStore(tmp_path / "a"))
 
 

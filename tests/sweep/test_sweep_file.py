@@ -71,7 +71,7 @@ def test_devices_of_the_file_and_of_the_command(tmp_path: Path, monkeypatch: pyt
     for devices, problem in (
         (["cpu"], "a.yaml: devices must be GPUs such as cuda:0 and cuda:1, got 'cpu'"),
         (["cuda:1", "cuda:1"], "has a GPU twice"),
-        (["cuda:0"], "devices stands beside another device"),
+        (["cuda:0"], "devices is given beside another device"),
     ):
         settings = {**BASE["settings"], "device": "cpu"} if "beside" in problem else BASE["settings"]
         file.write_text(yaml.safe_dump({**BASE, "settings": settings, "devices": devices}))
@@ -139,9 +139,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"loss": []}}, r"mine\.yaml: axes\.loss is empty"),
     ({"axes": {"loss": "ce"}}, r"mine\.yaml: axes\.loss must be a list of values, got 'ce'"),
     ({"axes": {"loss": ["ce", "ce"]}}, r"mine\.yaml: axes\.loss has 'ce' twice"),
-    ({"axes": {"data": ["pocket_food"]}}, r"data stands under settings and under axes"),
-    ({"axes": {"lr": [1.0]}, "zip": [{"lr": [2.0]}]}, r"lr stands under axes and under zip\[0\]"),
-    ({"axes": {"seed": [1]}, "seeds": [1]}, r"seed stands under axes and under seeds"),
+    ({"axes": {"data": ["pocket_food"]}}, r"data is given under settings and under axes"),
+    ({"axes": {"lr": [1.0]}, "zip": [{"lr": [2.0]}]}, r"lr is given under axes and under zip\[0\]"),
+    ({"axes": {"seed": [1]}, "seeds": [1]}, r"seed is given under axes and under seeds"),
     ({"zip": [{"lr": [0.1, 0.2], "epochs": [1]}]}, r"zip\[0\] takes values side by side, and lr has 2, epochs has 1"),
     ({"zip": [{"lr": [0.1, 0.1], "epochs": [1, 1]}]}, r"zip\[0\] has the same values twice"),
     ({"zip": [[]]}, r"zip\[0\] must be names with lists of values"),
@@ -168,9 +168,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"lr": [-1.0]}}, r"mine\.yaml: lr -1\.0: lr must be a positive number"),
     ({"settings": {"data": "pocket_photos"}}, r"mine\.yaml: backbone is missing; put it under settings or axes"),
     ({"settings": {"backbone": "b", "data": "pocket_photo"}}, r"unknown dataset 'pocket_photo'\. Did you mean"),
-    ({"axes": {"options.context": [4], "options": [{"context": 2}]}}, r"options\.context stands by itself and in opt"),
+    ({"axes": {"options.context": [4], "options": [{"context": 2}]}}, r"options\.context is given by itself and in"),
     ({"zip": [{"options": [{}, {"context": 16}], "recipe": ["coop-tcpt"] * 2}]}, "two runs are the same"),
-    ({"device": "cpu", "settings": {**BASE["settings"], "device": "cuda"}}, r"device stands beside another device"),
+    ({"device": "cpu", "settings": {**BASE["settings"], "device": "cuda"}}, r"device is given beside another device"),
 ]  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_invalid_files_are_reported(content: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("axes: {loss: [ce], loss: [tcpt]}", r"bad\.yaml: 'loss' stands twice in one place, the second time in line 1"),
+        ("axes: {loss: [ce], loss: [tcpt]}", r"bad\.yaml: 'loss' is given twice, the second time in line 1"),
         ("- a", r"bad\.yaml must have keys such as 'axes:'"),
         ("a: [", r"bad\.yaml is not YAML"),
     ],

@@ -118,17 +118,17 @@ class Backbone:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the matrices; features are returned in float32 or better."""
+        """Dtype of the weight matrices; features are returned in float32 or better."""
         return self.model.transformer.resblocks[0].mlp.c_fc.weight.dtype
 
     @property
     def computes_in(self) -> torch.dtype:
-        """Of the products in the towers."""
+        """Dtype of the matrix products in the towers."""
         return self.autocast or self.dtype
 
     @property
     def prompt_dtype(self) -> torch.dtype:
-        """Of prompts and features: float32, or float64 for a float64 backbone."""
+        """Dtype of prompts and features: float32, or float64 for a float64 backbone."""
         return torch.promote_types(self.dtype, torch.float32)
 
     @property

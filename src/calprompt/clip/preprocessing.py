@@ -7,7 +7,6 @@ training     RGB -> random area (at least `crop`) and ratio (3/4-4/3) resized to
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -68,17 +67,17 @@ class Preprocessing:
                 f"must be a share of the image's area, above 0 and at most 1, got {self.crop}", parameter="crop"
             )
 
-    def evaluation(self, rgb: str = "first") -> Evaluation:
+    def evaluation(self, rgb: str = "first") -> View:
         """PIL image -> [3, size, size], always the same.
 
         `rgb="first"` converts to RGB before resizing, as prompt-tuning code does; "last" after it, as OpenAI's
         transform does. They differ for palette images and images with transparency, and for nothing else.
         """
-        return Evaluation(self, rgb)
+        return View(self, rgb=rgb)
 
-    def training(self, generator: torch.Generator) -> Training:
+    def training(self, generator: torch.Generator) -> View:
         """PIL image -> [3, size, size], a random view drawn from `generator` and from nothing else."""
-        return Training(self, generator)
+        return View(self, generator)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
@@ -145,14 +144,40 @@ class Preprocessing:
         return pixels.div_(255).sub_(mean).div_(std)
 
 
-class View(ABC):
-    """From a PIL image to a view of it; a plain object, so worker processes can receive it."""
+@dataclass(frozen=True)
+class View:
+    """From a PIL image to a view of it, a random one if there is a generator, whose numbers calls consume in order.
+
+    It is a plain object, so worker processes can receive it.
+    """
 
     preprocessing: Preprocessing
+    generator: torch.Generator | None = None
+    rgb: str = "first"
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        if self.rgb not in _RGB:
+            raise unknown("value of rgb", str(self.rgb), _RGB)
+
     def picture(self, image: Image.Image) -> Image.Image:
         """The view, `size` pixels a side."""
+        wanted, image = self.preprocessing, _picture(image)
+        if image.mode != "RGB" and (self.rgb == "first" or self.generator is not None):
+            image = image.convert("RGB")
+        if self.generator is not None:
+            return self._random(image, self.generator)
+        view = resize_and_crop(image, wanted.size, wanted.interpolation, wanted.resize_mode)
+        return view if view.mode == "RGB" else view.convert("RGB")
+
+    def _random(self, image: Image.Image, generator: torch.Generator) -> Image.Image:
+        import torch
+        from PIL.Image import Resampling, Transpose
+
+        wanted = self.preprocessing
+        top, left, height, width = random_crop(image.height, image.width, generator, wanted.crop)
+        part = image.crop((left, top, left + width, top + height))
+        view = part.resize((wanted.size, wanted.size), Resampling[wanted.interpolation.upper()])
+        return view.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(1, generator=generator) < 0.5 else view
 
     def levels(self, image: Image.Image) -> torch.Tensor:
         """8-bit levels [size, size, 3], which `Preprocessing.normalise` takes many of at once."""
@@ -164,46 +189,6 @@ class View(ABC):
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Input of the tower [3, size, size]."""
         return self.preprocessing.normalise(self.levels(image)[None])[0]
-
-
-@dataclass(frozen=True)
-class Evaluation(View):
-    """The transform of `Preprocessing.evaluation`."""
-
-    preprocessing: Preprocessing
-    rgb: str = "first"
-
-    def __post_init__(self) -> None:
-        if self.rgb not in _RGB:
-            raise unknown("value of rgb", str(self.rgb), _RGB)
-
-    def picture(self, image: Image.Image) -> Image.Image:
-        wanted, image = self.preprocessing, _picture(image)
-        if self.rgb == "first" and image.mode != "RGB":
-            image = image.convert("RGB")
-        view = resize_and_crop(image, wanted.size, wanted.interpolation, wanted.resize_mode)
-        return view if view.mode == "RGB" else view.convert("RGB")
-
-
-@dataclass(frozen=True)
-class Training(View):
-    """The transform of `Preprocessing.training`; calls consume `generator` in order."""
-
-    preprocessing: Preprocessing
-    generator: torch.Generator
-
-    def picture(self, image: Image.Image) -> Image.Image:
-        import torch
-        from PIL.Image import Resampling, Transpose
-
-        wanted = self.preprocessing
-        image = _picture(image).convert("RGB")
-        top, left, height, width = random_crop(image.height, image.width, self.generator, wanted.crop)
-        part = image.crop((left, top, left + width, top + height))
-        view = part.resize((wanted.size, wanted.size), Resampling[wanted.interpolation.upper()])
-        if torch.rand(1, generator=self.generator) < 0.5:
-            view = view.transpose(Transpose.FLIP_LEFT_RIGHT)
-        return view
 
 
 def random_crop(

@@ -289,29 +289,23 @@ def about(subject: Any) -> Iterator[None]:
         raise type(error)(f"{subject}: ", error) from error
 
 
-@dataclass(frozen=True)
-class Downloaded:
-    """A backbone whose weights are on this machine."""
+def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[tuple[str, Path | str]]:
+    """Every name of open_clip's table and every repository of a CLIP whose weights are in a local cache.
 
-    spec: str  # as `load_backbone` takes it
-    path: Path | None  # path of the weights; None if they cannot be used
-    problem: str = ""  # why not
-
-
-def downloaded_backbones(cache_dir: Path | None = None) -> Iterator[Downloaded]:
-    """Every name of open_clip's table and every repository of a CLIP whose weights are in a local cache."""
+    Beside each is the path of the weights, or what is wrong with them.
+    """
     for spec in _candidates(cache_dir):
         try:
             source = find(spec, cache_dir, download=False)
         except NotFoundError:
             continue
         except DamagedFileError as error:
-            yield Downloaded(spec, None, str(error))
+            yield spec, str(error)
         except CalpromptError:  # no model that calprompt can use
             continue
         else:
             if not spec.startswith(HUB) or _is_clip(source.path.parent):
-                yield Downloaded(spec, source.path)
+                yield spec, source.path
 
 
 def _candidates(cache_dir: Path | None) -> Iterator[str]:

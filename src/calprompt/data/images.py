@@ -256,7 +256,7 @@ class FileContent(Decodable):
         return len(self.data)
 
     def _sha256(self) -> str:
-        """Of the file's bytes and of how it is read, if not as usual."""
+        """Digest of the file's bytes and of how it is read, if not as usual."""
         return hashlib.sha256(self.data + b"upright" if self.upright else self.data).hexdigest()
 
     def check(self) -> None:
@@ -275,7 +275,7 @@ class PillowPicture(Decodable):
     image: Image.Image
 
     def _sha256(self) -> str:
-        """Of its mode, size and pixels."""
+        """Digest of its mode, size and pixels."""
         return hashlib.sha256(f"{self.image.mode} {self.image.size}".encode() + self.image.tobytes()).hexdigest()
 
     def _decoded(self) -> Image.Image:
@@ -402,7 +402,7 @@ class TensorRow(Picture):
     has_pixels: bool
 
     def _sha256(self) -> str:
-        """Of its dtype, shape and bytes."""
+        """Digest of its dtype, shape and bytes."""
         import torch
 
         digest = hashlib.sha256(f"{self.row.dtype} {tuple(self.row.shape)}".encode())

@@ -49,7 +49,7 @@ def read_split_file(path: Path) -> dict[str, list[NamedRow]]:
     """The rows of a split file by split; raises if it is not one."""
     payload = read_json(path)
     if not (isinstance(payload, dict) and all(isinstance(payload.get(kind), list) for kind in SPLITS)):
-        raise DataError(f'{path} is no split file; expected {{"train": [[path, label, class name], …], "val", "test"}}')
+        raise DataError(f'{path} is not a split file; expected {{"train": [[path, label, class name], …], "val": …}}')
     rows: dict[str, list[NamedRow]] = {}
     for kind in SPLITS:
         rows[kind] = []
@@ -155,7 +155,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     path = Path(path).expanduser()
     payload = read_json(path)
     if not is_saved_split(payload):
-        raise DataError(f"{path} is no saved split; expected a file that save_split wrote")
+        raise DataError(f"{path} is not a saved split; expected a file that save_split wrote")
     try:
         whole = _digest({key: value for key, value in payload.items() if key != "digest"}) == payload["digest"]
         rows = [(kind, *row) for kind in SPLITS for row in payload[kind]]
@@ -212,7 +212,7 @@ def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
             raise unknown(f"kind of digest in {path.name}", kind, DIGESTS)
         try:
             if DIGESTS[kind](folder / place) != digest:
-                wrong.append(f"{place} (not the image it was)")
+                wrong.append(f"{place} (changed)")
         except OSError as error:
             wrong.append(f"{place} ({error.strerror or error})")
     if wrong:

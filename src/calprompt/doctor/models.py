@@ -35,13 +35,12 @@ DATASET, LABEL, NUMBER = "photos", 0, 5  # a picture that the pocket recognises 
 def check_backbones() -> Iterator[Finding]:
     """CLIPs that were downloaded before, and whether others could be."""
     found = set()
-    for each in downloaded_backbones():
-        found.add(each.spec)
-        if each.path is None:
-            advice = "Remove that file; it is downloaded again when it is needed."
-            yield note(each.spec, each.problem, advice)
+    for spec, weights in downloaded_backbones():
+        found.add(spec)
+        if isinstance(weights, str):
+            yield note(spec, weights, "Remove that file; it is downloaded again when it is needed.")
         else:
-            yield ok(each.spec, f"{format_size(each.path.stat().st_size)} in {each.path}")
+            yield ok(spec, f"{format_size(weights.stat().st_size)} in {weights}")
     if USUAL not in found:
         yield note(
             USUAL,

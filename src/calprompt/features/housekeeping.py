@@ -319,8 +319,8 @@ def _store_folder(path: Path) -> Path:
             if _files(folder):
                 return folder
     raise NotFoundError(
-        f"{path} is no feature store; expected a folder such as the one of 'calprompt cache show', copied or mounted "
-        "from the other machine"
+        f"{path} is not a feature store; expected a folder such as the one 'calprompt cache show' names, copied or "
+        "mounted from the other machine"
     )
 
 

@@ -132,7 +132,7 @@ class RunConfig:
 
     @property
     def seed(self) -> int:
-        """Of everything drawn in the run: shots, prompts, batches, what losses draw. Views are the images' own."""
+        """Seed of shots, prompts, batches and what losses draw; crops are drawn from the images alone."""
         return self.training.seed
 
     def record(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Transfer:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Of base, novel and all, as far as there are, and zero_shot of each."""
+        """Metrics of base, novel and all, as far as there are, and zero_shot of each."""
         return dict(self.record["metrics"])
 
 

@@ -40,7 +40,7 @@ class Restored:
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
-        """Of base and novel, or of all."""
+        """Class names of base and novel, or of all."""
         return {part: tuple(names) for part, names in self.run.record["data"]["class_names"].items()}
 
 

@@ -65,82 +65,67 @@ def record_key(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(settings)).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What a sweep file says of its runs."""
+def expand(content: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> tuple[Cell, ...]:
+    """All runs of a grid, the last axis going fastest and seeds last of all.
 
-    source: str  # what errors call the file
-    recipe: str | None = None  # settings that all others go over
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the same in all runs
-    # name -> values, of which every combination is a run
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    zipped: Sequence[Mapping[str, Sequence[Any]]] = ()  # groups of names -> values of equal number, taken side by side
-    # partial settings of the runs that are left out; a list stands for any of its values
-    exclude: Sequence[Mapping[str, Any]] = ()
-    only: Sequence[Mapping[str, Any]] = ()  # partial settings, one of which every run has; all runs, if there are none
-    seeds: Sequence[int] | None = None  # seeds of the runs
-
-
-def expand(grid: Grid) -> tuple[Cell, ...]:
-    """All runs of a grid, the last axis going fastest and seeds last of all."""
-    factors = _factors(grid)
-    fixed = {**({"recipe": grid.recipe} if grid.recipe else {}), **grid.settings}
-    hidden = _hidden(grid.zipped)
-    used = {"exclude": [False] * len(grid.exclude), "only": [False] * len(grid.only)}
+    `content` is that of a sweep file, with `settings` in place of its own; `source` is what errors call it.
+    """
+    recipe, zipped = content.get("recipe"), content.get("zip") or []
+    choices: dict[str, Sequence[Mapping[str, Any]]] = {key: content.get(key) or [] for key in ("exclude", "only")}
+    factors = _factors(content, settings, source)
+    fixed = {**({"recipe": recipe} if recipe else {}), **settings}
+    hidden = _hidden(zipped)
+    used = {key: [False] * len(partials) for key, partials in choices.items()}
     cells: dict[str, Cell] = {}
     checked: set[tuple[str, str]] = set()
     for combination in itertools.product(*factors):
         varied = {name: value for part in combination for name, value in part.items()}
-        settings = _resolve(fixed, varied, grid.source)
+        settings = _resolve(fixed, varied, source)
         given = {**fixed, **varied}
-        chosen = [_matches(partial, given, settings) for partial in grid.only]
-        left_out = [_matches(partial, given, settings) for partial in grid.exclude]
+        chosen = [_matches(partial, given, settings) for partial in choices["only"]]
+        left_out = [_matches(partial, given, settings) for partial in choices["exclude"]]
         for key, hits in (("only", chosen), ("exclude", left_out)):
             used[key] = [before or hit for before, hit in zip(used[key], hits, strict=True)]
         if any(left_out) or (chosen and not any(chosen)):
             continue
         cell = Cell(settings, _shown({name: varied[name] for name in varied if name not in hidden}, settings))
-        _check(cell, grid.source, checked)
+        _check(cell, source, checked)
         if cell.key in cells:
             raise SettingError(
-                f"{grid.source}: two runs are the same: {cells[cell.key].title}; and {cell.title}. Leave one out"
+                f"{source}: two runs are the same: {cells[cell.key].title}; and {cell.title}. Leave one out"
             )
         cells[cell.key] = cell
-    for key, partials, what in (
-        ("exclude", grid.exclude, "leaves out nothing"),
-        ("only", grid.only, "chooses nothing"),
-    ):
+    for key, what in (("exclude", "leaves out nothing"), ("only", "chooses nothing")):
         for place, hit in enumerate(used[key]):
             if not hit:
-                raise SettingError(f"{grid.source}: {key}[{place}] {what}: {dict(partials[place])}")
+                raise SettingError(f"{source}: {key}[{place}] {what}: {dict(choices[key][place])}")
     if not cells:
-        raise SettingError(f"{grid.source}: exclude leaves out all runs")
+        raise SettingError(f"{source}: exclude leaves out all runs")
     return tuple(cells.values())
 
 
-def _factors(grid: Grid) -> list[list[dict[str, Any]]]:
+def _factors(content: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> list[list[dict[str, Any]]]:
     """What is multiplied: each a list of settings that go together."""
-    source = grid.source
     places: dict[Any, str] = {}
 
     def claim(name: Any, where: str) -> str:
         _check_name(name, source, where)
         if name in places:
-            raise SettingError(f"{source}: {name} stands under {places[name]} and under {where}; leave one out")
+            raise SettingError(f"{source}: {name} is given under {places[name]} and under {where}; remove one")
         places[name] = where
         return str(name)
 
-    if grid.recipe is not None:
+    if content.get("recipe") is not None:
         places["recipe"] = "recipe"
-    for name in grid.settings:
+    for name in settings:
         _check_name(name, source, "settings")
         if name != "options" and not str(name).startswith(OPTION):  # options of all runs and of some add up
             claim(name, "settings")
     factors = []
-    for name, values in grid.axes.items():
+    for name, values in (content.get("axes") or {}).items():
         claim(name, "axes")
         factors.append([{name: value} for value in _values(values, source, f"axes.{name}")])
-    for place, group in enumerate(grid.zipped):
+    for place, group in enumerate(content.get("zip") or []):
         where = f"zip[{place}]"
         if not isinstance(group, Mapping) or not group:
             raise SettingError(f"{source}: {where} must be names with lists of values, got {group!r}")
@@ -156,15 +141,15 @@ def _factors(grid: Grid) -> list[list[dict[str, Any]]]:
         if any(row in rows[:number] for number, row in enumerate(rows)):
             raise SettingError(f"{source}: {where} has the same values twice")
         factors.append(rows)
-    for key, partials in (("exclude", grid.exclude), ("only", grid.only)):
-        for place, partial in enumerate(partials):
+    for key in ("exclude", "only"):
+        for place, partial in enumerate(content.get(key) or []):
             if not isinstance(partial, Mapping) or not partial:
                 raise SettingError(f"{source}: {key}[{place}] must be settings such as tuner: coop, got {partial!r}")
             for name in partial:
                 _check_name(name, source, f"{key}[{place}]")
-    if grid.seeds is not None:
+    if content.get("seeds") is not None:
         claim("seed", "seeds")
-        factors.append([{"seed": seed} for seed in grid.seeds])
+        factors.append([{"seed": seed} for seed in content["seeds"]])
     return factors
 
 
@@ -198,7 +183,7 @@ def _resolve(fixed: Mapping[str, Any], varied: Mapping[str, Any], source: str) -
         single = {name.removeprefix(OPTION): value for name, value in part.items() if name.startswith(OPTION)}
         twice = sorted(set(whole) & set(single))
         if twice:
-            raise SettingError(f"{source}: {OPTION}{twice[0]} stands by itself and in options; leave one out")
+            raise SettingError(f"{source}: {OPTION}{twice[0]} is given by itself and in options; remove one")
         options |= {**whole, **single}
     plain = {name: value for name, value in plain.items() if not name.startswith(OPTION)}
     if "tuner" in plain and plain["tuner"] != recipe.get("tuner", plain["tuner"]):

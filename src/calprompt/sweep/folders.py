@@ -87,7 +87,7 @@ class RunFolders:
             return False
 
     def _fingerprint(self, config: dict[str, Any]) -> str | None:
-        """Of a backbone, if it was loaded on this machine before and its files are what they were."""
+        """Fingerprint of a backbone that was loaded on this machine before and whose files have not changed."""
         from calprompt.clip.identity import identify_backbone
 
         key = (config["backbone"], config.get("backbone_config"), config["dtype"])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from calprompt.errors import SettingError
 from calprompt.evaluation.settings import NONE
-from calprompt.registry import Call, parse_call, unknown
+from calprompt.registry import Call, definitions, parse_call, registered_as, unknown
 from calprompt.training_config import NAMED
 
 
@@ -87,7 +86,7 @@ def _dataclass_options(kind: str) -> dict[str, frozenset[str]]:
             if "ClassVar" not in ast.unparse(each.annotation)
             and not (each.value is not None and "init=False" in ast.unparse(each.value))
         )
-        found |= dict.fromkeys(_registered_as(node, kind), options)
+        found |= dict.fromkeys(registered_as(node, kind), options)
     return found
 
 
@@ -122,24 +121,13 @@ def _tuner_options() -> dict[str, frozenset[str]]:
     return {
         name: frozenset(options(node) - {"template", "seed"})
         for node in classes.values()
-        for name in _registered_as(node, "tuners")
+        for name in registered_as(node, "tuners")
     }
 
 
 def _classes(kind: str) -> dict[str, ast.ClassDef]:
     """Classes in the files of a package, by name."""
-    found: dict[str, ast.ClassDef] = {}
-    spec = find_spec(f"calprompt.{kind}")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(place).glob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            found |= {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return found
-
-
-def _registered_as(node: ast.ClassDef, kind: str) -> list[str]:
-    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-    return [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == f"{kind}.register"]
+    return {node.name: node for node in definitions(f"calprompt.{kind}") if isinstance(node, ast.ClassDef)}
 
 
 def _fixed(node: ast.ClassDef) -> set[str]:

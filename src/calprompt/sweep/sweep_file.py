@@ -49,7 +49,7 @@ from calprompt.hardware import visible_devices
 from calprompt.papers import sweep_files
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import Reader, Target
-from calprompt.sweep.expansion import Cell, Grid, expand
+from calprompt.sweep.expansion import Cell, expand
 from calprompt.sweep.names import check_calibrator
 from calprompt.text import parse_problem, slug
 
@@ -108,13 +108,13 @@ class Sweep:
 
 
 class _UniqueKeys(Reader):
-    """YAML in which a name that stands twice in one place is an error, instead of the last one winning."""
+    """YAML in which a key given twice is an error, instead of the last one winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise SettingError(f"{key.value!r} stands twice in one place, the second time in line {key_line(key)}")
+                raise SettingError(f"{key.value!r} is given twice, the second time in line {key_line(key)}")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -199,24 +199,14 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     said = {"device": content.get("device"), "devices": "cuda" if devices else None}
     for key, device in said.items():
         if device is not None and "device" in settings:
-            raise SettingError(f"{source}: {key} stands beside another device; leave one of them out")
+            raise SettingError(f"{source}: {key} is given beside another device; remove one of them")
         settings |= {} if device is None else {"device": device}
     settings |= {} if root is None else {"root": root}
-    grid = Grid(
-        source=source,
-        recipe=content.get("recipe"),
-        settings=settings,
-        axes=content.get("axes") or {},
-        zipped=content.get("zip") or [],
-        exclude=content.get("exclude") or [],
-        only=content.get("only") or [],
-        seeds=content.get("seeds"),
-    )
     calibrators = tuple(content.get("calibrators") or ())
     for place, spec in enumerate(calibrators):
         _located(f"{source}: calibrators[{place}]", check_calibrator, spec, bool(settings.get("imports")))
     transfer = _targets(content.get("transfer") or [], source, settings.get("root"))
-    threads, cells = content.get("threads", 1), expand(grid)
+    threads, cells = content.get("threads", 1), expand(content, settings, source)
     usual = WorkerResources(threads, 1 if any(str(cell.record["device"]).startswith("cuda") for cell in cells) else 0)
     resources = parse_resources(content.get("resources") or {}, f"{source}: resources", usual)
     return Sweep(

@@ -215,5 +215,5 @@ def _kinds(config: dict[str, Any]) -> list[str]:
 
 
 def total_seconds(record: dict[str, Any]) -> float:
-    """Of a run from its record: loading, features, training and evaluation together."""
+    """Seconds a run took, from its record: loading, features, training and evaluation together."""
     return round(sum(record.get("timings", {}).values()), 3)

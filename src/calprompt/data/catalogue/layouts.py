@@ -189,7 +189,7 @@ class NamedFolders:
             class_folders = [path.name for path in subfolders(folder / name)]
             odd = sorted(set(class_folders) ^ set(names))
             if odd:
-                wrong = "is no class" if odd[0] in class_folders else "is missing"
+                wrong = "is not a class" if odd[0] in class_folders else "is missing"
                 raise DataError(f"{folder / name / odd[0]}/ {wrong}; expected the folders {', '.join(sorted(names))}")
             rows[kind] = [
                 row
@@ -205,7 +205,7 @@ class NamedFolders:
         names = read_classnames(path)
         odd = sorted(set(names) ^ set(self.names))
         if odd:
-            wrong = f"lists {odd[0]!r}, which is no class folder" if odd[0] in names else f"does not list {odd[0]!r}"
+            wrong = f"lists {odd[0]!r}, which is not a class folder" if odd[0] in names else f"does not list {odd[0]!r}"
             raise DataError(f"{path} {wrong}; expected a line for each of {', '.join(sorted(self.names))}")
         return names
 
@@ -289,7 +289,7 @@ class VariantFolders:
         for name in folders:
             if name not in by_folder:
                 raise DataError(
-                    f"{images / name}/ is no class of {classnames}; expected folders such as {next(iter(by_folder))}"
+                    f"{images / name}/ is not a class of {classnames}; expected folders such as {next(iter(by_folder))}"
                 )
         folders.sort(key=int if self.numbered else None)
         rows = [row for label, name in enumerate(folders) for row in class_rows(folder, images / name, label)]
