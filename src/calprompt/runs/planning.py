@@ -14,7 +14,7 @@ images and the imported files are still what they were. Anything else is left to
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from glob import escape
@@ -196,6 +196,26 @@ def is_current(record: Mapping[str, Any]) -> bool:
     return record.get("results", 1 if first else None) == RESULTS
 
 
+def is_up_to_date(
+    record: Mapping[str, Any], identify: Callable[..., BackboneIdentity | None] = identify_backbone
+) -> bool | None:
+    """Whether a run's weights and imported files are what they were; None if its backbone has to be loaded to know."""
+    config = record["config"]
+    try:
+        imports = sorted(map(extension_digest, config["imports"]))
+    except CalpromptError:
+        return False
+    if not is_current(record) or imports != record.get("imports", []):
+        return False
+    identity = identify(config["backbone"], config=config.get("backbone_config"), dtype=config["dtype"])
+    if identity is None:
+        return None
+    if identity.fingerprint != record["backbone"]["fingerprint"]:
+        return False
+    then = record["backbone"].get("preprocessing")
+    return None if then is None else then == {**identity.preprocessing.to_dict(), "crop": config["crop"]}
+
+
 def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], progress: Progress = silent) -> str:
     """sha256 of class names, and of the name, label and content of every image that a run reads."""
     payload: dict[str, Any] = {
@@ -271,9 +291,10 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             record = read_record(place.parent)
         except CalpromptError:
             continue  # most likely another run; `run` looks at the folder of this one
-        if not _is_same(record, wanted):
+        same = record["status"] == "finished" and {**ADDED, **record["config"]} == wanted
+        if not same or (wanted["template"] is None and record["template"] not in templates):
             continue
-        if wanted["template"] is None and record["template"] not in templates:
+        if not is_up_to_date(record):
             continue
         base, novel, skipped = draw_parts(dataset, wanted)
         if data_digest(base, novel, skipped) != record["data"]["digest"]:
@@ -283,16 +304,3 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         except DamagedFileError:
             return None  # it is made again
     return None
-
-
-def _is_same(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a record is of a finished run of these settings, whose weights and imports are still what they were."""
-    if record["status"] != "finished" or not is_current(record) or {**ADDED, **record["config"]} != wanted:
-        return False
-    identity = identify_backbone(wanted["backbone"], config=wanted["backbone_config"], dtype=wanted["dtype"])
-    if identity is None or identity.fingerprint != record["backbone"]["fingerprint"]:
-        return False
-    preprocessing = {**identity.preprocessing.to_dict(), "crop": wanted["crop"]}
-    if preprocessing != record["backbone"].get("preprocessing"):
-        return False
-    return sorted(map(extension_digest, wanted["imports"])) == record.get("imports", [])

@@ -10,17 +10,19 @@ is never overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import calprompt
+from calprompt.clip.identity import BackboneIdentity, identify_backbone
 from calprompt.errors import BusyError, CalpromptError
 from calprompt.evaluation.settings import NONE, EvaluationSettings, normalized_spec
 from calprompt.metrics import metrics
-from calprompt.registry import extension_digest, imported_files
+from calprompt.registry import imported_files
 from calprompt.runs.config import Target
 from calprompt.runs.folder import RECORD, TRANSFER, TRANSFERS, Run, load_run, read_evaluation, read_record, result_files
 from calprompt.sweep.expansion import Cell, record_key
@@ -53,7 +55,7 @@ class RunFolders:
     # digest of all settings -> the runs that have them; more than one if images or weights have changed
     by_key: dict[str, list[Found]] = field(default_factory=dict)
     damaged: list[Found] = field(default_factory=list)  # run folders whose record cannot be read
-    _weights: dict[tuple[Any, ...], str | None] = field(default_factory=dict)
+    _identify: Callable[..., BackboneIdentity | None] = field(default_factory=lambda: cache(identify_backbone))
 
     @classmethod
     def read(cls, out: str | Path) -> RunFolders:
@@ -68,33 +70,12 @@ class RunFolders:
 
     def find(self, cell: Cell) -> Found | None:
         """The run of a sweep's cell: the finished one, if there is one; None if there is nothing of it."""
-        known = [found for found in self.by_key.get(cell.key, []) if self._is_current(found.run.record)]
+        from calprompt.runs.planning import is_up_to_date
+
+        same = self.by_key.get(cell.key, [])
+        known = [found for found in same if is_up_to_date(found.run.record, self._identify) is not False]
         finished = [found for found in known if found.status == FINISHED]
         return next(iter(finished or known), None)
-
-    def _is_current(self, record: dict[str, Any]) -> bool:
-        """Whether a run is what its settings would give today, as far as is known without weights and images."""
-        from calprompt.runs.planning import is_current
-
-        config = record["config"]
-        if not is_current(record):
-            return False
-        if self._fingerprint(config) not in (None, record["backbone"]["fingerprint"]):
-            return False
-        try:
-            return sorted(map(extension_digest, config["imports"])) == record.get("imports", [])
-        except CalpromptError:
-            return False
-
-    def _fingerprint(self, config: dict[str, Any]) -> str | None:
-        """Fingerprint of a backbone that was loaded on this machine before and whose files have not changed."""
-        from calprompt.clip.identity import identify_backbone
-
-        key = (config["backbone"], config.get("backbone_config"), config["dtype"])
-        if key not in self._weights:
-            identity = identify_backbone(key[0], config=key[1], dtype=key[2])
-            self._weights[key] = None if identity is None else identity.fingerprint
-        return self._weights[key]
 
 
 def run_folders(out: Path) -> Iterator[Found]:
