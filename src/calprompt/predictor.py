@@ -243,13 +243,10 @@ class Predictor:
 
     @torch.no_grad()
     def predict_levels(self, levels: NDArray[np.uint8]) -> PredictionBatch:
-        """Predictions of images that were decoded, resized and cropped elsewhere, such as for a waiting client.
+        """Predictions of 8-bit levels [n, size, size, 3] decoded and resized elsewhere, as for a waiting client.
 
         The tower gets as many images as there are, where `stream` fills up its batches: one image takes the time of
         one. In exchange the last digits may depend on how many there are.
-
-        Args:
-            levels: 8-bit levels [n, size, size, 3], with the size of the backbone's input.
         """
         backbone, tuner = self.backbone, self.tuner
         pixels = backbone.preprocessing.normalise(torch.from_numpy(levels))
@@ -347,12 +344,7 @@ class Predictor:
         return logits.double() if self.calibrator is None else self.calibrator(self.stored_logits(logits, frozen))
 
     def stored_logits(self, logits: Tensor, frozen: Tensor | None = None) -> StoredLogits:
-        """Logits with all that the calibrator needs beside them.
-
-        Args:
-            logits: [n, C] in float32, before calibration.
-            frozen: Frozen features [n, D] of the images, for calibrators that need zero-shot logits.
-        """
+        """Logits [n, C] with all that the calibrator needs beside them, such as zero-shot logits of frozen features."""
         needs = () if self.calibrator is None else self.calibrator.needs
         record: dict[str, Any] = {"logit_scale": float(self.backbone.logit_scale)}
         if {"text", "frozen_text", "base_text", "base_frozen_text"} & set(needs):

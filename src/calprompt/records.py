@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Record:
@@ -20,9 +23,10 @@ class Record:
         return found
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Any:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """From what `to_dict` gave."""
-        return restored(cls, values)
+        found: Self = restored(cls, values)
+        return found
 
 
 def plain(value: Any) -> Any:

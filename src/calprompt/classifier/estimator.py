@@ -149,11 +149,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """
         rule = self.set_rule(coverage, per_class)
         names = {str(label): label for label in self.classes_.tolist()}
-        found = []
-        for batch in self._fitted().stream(X):
-            answers = self._answers(batch, rule)
-            found += [tuple(names[name] for name in answer.prediction_set or ()) for answer in answers]
-        return found
+        answers = self.answer(X, coverage=rule.coverage, per_class=per_class)
+        return [tuple(names[name] for name in answer.prediction_set or ()) for answer in answers]
 
     def answer(
         self, X: ImageLike | Sequence[ImageLike], *, coverage: float | None = None, per_class: bool = False
