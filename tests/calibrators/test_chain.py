@@ -10,7 +10,7 @@ from calprompt.calibrators import Chain, DistanceAware, Isotonic, StoredLogits, 
 from calprompt.errors import CalpromptError
 
 
-def test_each_is_fitted_on_what_the_former_gives() -> None:
+def test_each_step_is_fitted_on_the_output_of_the_previous_one() -> None:
     val, test = complete(*drawn(0)), complete(*drawn(1))
     chain = parse("dac -> temperature -> isotonic").fit(val)
     first = DistanceAware()
@@ -19,7 +19,7 @@ def test_each_is_fitted_on_what_the_former_gives() -> None:
     assert torch.equal(chain(test), third(second(first(test))))
 
 
-def test_ways_of_writing_it_agree() -> None:
+def test_spellings_of_a_chain_agree() -> None:
     record = complete(*drawn(0))
     ways = ["temperature->dac(k=2)", ["temperature", "dac(k=2)"], ["temperature", DistanceAware(k=2)]]
     given = [parse(way).fit(record)(record) for way in ways]
@@ -64,7 +64,7 @@ def test_the_fit_needs_nothing_for_what_comes_after_the_last_fitted_one() -> Non
         ([], "at least one calibrator"),
     ],
 )
-def test_bad_specs_are_answered(spec: str, says: str) -> None:
+def test_bad_specs_are_refused(spec: str, says: str) -> None:
     with pytest.raises(CalpromptError, match=says.replace("(", r"\(")):
         parse(spec)
 

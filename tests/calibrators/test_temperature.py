@@ -66,7 +66,7 @@ def test_degenerate_data_is_refused(logits: Tensor, labels: Tensor, says: str) -
         Temperature().fit(logits, labels)
 
 
-def test_the_descent_arrives_at_the_optimum_if_it_goes_on() -> None:
+def test_descent_converges_to_the_optimum() -> None:
     logits, labels = drawn(2)
     record = StoredLogits(logits, labels, logit_scale=100.0)
     patient = TemperatureSGD(epochs=300, batch_size=60, weight_decay=0.0).fit(record)

@@ -20,7 +20,7 @@ FEW = ("zero-shot", "tip-adapter-f")
 LEARNERS = {"tuner": "linear-probe", "folds": 2}
 
 
-def test_what_is_compared() -> None:
+def test_candidates_of_auto_and_of_one_tuner() -> None:
     assert [each.name for each in candidates_of("linear-probe", {"strength": 2.0})] == ["linear-probe"]
     assert len(candidates_of("linear-probe")) == 6
     assert [each.name for each in candidates_of("tip-adapter", {"alpha": 2.0})] == [

@@ -109,7 +109,7 @@ def test_int8_is_refused_with_the_numbers(tmp_path: Path) -> None:
         fitted().with_classes(["yak"]).export(tmp_path / "small", int8=True, data=samples.pictures())
 
 
-def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_command_refuses_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is not the folder of a model" in " ".join(capsys.readouterr().err.split())
     assert main(["export", str(saved()), str(tmp_path / "i"), "--int8"]) == 2

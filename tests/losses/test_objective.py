@@ -90,7 +90,7 @@ def test_record_has_every_setting() -> None:
         ("__import__('os').system('true')", "cannot read"),
     ],
 )
-def test_bad_sums_are_answered(text: str, says: str) -> None:
+def test_bad_sums_are_refused(text: str, says: str) -> None:
     with pytest.raises(CalpromptError, match=says.replace("(", r"\(").replace("*", r"\*")):
         Objective.parse(text)
 

@@ -144,7 +144,7 @@ def test_remembered_digests_are_bounded() -> None:
 
 @settings(max_examples=25)
 @given(st.integers(0, 60), st.floats(0, 2))
-def test_it_goes_on_from_its_record_to_the_last_bit(cut: int, shift: float) -> None:
+def test_record_restores_the_watch_bit_for_bit(cut: int, shift: float) -> None:
     images, digests = normal(2, 60, shift), [f"{number % 50:064x}" for number in range(60)]
     whole, first = fresh(known=["x"]), fresh(known=["x"])
     whole.see(images, digests)

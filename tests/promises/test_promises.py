@@ -154,7 +154,7 @@ def test_withdrawing_is_visible_in_every_answer() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=0, max_size=60), st.sampled_from([0.01, 0.05, 0.2]))
-def test_few_of_its_own_are_rejected(scores: list[float], rejects: float) -> None:
+def test_few_known_images_are_rejected(scores: list[float], rejects: float) -> None:
     threshold = rejection_threshold(scores, rejects)
     assert sum(score < threshold for score in scores) <= rejects * (len(scores) + 1)
 

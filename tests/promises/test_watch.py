@@ -144,9 +144,7 @@ def test_it_does_not_matter_how_marks_are_bundled(bundles: list[list[bool]], tar
 
 
 @given(marks, marks, targets)
-def test_written_down_as_json_it_goes_on_as_if_nothing_happened(
-    before: list[bool], later: list[bool], target: float
-) -> None:
+def test_json_record_restores_the_watch(before: list[bool], later: list[bool], target: float) -> None:
     watch = Watch(target, 0.05).mark_all(before)
     read = Watch.from_dict(json.loads(json.dumps(watch.to_dict(), allow_nan=False)))
     assert read == watch

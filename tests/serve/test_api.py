@@ -390,7 +390,7 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], says: str) -> Non
         ServeSettings(**settings)
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
+def test_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no folder"):
         load_served(tmp_path / "nowhere")
     with pytest.raises(NotFoundError, match="is not the folder of a model, of an exported model or of a run"):
