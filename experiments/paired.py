@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from calprompt.results.comparison import Interval, Key, Values, by_dataset
+from calprompt.evaluation.numbers import Number
 from calprompt.results.methods import Cells, methods_of
 
+Key = tuple[str, str, int]  # tuner, dataset, seed
+Values = Mapping[Key, float]
 SPLITS = ("base", "novel")
 ZERO = "zero-shot"
 PERCENT = ("accuracy", "ece", "mean_confidence")
@@ -37,6 +39,14 @@ class Method:
 
     def __str__(self) -> str:
         return self.loss if self.calibrator == "none" else f"{self.loss}, {self.calibrator}"
+
+
+def by_dataset(values: Values, keys: Iterable[Key]) -> list[float]:
+    """Means over tuners and seeds, one per dataset in the order of their names."""
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for key in keys:
+        grouped[key[1]].append(values[key])
+    return [mean(group) for _, group in sorted(grouped.items())]
 
 
 class PairedResults:
@@ -84,14 +94,12 @@ class PairedResults:
         """The mean over datasets."""
         return mean(by_dataset(self.get(method, split, metric), keys))
 
-    def difference(
-        self, first: Method, second: Method, split: str, metric: str, keys: Sequence[Key]
-    ) -> Interval | None:
+    def difference(self, first: Method, second: Method, split: str, metric: str, keys: Sequence[Key]) -> Number | None:
         """The mean paired difference over datasets; None if a method does not apply there, or was not run."""
         minuend, subtrahend = self.get(first, split, metric), self.get(second, split, metric)
         if not keys or not all(key in minuend for key in keys):
             return None
-        return Interval.of(by_dataset({key: minuend[key] - subtrahend[key] for key in keys}, keys))
+        return Number.over(by_dataset({key: minuend[key] - subtrahend[key] for key in keys}, keys))
 
     def cases(self, methods: Sequence[Method]) -> dict[tuple[str, str, str], dict[Method, tuple[float, float]]]:
         """For every tuner, dataset and split, gap and ECE of each method: means over seeds."""

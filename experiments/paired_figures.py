@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paired import SPLITS, Interval, Method, PairedResults
+from paired import SPLITS, Method, Number, PairedResults
 from paired_tables import PLAIN, TCPT, UNTUNED
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def _legend() -> list[Any]:
     return found
 
 
-def _bar(axes: Axes, interval: Interval, place: float, colour: str, marker: str) -> None:
+def _bar(axes: Axes, interval: Number, place: float, colour: str, marker: str) -> None:
     """A mark and a line; a filled mark is clear of 0."""
-    filled = colour if interval.clear else "white"
+    filled = colour if interval.excludes_zero else "white"
     style: dict[str, Any] = {"color": colour, "markerfacecolor": filled, "markersize": 4, "linewidth": 1.4}
-    axes.errorbar(interval.mean, place, xerr=interval.half, fmt=marker, **style)
+    axes.errorbar(interval.value, place, xerr=interval.half, fmt=marker, **style)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
-from paired import SPLITS, ZERO, Interval, Key, Method, PairedResults, by_dataset
+from paired import SPLITS, ZERO, Key, Method, Number, PairedResults, by_dataset
 
 from calprompt.registry import unknown
 
@@ -112,7 +112,7 @@ def halves_table(results: PairedResults) -> str:
         moved = [{key: between(method, key) - between(UNTUNED, key) for key in keys} for method in (PLAIN, TCPT)]
         if keys:
             both = [*moved, {key: moved[1][key] - moved[0][key] for key in keys}]
-            rows.append([name, str(len(keys)), *(str(Interval.of(by_dataset(values, keys))) for values in both)])
+            rows.append([name, str(len(keys)), *(str(Number.over(by_dataset(values, keys))) for values in both)])
     return markdown(["tuner", "runs", "ce - zero-shot", "tcpt - zero-shot", "tcpt - ce"], rows)
 
 

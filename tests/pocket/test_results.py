@@ -59,7 +59,7 @@ def test_what_readers_see_first_is_what_was_measured(page: ModuleType) -> None:
     found = page.results("tuned_all")
     for split, words in (("base", "by {} points on base classes [{}, {}]"), ("novel", "by {} on novel ones [{}, {}]")):
         effect = found.difference(TCPT, PLAIN, split, "ece", found.shared([PLAIN, TCPT]))
-        ends = (effect.mean, effect.mean - effect.half, effect.mean + effect.half)
+        ends = (effect.value, effect.low, effect.high)
         assert words.format(*(f"{end:+.2f}" for end in ends)) in text
     keys = [key for key in found.shared([PLAIN, TCPT], ["coop"]) if key[1] == "signs"]
     after, before = (found.level(method, "novel", "ece", keys) for method in (TCPT, PLAIN))
@@ -143,7 +143,7 @@ def test_the_answer_on_the_model_for_photographs_is_that_of_its_runs(page: Modul
     for split in ("novel", "base"):
         effect = found.difference(TCPT, PLAIN, split, "ece", keys)
         before, after = (found.level(method, split, "ece", keys) for method in (PLAIN, TCPT))
-        ends = f"[{effect.mean - effect.half:+.1f}, {effect.mean + effect.half:+.1f}]"
+        ends = f"[{effect.low:+.1f}, {effect.high:+.1f}]"
         texts.append(f"on {split} classes from {before:.1f} to {after:.1f} ({after / before:.2f} times; {ends})")
     for path in (page.PAGES[3], ROOT / "README.md"):
         told = " ".join(path.read_text("utf-8").split())

@@ -120,7 +120,7 @@ def test_means_over_datasets_have_intervals_over_datasets() -> None:
     differences = [
         100 * row.value for row in found.results.rows if (row.method, row.metric) == ("two minus one", "accuracy")
     ]
-    assert found.summary["base", "two minus one", "accuracy"].mean == pytest.approx(np.mean(differences))
+    assert found.summary["base", "two minus one", "accuracy"].value == pytest.approx(np.mean(differences))
     assert compare_figure(found).axes
 
 

@@ -21,6 +21,7 @@ from calprompt import run
 from calprompt.cli import main
 from calprompt.errors import DataError, NotFoundError, SettingError, UnknownNameError
 from calprompt.evaluation.models import stored_models
+from calprompt.evaluation.numbers import Number
 from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
 from calprompt.paper.margins import (
@@ -38,7 +39,7 @@ from calprompt.report.figures import draw, figure_info, figure_names
 from calprompt.report.figures.confidence import error_figure, error_shares, risk_at, risk_coverage_figure
 from calprompt.report.figures.methods import radar_figure
 from calprompt.report.reliability import save_figure
-from calprompt.results.selection import Point, read_series, stored_runs
+from calprompt.results.selection import read_series, stored_runs
 from calprompt.results.sources import ReportSource, read_source
 from calprompt.results.table import Table
 
@@ -313,7 +314,7 @@ def test_curves_have_means_over_datasets_and_spreads_over_seeds() -> None:
         )
         for seed in (1, 2)
     ]
-    assert (point.mean, point.spread) == pytest.approx((np.mean(by_seed), np.std(by_seed, ddof=1)))
+    assert (point.value, point.spread) == pytest.approx((np.mean(by_seed), np.std(by_seed, ddof=1)))
     with pytest.raises(NotFoundError, match="has results of 0 pairs of alpha and beta"):
         draw("alpha-beta", table(rows(("ce",))))
 
@@ -375,7 +376,7 @@ def test_plain_arrays_are_enough() -> None:
     assert risk_coverage_figure({"mine": {"A": [sample]}}).axes
     assert radar_figure({"mine": {"A": {"x": 1.0, "y": 2.0, "z": 1.5}}}).axes
     assert cost_figure({"seconds": {"A": {"CoOp": [1.0, 2.0]}}}).axes
-    points = {("base", "ece"): {"A": {4: Point(3.0), 8: Point(2.0, 0.1)}}}
+    points = {("base", "ece"): {"A": {4: Number(3.0), 8: Number(2.0, spread=0.1)}}}
     assert curve_figure(points, "shots").axes
     spread = Spread(rng.random(5), rng.random(5))
     assert "n = 5" in texts(margin_spread_figure({"mine": {"A": spread}}))

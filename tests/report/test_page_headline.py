@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from calprompt.metrics import Predictions, predictions
-from calprompt.report.page.comparisons import dataset_table
+from calprompt.report.page.comparisons import compare_datasets
 from calprompt.report.page.document import ReportSettings, RunIdentity
 from calprompt.report.page.headline import headline
 from calprompt.report.page.measured import METRICS, Measurements, Result
@@ -51,7 +51,7 @@ def two(plain: float, other: float, confidence: float = 0.95, dataset: str = "to
 
 
 def told(results: Measurements) -> tuple[list[str], list[str]]:
-    return headline(results, sure_shares(results, QUICK), dataset_table(results, QUICK), QUICK)
+    return headline(results, sure_shares(results, QUICK), compare_datasets(results, QUICK), QUICK)
 
 
 def test_headline_names_ece_and_accuracy_first() -> None:
@@ -126,7 +126,7 @@ def test_one_method_is_compared_with_the_untuned_model_or_with_nothing() -> None
     assert "CoOp is right 90 times out of 100" in sentences[0]
     assert "Its ECE is 5.00 points." in sentences[0]
     assert "nothing comparable" in fine[0]
-    assert headline(measured(), [], None, QUICK)[0] == ["There is no finished run with results in this report."]
+    assert headline(measured(), [], {}, QUICK)[0] == ["There is no finished run with results in this report."]
 
 
 def test_methods_of_the_same_name_are_distinguished() -> None:

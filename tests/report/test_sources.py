@@ -55,10 +55,9 @@ def test_a_sweep_chooses_and_says_what_is_missing(tmp_path: Path) -> None:
     table.write_bytes(Table((*some.rows, *sample_rows.sweep_rows(read_sweep("paper/pocket-lambda")).rows)).to_csv())
     found = read_source("paper/pocket-moments", table)
     known = {cell.key for cell in sweep.cells[:5]} | {cell.key for cell in read_sweep("paper/pocket-lambda").cells}
-    assert len(found.missing) == len([cell for cell in sweep.cells if cell.key not in known])
+    assert len(found.unfinished) == len([cell for cell in sweep.cells if cell.key not in known])
     assert {row["loss"] for row in found.table.rows} == {cell.settings["loss"] for cell in sweep.cells}
-    assert all(each.status == "missing" and "accuracy" not in each.row for each in found.missing)
-    assert found.failed == ()
+    assert all(each.status == "missing" for each in found.unfinished)
     with pytest.raises(NotFoundError, match="no result of the 3 runs of pocket-gradients"):
         read_source("paper/pocket-gradients", table)
 
@@ -68,7 +67,7 @@ def test_where_images_lie_and_where_it_was_computed_do_not_matter(tmp_path: Path
     rows = sample_rows.sweep_rows(read_sweep("paper/lambda")).rows
     moved = Table(tuple({**row, "root": "/scratch/images", "device": "cuda:1"} for row in rows))
     (tmp_path / "moved.csv").write_bytes(moved.to_csv())
-    assert read_source("paper/lambda", tmp_path / "moved.csv").missing == ()
+    assert read_source("paper/lambda", tmp_path / "moved.csv").unfinished == ()
 
 
 def test_rows_with_a_fingerprint_replace_those_without(tmp_path: Path) -> None:
@@ -90,9 +89,8 @@ def test_failed_and_unfinished_runs_are_reported(tmp_path: Path) -> None:
     (damaged / "run.json").write_text("{}")
     (lost / "logits.safetensors").unlink()
     found = read_source(out)
-    assert {each.status for each in found.failed} == {"failed", "damaged"}
-    assert [each.status for each in found.missing] == ["interrupted"]
-    assert next(each.reason for each in found.failed if each.status == "failed") == "out of memory"
+    assert {each.status for each in found.unfinished} == {"failed", "damaged", "interrupted"}
+    assert next(each.reason for each in found.unfinished if each.status == "failed") == "out of memory"
     assert len(found.runs) == 1
 
 

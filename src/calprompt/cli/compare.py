@@ -226,14 +226,14 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 def _summary_table(comparison: Comparison) -> Table:
     from calprompt.report.table import DIFFERENCE as KIND
-    from calprompt.report.table import Column, Number, Row, Table, metric_column
+    from calprompt.report.table import Column, Row, Table, metric_column
 
     columns = [Column("split", ""), Column("method", "")]
     columns += [Column(name, metric_column(name).label, KIND, digits=2) for name in SUMMARY]
     rows = []
     for split, method in dict.fromkeys((split, method) for split, method, _ in comparison.summary):
         found = [comparison.summary.get((split, method, name)) for name in SUMMARY]
-        cells = ("" if each is None else Number(*each.ends) for each in found)
+        cells = ("" if each is None else each for each in found)
         rows.append(Row((split, method.partition(MINUS)[0], *cells)))
     title = (
         f"Mean differences to {comparison.methods[0]} over {len(comparison.results.sizes)} datasets, in points [95 % "

@@ -176,7 +176,7 @@ def _goal(evaluation: Evaluation) -> str:
 
 def _cell(each: Calibrated, split: str, metric: str) -> Cell:
     found = each.values.get(split, {}).get(metric)
-    if found is None:
+    if found is None or found.value is None:
         return Number()
     if metric == "ece_p_value":
         return f"{found.value:.3f}" if found.value >= LEAST_P else f"< {LEAST_P}"

@@ -22,7 +22,7 @@ import torch
 import calprompt
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import SettingError
-from calprompt.evaluation.models import TUNED, ZERO_SHOT
+from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredRun
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
@@ -31,7 +31,6 @@ from calprompt.report.page.document import Report, ReportSettings
 from calprompt.report.page.render import write_report
 from calprompt.report.reliability import reliability_figure, runs_panel, save_figure
 from calprompt.results.comparison import Results, Row, compare
-from calprompt.results.selection import StoredRun
 from calprompt.results.sources import read_source
 from calprompt.runs.execute import run
 from calprompt.runs.folder import Run

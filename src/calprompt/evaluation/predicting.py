@@ -64,14 +64,6 @@ def fitted_calibrator(run: Run, spec: str) -> Calibrator:
 
     Its state is read from evaluation.json, if `evaluate` has fitted it; otherwise it is fitted on the stored logits in
     the same way.
-
-    Args:
-        run: A finished run.
-        spec: The calibrator, such as "temperature" or "temperature -> dac".
-
-    Raises:
-        DamagedFileError: if evaluation.json is of another run.
-        CalpromptError: if the run has no validation images, or the calibrator cannot be fitted on them.
     """
     spec = normalized_spec(spec)
     calibrator = create_calibrator(spec)

@@ -23,6 +23,7 @@ import numpy as np
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.numbers import Number
 from calprompt.evaluation.settings import TUNED, ZERO_SHOT, EvaluationSettings, create_calibrator
 from calprompt.files import canonical_json
 from calprompt.metrics import (
@@ -57,21 +58,16 @@ class Accepted(AcceptanceRates):
 
 @dataclass(frozen=True)
 class Selection:
-    """A threshold for one calibrator.
+    """A threshold for one calibrator."""
 
-    Attributes:
-        chosen: The threshold and what it accepts of the validation images it was selected on.
-        fitted_on: How many validation images the calibrator was fitted on; the threshold was selected on the others.
-        state: What the calibrator learned from them.
-        tests: What the threshold accepts of the test images; the guarantee is only for classes that were trained on.
-        reason: Why there is no threshold.
-    """
-
+    # the threshold and what it accepts of the validation images it was selected on
     chosen: GuaranteedThreshold | None = None
+    # how many validation images the calibrator was fitted on; the threshold was selected on the others
     fitted_on: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # what the calibrator learned from them
+    # what the threshold accepts of the test images; the guarantee is only for classes that were trained on
     tests: dict[str, Accepted] = field(default_factory=dict)
-    reason: str | None = None
+    reason: str | None = None  # why there is no threshold
 
     @property
     def threshold(self) -> float | None:
@@ -95,16 +91,7 @@ def select(
     confidence_level: float = 0.95,
     seed: int = 0,
 ) -> Selection:
-    """Select a threshold on validation results and apply it to test results.
-
-    Args:
-        calibrator: Is fitted on half of the validation results, if it learns.
-        val: Validation results.
-        tests: Test results by split, those that the calibrator applies to.
-        target_error: The largest error rate of accepted predictions.
-        confidence_level: How sure the guarantee has to be.
-        seed: Seed of halving the validation results.
-    """
+    """Select a threshold on validation results and apply it to test results."""
     fitted_on = 0
     if calibrator.learns:
         import torch
@@ -154,62 +141,28 @@ VAL_ADVICE = "train it with the validation setting train:0.2, which keeps a fift
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A metric and its interval, if one was computed.
-
-    Attributes:
-        value: Value of the metric.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
 class Calibrated:
-    """One model under one calibrator.
+    """One model under one calibrator."""
 
-    Attributes:
-        model: "tuned" or "zero-shot".
-        calibrator: Its name, with options or as a chain.
-        keeps_argmax: Whether the calibrator never changes a prediction.
-        novel: Whether it applies to classes that it was not fitted on.
-        state: What it learned; None if it could not be fitted.
-        values: Split -> metric -> value.
-        reasons: Split -> why there are no values.
-        selection: The threshold with a guarantee, if one was asked for.
-    """
-
-    model: str
-    calibrator: str
-    keeps_argmax: bool
-    novel: bool
-    state: dict[str, Any] | None
-    values: dict[str, dict[str, Measured]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    selection: Selection | None = None
+    model: str  # "tuned" or "zero-shot"
+    calibrator: str  # its name, with options or as a chain
+    keeps_argmax: bool  # whether the calibrator never changes a prediction
+    novel: bool  # whether it applies to classes that it was not fitted on
+    state: dict[str, Any] | None  # what it learned; None if it could not be fitted
+    values: dict[str, dict[str, Number]] = field(default_factory=dict)  # split -> metric -> value
+    reasons: dict[str, str] = field(default_factory=dict)  # split -> why there are no values
+    selection: Selection | None = None  # the threshold with a guarantee, if one was asked for
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A run under all calibrators.
+    """A run under all calibrators."""
 
-    Attributes:
-        run: What was evaluated.
-        settings: How.
-        sizes: Test split -> number of images and of classes.
-        val_images: How many validation images there are.
-        calibrated: The results, by model and calibrator.
-    """
-
-    run: Run
-    settings: EvaluationSettings
-    sizes: dict[str, tuple[int, int]]
-    val_images: int
-    calibrated: tuple[Calibrated, ...]
+    run: Run  # what was evaluated
+    settings: EvaluationSettings  # how
+    sizes: dict[str, tuple[int, int]]  # test split -> number of images and of classes
+    val_images: int  # how many validation images there are
+    calibrated: tuple[Calibrated, ...]  # the results, by model and calibrator
 
 
 def evaluate_run(
@@ -247,7 +200,7 @@ def evaluate_run(
 def _calibrated(model: StoredModel, spec: str, settings: EvaluationSettings) -> Calibrated:
     calibrator = create_calibrator(spec)
     unfit = _fit(calibrator, spec, model.val)
-    values: dict[str, dict[str, Measured]] = {}
+    values: dict[str, dict[str, Number]] = {}
     reasons = dict(model.missing)
     for split, record in model.tests.items():
         try:
@@ -281,7 +234,7 @@ def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> Calprom
     return None
 
 
-def _measure(logits: Tensor, record: StoredLogits, split: str, settings: EvaluationSettings) -> dict[str, Measured]:
+def _measure(logits: Tensor, record: StoredLogits, split: str, settings: EvaluationSettings) -> dict[str, Number]:
     softmax = conventions.get(settings.convention).softmax
     sample = predictions(logits, record.given("labels"), from_logits=True, softmax=softmax)
     values = evaluate(sample, n_bins=settings.bins, convention=settings.convention)
@@ -294,12 +247,12 @@ def _measure(logits: Tensor, record: StoredLogits, split: str, settings: Evaluat
             resamples=settings.bootstrap,
             seed=(settings.seed, *split.encode()),  # the same images for every calibrator
         )
-    found = {name: Measured(value, *intervals.get(name, ())) for name, value in values.items()}
+    found = {name: Number(value, *intervals.get(name, ())) for name, value in values.items()}
     if settings.bootstrap:
         errors = debiased_errors(sample, n_bins=settings.bins, convention=settings.convention)
         for name, error in errors.items():
-            found[f"{name}_debiased"] = Measured(error.value, error.low, error.high)
-            found[f"{name}_p_value"] = Measured(error.p_value)
+            found[f"{name}_debiased"] = Number(error.value, error.low, error.high)
+            found[f"{name}_p_value"] = Number(error.p_value)
     return found
 
 

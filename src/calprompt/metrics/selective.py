@@ -216,14 +216,6 @@ def guarantee_chance(
 ) -> tuple[float, int | None]:
     """How likely so many images give a guarantee, and about how many would, judged by other images.
 
-    Args:
-        confidence: Of the other images.
-        correct: Whether the predictions of these are right.
-        target_error: The largest error rate.
-        images: How many the guarantee would rest on.
-        wrong: So many more count as wrong.
-        level: How sure the guarantee has to be.
-
     >>> chance, _ = guarantee_chance([0.9] * 90 + [0.4] * 10, [True] * 90 + [False] * 10, target_error=0.1, images=60)
     >>> round(chance, 2)
     0.96

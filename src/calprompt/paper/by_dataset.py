@@ -2,102 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from calprompt.errors import NotFoundError
-from calprompt.paper.names import (
-    VANILLA,
-    ZERO_SHOT,
-    backbone_label,
-    dataset_label,
-    method_label,
-    metric_measure,
-)
-from calprompt.paper.published import (
-    AVERAGE,
-    NO_TEST,
-    OTHER_BACKBONE,
-    Key,
-    published_table,
-    row_means,
-    same_backbone,
-    variance_verdict,
-    verdict,
-)
+from calprompt.paper.names import VANILLA, ZERO_SHOT, backbone_label, dataset_label, method_label, metric_measure
+from calprompt.paper.published import AVERAGE, NO_TEST, OTHER_BACKBONE, same_backbone, variance_verdict, verdict
 from calprompt.paper.tables import TableDefinition
 from calprompt.paper.values import (
     SHARED,
-    BySeed,
     Group,
     Judge,
     Place,
+    Published,
     Values,
     average,
-    mean_number,
     only_context,
     paired_difference,
     variance_number,
-    with_published,
 )
-from calprompt.report.table import DIFFERENCE, HARMONIC, PLAIN, Cell, Column, Number, Row, Table, TableOptions
+from calprompt.report.table import DIFFERENCE, HARMONIC, PLAIN, Column, Number, Row, Table, TableOptions
 from calprompt.results.methods import tuner_name
 
 
-def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:
+class DatasetTable:
     """The table of one split."""
-    return _DatasetTable(definition, values, split, options).build()
 
-
-class _DatasetTable:
     def __init__(self, definition: TableDefinition, values: Values, split: str, options: TableOptions) -> None:
         self.definition, self.values, self.split, self.options = definition, values, split, options
+        self.is_variance = definition.statistic == "variance"
+        self.printed = Published.read(definition.published.get(split, ""), options.published)
         self.measures = [self._measure(name) for name in options.metrics or definition.metrics]
+        splits = ("base", "novel") if split == HARMONIC else (split,)
+        self.datasets = list(dict.fromkeys(place.dataset for place in values.rows if place.split in splits))
+        theirs = dict.fromkeys(key[-1] for key in self.printed.numbers if key[-1] != AVERAGE)
+        self.others = [name for name in theirs if name not in self.datasets]  # which only the paper has
+        self.same_datasets = set(self.datasets) == set(theirs)  # whether the paper's average is over those of ours
 
     def build(self) -> Table:
+        """The table; raises `NotFoundError` if there are no results on its classes."""
         if not self.datasets:
             found = ", ".join(sorted({place.split for place in self.values.rows})) or "none"
             what = "evaluations of runs on other data" if self.definition.transfers else "results"
             raise NotFoundError(f"there are no {what} on {self.split} classes (there are: {found})")
         rows = [row for group in self.groups for row in self._group_rows(group)]
         most = max((len(number.seeds) for row in rows for number in row.numbers), default=0)
+        for place, row in enumerate(rows):  # a mean of fewer seeds than others is marked
+            cells = (
+                each._replace(lacking=most - len(each.seeds)) if isinstance(each, Number) and each.seeds else each
+                for each in row.cells
+            )
+            rows[place] = replace(row, cells=tuple(cells))
+        title = self.definition.title.format(split=self.split)
+        notes = tuple(self._notes(most))
+        spread = self.options.spread and not self.is_variance
         return Table(
-            self.definition.name,
-            self.definition.title.format(split=self.split),
-            "",
-            tuple(self._columns()),
-            tuple(replace(row, cells=tuple(_lacking(each, most) for each in row.cells)) for row in rows),
-            notes=tuple(self._notes(most)),
-            split=self.split,
-            spread=self.options.spread and self.definition.statistic == "mean",
+            self.definition.name, title, "", self._columns(), tuple(rows), notes=notes, split=self.split, spread=spread
         )
-
-    @cached_property
-    def published(self) -> Mapping[Key, float]:
-        """What the paper has in this table; nothing unless it was asked for."""
-        return published_table(self.definition.published.get(self.split, "")) if self.options.published else {}
-
-    @cached_property
-    def row_means(self) -> Mapping[Key, float]:
-        """The means behind the printed averages."""
-        return row_means(self.definition.published.get(self.split, ""))
-
-    @cached_property
-    def datasets(self) -> list[str]:
-        splits = ("base", "novel") if self.split == HARMONIC else (self.split,)
-        return list(dict.fromkeys(place.dataset for place in self.values.rows if place.split in splits))
-
-    @cached_property
-    def others(self) -> list[str]:
-        """Datasets that only the paper has."""
-        found = dict.fromkeys(key[-1] for key in self.published if key[-1] != AVERAGE)
-        return [name for name in found if name not in self.datasets]
-
-    @property
-    def same_datasets(self) -> bool:
-        """Whether the paper's average is over the same datasets as ours."""
-        return set(self.datasets) == {key[-1] for key in self.published} - {AVERAGE}
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -105,59 +66,48 @@ class _DatasetTable:
         ours = [SHARED] if any(place.group == SHARED for place in self.values.rows) else []
         ours += self.values.groups
         theirs = dict.fromkeys(
-            (key[2], key[1] if self.definition.by_backbone else "") for key in self.published if key[2] != ZERO_SHOT
+            (key[2], key[1] if self.definition.by_backbone else "")
+            for key in self.printed.numbers
+            if key[2] != ZERO_SHOT
         )
         known = [(tuner, backbone_label(backbone)) for tuner, backbone in ours]
         return [*ours, *(group for group in theirs if group not in known)]
 
-    def _columns(self) -> list[Column]:
+    def _columns(self) -> tuple[Column, ...]:
         columns = [Column("method", "method"), Column("metric", "")]
         columns += [Column(name, dataset_label(name), PLAIN) for name in self.datasets]
         columns.append(Column(AVERAGE, "Avg", PLAIN))
         if self.options.difference:
             columns.append(Column("difference", "Avg - plain", DIFFERENCE, digits=2))
         columns += [Column(name, dataset_label(name), PLAIN) for name in self.others]
-        if self.published and not self.same_datasets:
+        if self.printed.numbers and not self.same_datasets:
             columns.append(Column(AVERAGE, "Avg, paper", PLAIN))
-        return columns
+        return tuple(columns)
 
     def _measure(self, name: str) -> Column:
         measure = metric_measure(name)
-        if self.definition.statistic == "variance":
+        if self.is_variance:
             return replace(measure, label=f"Var. {measure.label}", better="lower")
         if self.split == HARMONIC:
             return replace(measure, label=f"H {measure.label}" if name == "accuracy" else f"mean {measure.label}")
         return measure
-
-    def _methods(self, group: Group) -> list[str]:
-        """Of a group: those of the paper in its order, then other losses; of the paper only if there is a result or
-        published numbers are wanted."""
-        if self.options.methods:
-            return self.values.chosen([group], self.options.methods)
-        tuner = group[0] or ZERO_SHOT
-        wanted = []
-        for name in self.definition.methods:
-            found = self.values.chosen([group], [name])
-            wanted += found or ([name] if self._is_published(tuner, name) else [])
-        names = {method: self.values.names[method] for method in self.values.methods(group) if method not in wanted}
-        extra = [method for method, name in names.items() if "," not in name and name not in _CALIBRATED]
-        return [*wanted, *(each for each in extra if names[each] != ZERO_SHOT or ZERO_SHOT in self.definition.methods)]
-
-    def _is_published(self, tuner: str, method: str) -> bool:
-        return any(key[2] == tuner and key[3] == method for key in self.published)
 
     def _group_rows(self, group: Group) -> list[Row]:
         tuner, backbone = group
         name = tuner_name(tuner) if tuner else ""
         if backbone:
             name = f"{name}, {backbone_label(backbone)}"
+        of_tuner = {key[3] for key in self.printed.numbers if key[2] == (tuner or ZERO_SHOT)}
+        known, wanted = self.definition.methods, self.options.methods
         return [
             Row(
                 (self._label(method, tuner), measure.label, *self._numbers(group, method, measure)),
-                group=name,
-                measure=measure,
+                (),
+                "",
+                name,
+                measure,
             )
-            for method in self._methods(group)
+            for method in self.values.listed([group], known, wanted, of_tuner.__contains__)
             for measure in self.measures
         ]
 
@@ -165,61 +115,56 @@ class _DatasetTable:
         name = self.values.name(method)
         return f"{method_label(name, tuner)}{method.removeprefix(name)}"
 
-    def _numbers(self, group: Group, method: str, measure: Column) -> tuple[Number, ...]:
-        by_seed = [self._by_seed(group, method, name, measure) for name in self.datasets]
-        is_variance = self.definition.statistic == "variance"
-        numbers = [variance_number(each) if is_variance else mean_number(each) for each in by_seed]
-        total = average(numbers, by_seed)
-        if is_variance:
-            total = Number(total.value)
-        row = [self._beside(n, group, method, measure, d) for n, d in zip(numbers, self.datasets, strict=True)]
-        row.append(self._beside(total, group, method, measure, AVERAGE) if self.same_datasets else total)
-        if self.options.difference:
-            other = self.values.plain(group, method)
-            plain = [self._by_seed(group, other, name, measure) for name in self.datasets]
-            comparable = self.values.name(method) not in (VANILLA, ZERO_SHOT) and not is_variance
-            row.append(paired_difference(by_seed, plain) if comparable else Number())
-        row += [self._beside(Number(), group, method, measure, name) for name in self.others]
-        if self.published and not self.same_datasets:
-            row.append(self._beside(Number(), group, method, measure, AVERAGE))
-        return tuple(row)
+    def _numbers(self, group: Group, method: str, measure: Column) -> list[Number]:
+        def by_seed(method: str) -> list[dict[int, float]]:
+            places = (Place(group, method, name, self.split) for name in self.datasets)
+            return [self.values.shown(place, measure) for place in places]
 
-    def _by_seed(self, group: Group, method: str, dataset: str, measure: Column) -> BySeed:
-        return self.values.shown(Place(group, method, dataset, self.split), measure)
+        def beside(number: Number, dataset: str) -> Number:
+            return self._beside(number, group, method, measure, dataset)
+
+        own = by_seed(method)
+        numbers = [variance_number(each) if self.is_variance else average([each]) for each in own]
+        total = average(own) if not self.is_variance else average_of_variances(numbers)
+        row = [beside(number, name) for number, name in zip(numbers, self.datasets, strict=True)]
+        row.append(beside(total, AVERAGE) if self.same_datasets else total)
+        if self.options.difference:
+            comparable = self.values.name(method) not in (VANILLA, ZERO_SHOT) and not self.is_variance
+            plain = by_seed(self.values.plain(group, method))
+            row.append(paired_difference(own, plain) if comparable else Number())
+        row += [beside(Number(), name) for name in self.others]
+        if self.printed.numbers and not self.same_datasets:
+            row.append(beside(Number(), AVERAGE))
+        return row
 
     def _beside(self, number: Number, group: Group, method: str, measure: Column, dataset: str) -> Number:
-        if not self.published:
-            return number
-        metric = f"{measure.key}_variance" if self.definition.statistic == "variance" else measure.key
-        name = self.values.name(method)
+        metric = f"{measure.key}_variance" if self.is_variance else measure.key
+        name, ours = self.values.name(method), self.values.backbone(group)
         tuner = ZERO_SHOT if name == ZERO_SHOT else group[0]
-        ours = self.values.backbone(group)
-        for backbone in dict.fromkeys(key[1] for key in self.published):
-            if group[1] and not same_backbone(group[1], backbone):
-                continue
-            key = (self.split, backbone, tuner, name, metric, dataset)
-            same = same_backbone(ours, backbone)
-            judge = self._judge(number, dataset) if same else only_context(OTHER_BACKBONE)
-            return with_published(number, self.published.get(key), judge, row_mean=self.row_means.get(key))
+        for backbone in dict.fromkeys(key[1] for key in self.printed.numbers):
+            if not group[1] or same_backbone(group[1], backbone):
+                same = same_backbone(ours, backbone)
+                judge = self._judge(number, dataset) if same else only_context(OTHER_BACKBONE)
+                return self.printed.beside(number, (self.split, backbone, tuner, name, metric, dataset), judge)
         return number
 
     def _judge(self, number: Number, dataset: str) -> Judge:
         """What says whether a number agrees; nothing does for an average of variances."""
-        if self.definition.statistic != "variance":
+        if not self.is_variance:
             return verdict
         if dataset != AVERAGE or number.value is None:
             return variance_verdict
         return lambda published, seeds: NO_TEST
 
     def _notes(self, most: int) -> list[str]:
-        variance = self.definition.statistic == "variance"
-        what = f"variance over {most} seeds (n - 1)" if variance else f"mean of {most} seeds"
-        plain = [measure.label for measure in self.measures if measure.scale == 1]
-        unit = f"per cent, but for {' and '.join(plain)}" if plain else "per cent"
-        notes = [f"{unit}; {what if most > 1 else 'one seed'}; - has no result"]
-        if variance:
+        if self.is_variance:
+            what = f"variance over {most} seeds (n - 1)"
             notes = [f"{what}, in squared per cent; the average is that of the variances; - has no result"]
-        if self.options.spread and not variance and most > 1:
+        else:
+            plain = [measure.label for measure in self.measures if measure.scale == 1]
+            unit = f"per cent, but for {' and '.join(plain)}" if plain else "per cent"
+            notes = [f"{unit}; {f'mean of {most} seeds' if most > 1 else 'one seed'}; - has no result"]
+        if self.options.spread and not self.is_variance and most > 1:
             notes.append("± standard deviation over seeds")
         if self.options.difference:
             notes.append(
@@ -231,11 +176,6 @@ class _DatasetTable:
         return notes
 
 
-_CALIBRATED = {"temperature", "dac"}
-
-
-def _lacking(cell: Cell, most: int) -> Cell:
-    """A mean of fewer seeds than others is marked."""
-    if isinstance(cell, Number) and 0 < len(cell.seeds) < most:
-        return cell._replace(lacking=most - len(cell.seeds))
-    return cell
+def average_of_variances(numbers: list[Number]) -> Number:
+    """The mean of all of them, if there are all."""
+    return Number(average([{} if each.value is None else {0: each.value} for each in numbers]).value)

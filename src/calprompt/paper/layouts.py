@@ -11,43 +11,22 @@ from statistics import median
 from typing import Any
 
 from calprompt.errors import NotFoundError
-from calprompt.paper.names import (
-    VANILLA,
-    backbone_label,
-    dataset_label,
-    method_label,
-    method_of,
-    metric_measure,
-)
+from calprompt.paper.names import VANILLA, backbone_label, dataset_label, method_label, method_of, metric_measure
 from calprompt.paper.published import (
     AVERAGE,
     OTHER_BACKBONE,
     OTHER_DATASETS,
     OTHER_MACHINE,
-    published_table,
-    row_means,
     same_backbone,
     verdict,
 )
-from calprompt.paper.tables import TableDefinition
-from calprompt.paper.values import (
-    PARTS,
-    SHARED,
-    BySeed,
-    Group,
-    Place,
-    Values,
-    average,
-    combined,
-    mean_number,
-    only_context,
-    with_published,
-)
+from calprompt.paper.tables import COSTS, GRADIENTS, TableDefinition
+from calprompt.paper.values import PARTS, Place, Published, Values, average, only_context
 from calprompt.report.table import PLAIN, Column, Number, Row, Table, TableOptions
 from calprompt.results.methods import Cells, tell_apart, tuner_name
 from calprompt.results.sources import ReportSource
 
-COSTS = (
+MEASURES = (
     Column("seconds_step", "wall ms per step", PLAIN, digits=1, scale=1e3),
     Column("seconds_epoch", "wall s per epoch", PLAIN, digits=2),
     Column("cpu_seconds_train", "CPU s of training", PLAIN, digits=2),
@@ -69,99 +48,78 @@ PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, w
 def backbone_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:
     """Methods down; backbones, datasets and metrics across, and the average of all."""
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
-    name = definition.published.get(split, "")
-    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
-    tuners = list(dict.fromkeys(group[0] for group in values.groups))
-    backbones = list(dict.fromkeys(group[1] for group in values.groups))
-    places = [(each, dataset) for each in backbones for dataset in _datasets(values, split, each)]
-    known = {(label, dataset) for each, dataset in places for label in [backbone_label(each)]}
-    theirs = dict.fromkeys((key[1], key[5]) for key in published if key[1] != AVERAGE)
-    others = [pair for pair in theirs if pair not in known]
-    heads = [(backbone_label(each), dataset_label(name)) for each, name in places]
+    printed = Published.read(definition.published.get(split, ""), options.published)
+    tuners, backbones = (list(dict.fromkeys(group[i] for group in values.groups)) for i in (0, 1))
+    known = dict.fromkeys(
+        (each, place.dataset)
+        for each in backbones
+        for place in values.rows
+        if (place.split, place.group[1]) == (split, each)
+    )
+    ours = [(backbone_label(each), dataset) for each, dataset in known]
+    theirs = dict.fromkeys((key[1], key[5]) for key in printed.numbers if key[1] != AVERAGE)
+    others = [pair for pair in theirs if pair not in ours]
+    heads = [(label, dataset_label(name)) for label, name in ours]
     heads += [("Average", "all"), *((each, dataset_label(name)) for each, name in others)]
     heads += [("Average", "paper")] if others else []
     columns = [Column("method", "method"), *(replace(measure, above=head) for head in heads for measure in measures)]
 
     def row(tuner: str, method: str) -> Row:
-        def by_seed(backbone: str, dataset: str, measure: Column) -> BySeed:
-            return values.shown(Place((tuner, backbone), method, dataset, split), measure)
-
-        def beside(number: Number, backbone: str, dataset: str, measure: Column) -> Number:
-            key = (split, backbone, PROMPT_LEARNING, values.name(method), measure.key, dataset)
-            return with_published(number, published.get(key), row_mean=means.get(key))
-
-        numbers = [
-            beside(mean_number(by_seed(each, name, measure)), backbone_label(each), name, measure)
-            for each, name in places
-            for measure in measures
-        ]
-        for measure in measures:
-            every = [by_seed(each, name, measure) for each, name in places]
-            total = average([mean_number(each) for each in every], every)
-            numbers.append(total if others else beside(total, AVERAGE, AVERAGE, measure))
-        numbers += [beside(Number(), each, name, measure) for each, name in others for measure in measures]
-        numbers += [beside(Number(), AVERAGE, AVERAGE, measure) for measure in measures if others]
-        name = values.name(method)
+        places = [Place((tuner, each), method, dataset, split) for each, dataset in known]
+        everything = (AVERAGE, AVERAGE)
+        spots: list[tuple[list[Place], tuple[str, str] | None]]
+        spots = [([place], pair) for place, pair in zip(places, ours, strict=True)]  # a mean, and what the paper has
+        spots += [(places, None if others else everything), *(([], pair) for pair in others)]
+        spots += [([], everything)] if others else []
+        numbers, name = [], values.name(method)
+        for of, pair in spots:
+            for measure in measures:
+                number = values.number(of, measure)
+                if pair is not None:
+                    number = printed.beside(number, (split, pair[0], PROMPT_LEARNING, name, measure.key, pair[1]))
+                numbers.append(number)
         label = "cross-entropy" if name == definition.methods[0] else method_label(name)
-        label += method.removeprefix(name)
-        return Row((label, *numbers), group=tuner_name(tuner) if len(tuners) > 1 else "")
+        group = tuner_name(tuner) if len(tuners) > 1 else ""
+        return Row((f"{label}{method.removeprefix(name)}", *numbers), group=group)
 
-    rows = [
-        row(tuner, method)
-        for tuner in tuners
-        for method in _methods(definition, options, values, [(tuner, each) for each in backbones])
-    ]
-    notes = (
-        f"{' and '.join(map(tuner_name, tuners))}; per cent; mean of {_seeds(rows)}; - has no result",
-        *(["± standard deviation over seeds"] if options.spread else []),
-    )
-    return _table(definition, columns, rows, notes, options.spread, split)
+    rows = []
+    for tuner in tuners:
+        groups = [(tuner, each) for each in backbones]
+        rows += [row(tuner, method) for method in values.listed(groups, definition.methods, options.methods)]
+    note = f"{' and '.join(map(tuner_name, tuners))}; per cent; mean of {_seeds(rows)}; - has no result"
+    return _table(definition, columns, rows, [note], options.spread, split)
 
 
 def setting_table(definition: TableDefinition, values: Values, options: TableOptions) -> Table:
     """Settings of TCPT down; metrics on base and novel classes across, and the mean of both."""
     measures = [metric_measure(name) for name in options.metrics or definition.metrics]
     splits = (*PARTS, AVERAGE)
-    name = definition.published[""]
-    published, means = (published_table(name), row_means(name)) if options.published else ({}, {})
+    printed = Published.read(definition.published[""], options.published)
     rows = []
     for group in values.groups:
-        datasets = list(dict.fromkeys(place.dataset for place in values.rows if place.group == group))
-        datasets = [name for name in values.datasets if name in datasets]
-        for method in _methods(definition, options, values, [group], planned=options.published):
+        there = {place.dataset for place in values.rows if place.group == group}
+        datasets = [name for name in values.datasets if name in there]
+        backbone = values.backbone(group)
+        for method in values.listed([group], definition.methods, options.methods, lambda name: options.published):
             name = values.name(method)
             numbers = []
             for measure, split in ((measure, split) for measure in measures for split in splits):
-                every = [_of_split(values, group, method, dataset, split, measure) for dataset in datasets]
-                number = average([mean_number(each) for each in every], every)
-                for key, value in published.items():
+                number = values.number([Place(group, method, dataset, split) for dataset in datasets], measure)
+                for key in printed.numbers:
                     if (key[0], key[3], key[4]) == (split, name, measure.key):
                         judge = verdict if set(key[5].split("+")) == set(datasets) else only_context(OTHER_DATASETS)
-                        if not same_backbone(values.backbone(group), key[1]):
-                            judge = only_context(OTHER_BACKBONE)
-                        number = with_published(number, value, judge, row_mean=means.get(key))
+                        judge = judge if same_backbone(backbone, key[1]) else only_context(OTHER_BACKBONE)
+                        number = printed.beside(number, key, judge)
                         break
                 numbers.append(number)
             label = f"{_setting(name)}{method.removeprefix(name)}"
             rows.append(Row((label, *numbers), group=tuner_name(group[0]) if len(values.groups) > 1 else ""))
     tuners = " and ".join(tuner_name(group[0]) for group in values.groups)
-    notes = (
-        f"{tuners}; per cent; means over {', '.join(map(dataset_label, values.datasets))} and {_seeds(rows)}; "
-        "- has no result on one of them",
-        *(["± standard deviation over seeds"] if options.spread else []),
-    )
+    note = f"{tuners}; per cent; means over {', '.join(map(dataset_label, values.datasets))} and {_seeds(rows)}"
     names = ", ".join(part.partition("=")[0].removesuffix("_mom") for part in definition.methods[0].split(";"))
     columns = [Column("setting", names)]
     columns += [replace(m, above=(m.label,), label=s if s in PARTS else "mean") for m in measures for s in splits]
-    return _table(definition, columns, rows, notes, options.spread)
-
-
-def _of_split(values: Values, group: Group, method: str, dataset: str, split: str, measure: Column) -> BySeed:
-    """Values by seed, in the unit of the table; the mean of base and novel, if the split is both."""
-    if split in PARTS:
-        return values.shown(Place(group, method, dataset, split), measure)
-    base, novel = (_of_split(values, group, method, dataset, part, measure) for part in PARTS)
-    return {seed: combined("", base[seed], novel[seed]) for seed in base if seed in novel}
+    return _table(definition, columns, rows, [f"{note}; - has no result on one of them"], options.spread)
 
 
 def _setting(method: str) -> str:
@@ -172,32 +130,6 @@ def _setting(method: str) -> str:
     """
     values = [part.partition("=")[2] for part in method.split(";")]
     return f"({', '.join(values)})" if len(values) > 1 else values[0]
-
-
-def _datasets(values: Values, split: str, backbone: str) -> list[str]:
-    found = (place.dataset for place in values.rows if place.split == split and place.group[1] == backbone)
-    return list(dict.fromkeys(found))
-
-
-def _methods(
-    definition: TableDefinition,
-    options: TableOptions,
-    values: Values,
-    groups: Sequence[Group],
-    *,
-    planned: bool = False,
-) -> list[str]:
-    """Those of the paper that the results have, then others."""
-    groups = [group for group in groups if group != SHARED]
-    if options.methods:
-        return values.chosen(groups, options.methods)
-    wanted = []
-    for name in definition.methods:
-        wanted += values.chosen(groups, [name]) or ([name] if planned else [])
-    there = dict.fromkeys(method for group in groups for method in values.methods(group))
-    names = {method: values.names[method] for method in there if method not in wanted}
-    hidden = ("zero_shot", "temperature", "dac")
-    return [*wanted, *(method for method, name in names.items() if "," not in name and name not in hidden)]
 
 
 def _seeds(rows: Sequence[Row]) -> str:
@@ -219,14 +151,14 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
     for (tuner, name, detail, dataset), seeds in cells.rows.items():
         runs.setdefault((tuner, name, detail), {}).update({(dataset, seed): row for seed, row in seeds.items()})
     every = [row for seeds in runs.values() for row in seeds.values()]
-    measures = [each for each in COSTS if any(row.get(each.key) is not None for row in every)]
+    measures = [each for each in MEASURES if any(row.get(each.key) is not None for row in every)]
     if not measures:
         raise NotFoundError(
             f"{source.title} has no times; run folders have them, and tables that were written without --no-times"
         )
-    published = published_table(definition.published[""]) if options.published else {}
-    if published:
-        measures += [each for each in COSTS if each.key in PUBLISHED and each not in measures]
+    printed = Published.read(definition.published[""], options.published)
+    if printed.numbers:
+        measures += [each for each in MEASURES if each.key in PUBLISHED and each not in measures]
     rows = []
     for tuner in dict.fromkeys(key[0] for key in runs):
         variants = {name: [each[2] for each in runs if each[:2] == (tuner, name)] for name in definition.methods}
@@ -236,10 +168,9 @@ def cost_table(definition: TableDefinition, source: ReportSource, options: Table
             for measure in measures:
                 found = {place: row.get(measure.key) for place, row in sorted(there.items())}
                 known = {place: measure.scale * value for place, value in found.items() if value is not None}
-                number = mean_number(dict(enumerate(known.values())))
-                metric = PUBLISHED.get(measure.key, "")
-                value = published.get(("base", "ViT-B/16", tuner, method, metric, "oxford_flowers"))
-                numbers.append(with_published(number, value, only_context(OTHER_MACHINE)))
+                number = average([dict(enumerate(known.values()))])
+                key = ("base", "ViT-B/16", tuner, method, PUBLISHED.get(measure.key, ""), "oxford_flowers")
+                numbers.append(printed.beside(number, key, only_context(OTHER_MACHINE)))
             label = (
                 method_label(method, tuner) if method == VANILLA else f"{tuner_name(tuner)} + {method_label(method)}"
             )
@@ -262,7 +193,7 @@ def gradient_table(definition: TableDefinition, source: ReportSource, options: T
             f"{source.title} has no folder of a run with diagnosed steps; train with steps diagnosed, such as "
             f"'calprompt sweep {definition.sweeps[-1]} --out runs/pocket', and give that folder"
         )
-    published = published_table(definition.published[""]) if options.published else {}
+    printed = Published.read(definition.published[""], options.published)
     backbone = str(source.run_of[next(iter(diagnosed))].record["config"]["backbone"])
     rows = []
     for name, label in RATIOS.items():
@@ -272,10 +203,9 @@ def gradient_table(definition: TableDefinition, source: ReportSource, options: T
         shown = (median(values), *(float(np.quantile(values, share)) for share in (0.1, 0.9)))
         numbers, metric = [], name.replace("/", "_over_").lower()
         for value, which in zip(shown, QUANTILES, strict=True):
-            theirs = published.get(("base", "ViT-B/16", "maple", "tcpt", f"{metric}_{which}", ""))
-            number = Number(value, seeds=(value,))
-            word = OTHER_BACKBONE if not same_backbone(backbone, "ViT-B/16") else "dataset not said"
-            numbers.append(with_published(number, theirs, only_context(word)))
+            word = "dataset not said" if same_backbone(backbone, "ViT-B/16") else OTHER_BACKBONE
+            key = ("base", "ViT-B/16", "maple", "tcpt", f"{metric}_{which}", "")
+            numbers.append(printed.beside(Number(value, seeds=(value,)), key, only_context(word)))
         rows.append(Row((label, *numbers)))
     columns = [Column("name", "ratio")]
     columns += [Column("ratio", which, PLAIN, digits=2) for which in ("median", "10 %", "90 %")]
@@ -300,4 +230,6 @@ def _table(
     split: str = "",
 ) -> Table:
     name, title = definition.name, definition.title
+    if spread and definition.layout not in (COSTS, GRADIENTS):
+        notes = [*notes, "± standard deviation over seeds"]
     return Table(name, title, "", tuple(columns), tuple(rows), notes=tuple(notes), split=split, spread=spread)

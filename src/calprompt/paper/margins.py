@@ -59,13 +59,6 @@ def margin_figure(margins: Mapping[str, ArrayLike], *, note: str | None = None) 
     """Cumulative distributions at the left, boxes at the right.
 
     Boxes are quartiles and the median, whiskers reach to the 5 % and 95 % quantiles.
-
-    Args:
-        margins: Method -> margins of its images.
-        note: Under the figure.
-
-    Raises:
-        SettingError: if there are no margins.
     """
     values = {name: np.asarray(each, dtype=np.float64) for name, each in margins.items()}
     if not values or any(len(each) == 0 for each in values.values()):
@@ -116,15 +109,10 @@ NORMAL_95 = 1.959964
 
 @dataclass(frozen=True)
 class Spread:
-    """Runs of one group, such as a dataset.
+    """Runs of one group, such as a dataset."""
 
-    Attributes:
-        variability: Standard deviation of the margins of each run.
-        error: Its calibration error, as a fraction.
-    """
-
-    variability: Floats
-    error: Floats
+    variability: Floats  # standard deviation of the margins of each run
+    error: Floats  # its calibration error, as a fraction
 
 
 def margin_spread(source: ReportSource, *, split: str | None = None, methods: Sequence[str] | None = None) -> Figure:
@@ -174,12 +162,7 @@ def correlation(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float] | None
 
 
 def margin_spread_figure(panels: Mapping[str, Mapping[str, Spread]], *, note: str | None = None) -> Figure:
-    """A scatter per panel, with a line of least squares and the correlation.
-
-    Args:
-        panels: Panel, such as base, -> group, such as a dataset, -> its runs.
-        note: Under the figure.
-    """
+    """A scatter per panel, with a line of least squares and the correlation."""
     every = looks(name for groups in panels.values() for name in groups)
     figure = new_figure(COLUMN, 2.05)
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

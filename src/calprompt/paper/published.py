@@ -18,8 +18,8 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 from calprompt.errors import DataError
+from calprompt.evaluation.numbers import student_quantile
 from calprompt.report.writers import AGREES, AVERAGE_GAP, DIFFERS, NOT_RUN
-from calprompt.results.comparison import student_quantile
 
 SEEDS = 3  # behind every published mean
 ROUNDING = 0.05  # percentage points that rounding and another processor may account for
@@ -72,14 +72,7 @@ def published_numbers() -> tuple[PublishedNumber, ...]:
 
 @cache
 def published_table(name: str) -> Mapping[Key, float]:
-    """The numbers of one table, by what they are of.
-
-    Args:
-        name: As in `PublishedNumber.table`; an empty one has no numbers.
-
-    Raises:
-        DataError: if a number stands there twice.
-    """
+    """The numbers of one table, by what they are of."""
     found: dict[Key, float] = {}
     for number in published_numbers():
         if number.table == name:
@@ -140,11 +133,6 @@ def verdict(published: float, ours: Sequence[float], rounding: float = ROUNDING)
 
     That is the 95 % interval for the difference of two means whose seeds vary alike. Few seeds make it wide: it does
     not say that numbers are the same, but that seeds alone may explain the difference.
-
-    Args:
-        published: The number of the paper.
-        ours: One number per seed, in the same unit.
-        rounding: What is no difference at all.
 
     >>> verdict(71.2, [70.9, 71.4, 71.1]), verdict(80.0, [70.9, 71.4, 71.1]), verdict(71.2, [71.0]), verdict(71.2, [])
     ('agrees', 'differs', 'one seed', 'not run')

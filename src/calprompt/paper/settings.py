@@ -13,14 +13,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from calprompt.evaluation.numbers import Number
 from calprompt.report.figures.style import COLUMN, SMALL, add_legend, add_note, looks, new_figure
 from calprompt.results import selection
 from calprompt.results.methods import loss_name, method_order, tuner_name
-from calprompt.results.selection import Point, Series, read_series
+from calprompt.results.selection import Series, read_series
 from calprompt.results.sources import ReportSource
 
 X = TypeVar("X")
-Panels = Mapping[tuple[str, str], Mapping[str, Mapping[X, Point]]]  # split and metric -> method -> x -> point
+Panels = Mapping[tuple[str, str], Mapping[str, Mapping[X, Number]]]  # split and metric -> method -> x -> point
 
 
 def shots(source: ReportSource, *, methods: Sequence[str] | None = None, metric: str = "ece") -> Figure:
@@ -36,7 +37,7 @@ def shots(source: ReportSource, *, methods: Sequence[str] | None = None, metric:
 
 
 def _by_method(series: Series) -> Panels[Any]:
-    """Points of (method, x) by method, and in it by x."""
+    """Numbers of (method, x) by method, and in it by x."""
     return {
         key: {
             name: {x: point for (which, x), point in points.items() if which == name}
@@ -62,13 +63,7 @@ def _is_outer(axes: Axes, side: str) -> bool:
 
 
 def curve_figure(panels: Panels[float], label: str, *, note: str | None = None) -> Figure:
-    """Curves with bars, a row per metric and a column per split.
-
-    Args:
-        panels: Split and metric -> method -> x -> point.
-        label: Of the x axis.
-        note: Under the figure.
-    """
+    """Curves with bars, a row per metric and a column per split."""
     every = looks(name for lines in panels.values() for name in lines)
     figure, grid = _grid(panels, 0.45, 1.2, sharex=True, sharey="row")
     for (split, metric), lines in panels.items():
@@ -77,7 +72,7 @@ def curve_figure(panels: Panels[float], label: str, *, note: str | None = None) 
         for number, (name, line) in enumerate(lines.items()):
             shift = 0.06 * (number - (len(lines) - 1) / 2)  # so that bars do not cover each other
             x = [places.index(each) + shift for each in sorted(line)]
-            y = [line[each].mean for each in sorted(line)]
+            y = [line[each].value or 0 for each in sorted(line)]
             spread = [line[each].spread or 0 for each in sorted(line)]
             axes.errorbar(x, y, yerr=spread, label=name, elinewidth=0.7, capsize=1.5, **every[name].line)
         axes.set_xticks(range(len(places)), [f"{each:g}" for each in places])
@@ -104,12 +99,7 @@ def phrases(source: ReportSource, *, metric: str = "ece") -> Figure:
 
 
 def phrase_figure(panels: Panels[str], *, note: str | None = None) -> Figure:
-    """Dots with bars: a line per phrase, a row per metric and a column per split.
-
-    Args:
-        panels: Split and metric -> method -> phrase -> point.
-        note: Under the figure.
-    """
+    """Dots with bars: a line per phrase, a row per metric and a column per split."""
     phrases = list(dict.fromkeys(each for lines in panels.values() for line in lines.values() for each in line))
     every = looks(name for lines in panels.values() for name in lines)
     figure, grid = _grid(panels, 0.5, 0.32 + 0.17 * len(phrases), sharey=True)
@@ -118,7 +108,7 @@ def phrase_figure(panels: Panels[str], *, note: str | None = None) -> Figure:
         for number, (name, line) in enumerate(lines.items()):
             shift = 0.22 * (number - (len(lines) - 1) / 2)
             axes.errorbar(
-                [line[each].mean for each in phrases if each in line],
+                [line[each].value or 0 for each in phrases if each in line],
                 [phrases.index(each) + shift for each in phrases if each in line],
                 xerr=[line[each].spread or 0 for each in phrases if each in line],
                 label=name,
@@ -164,25 +154,19 @@ def tcpt_weights(loss: str) -> tuple[float, float, float] | None:
 
 
 def map_figure(
-    panels: Mapping[tuple[str, str], Mapping[tuple[float, float], Point]],
+    panels: Mapping[tuple[str, str], Mapping[tuple[float, float], Number]],
     labels: tuple[str, str],
     *,
     note: str | None = None,
 ) -> Figure:
-    """A map per metric and split, with its numbers; darker is more.
-
-    Args:
-        panels: Split and metric -> (x, y) -> point.
-        labels: Of x and y.
-        note: Under the figure.
-    """
+    """A map per metric and split, with its numbers; darker is more."""
     across, down = (sorted({place[i] for points in panels.values() for place in points}) for i in (0, 1))
     figure, grid = _grid(panels, 0.35, 0.38 + 0.32 * len(down), sharex=True, sharey=True)
     for (split, metric), points in panels.items():
         axes = grid[split, metric]
         values = np.full((len(down), len(across)), np.nan)
         for (x, y), point in points.items():
-            values[down.index(y), across.index(x)] = point.mean
+            values[down.index(y), across.index(x)] = point.value
         low, high = np.nanmin(values), np.nanmax(values)
         axes.imshow(values, cmap="cividis_r", aspect="auto", vmin=low, vmax=high + 1e-9)
         for (row, column), value in np.ndenumerate(values):

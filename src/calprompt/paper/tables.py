@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from calprompt.results.sources import ReportSource
 
 Layout = Literal["by_dataset", "by_backbone", "by_setting", "costs", "gradients"]
+COSTS, GRADIENTS = "costs", "gradients"  # layouts of training itself
 MethodOf = Callable[[Mapping[str, Any]], str | None]
 ACCURACY_ECE = ("accuracy", "ece")
 BASELINES = (VANILLA, "zs_norm", "penalty", "tcpt")
@@ -214,28 +215,24 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     >>> [(table.key, len(table.rows)) for table in make_tables("lambda", source)]
     [('lambda', 5)]
     """
-    from calprompt.paper.by_dataset import dataset_table
+    from calprompt.paper.by_dataset import DatasetTable
     from calprompt.paper.layouts import backbone_table, cost_table, gradient_table, setting_table
     from calprompt.paper.values import collect
 
     definition, options = table_definition(name), options or TableOptions()
-    if definition.layout in ("costs", "gradients"):
+    if definition.layout in (COSTS, GRADIENTS):
         _check_methods(options.methods, definition.methods)
-    if definition.layout == "costs":
-        return [cost_table(definition, source, options)]
-    if definition.layout == "gradients":
-        return [gradient_table(definition, source, options)]
+        return [(cost_table if definition.layout == COSTS else gradient_table)(definition, source, options)]
     values = collect(
-        source,
-        transfers=definition.transfers,
-        by_backbone=definition.by_backbone,
-        method=definition.method,
+        source, transfers=definition.transfers, by_backbone=definition.by_backbone, method=definition.method
     )
     _check_methods(options.methods, {place.method for place in values.rows})
     if definition.layout == "by_setting":
         return [setting_table(definition, values, options)]
-    layout = backbone_table if definition.layout == "by_backbone" else dataset_table
-    return [layout(definition, values, split, options) for split in options.splits or definition.splits]
+    splits = options.splits or definition.splits
+    if definition.layout == "by_backbone":
+        return [backbone_table(definition, values, split, options) for split in splits]
+    return [DatasetTable(definition, values, split, options).build() for split in splits]
 
 
 def _check_methods(wanted: Iterable[str], there: Iterable[str]) -> None:

@@ -38,16 +38,7 @@ def text_features(source: ReportSource, *, split: str = "novel", methods: Sequen
 
 
 def text_feature_figure(frozen: ArrayLike, tuned: Mapping[str, ArrayLike], *, note: str | None = None) -> Figure:
-    """A panel per method.
-
-    Args:
-        frozen: Text features of the untuned model, [C, D].
-        tuned: Method -> its text features of the same classes, [C, D].
-        note: Under the figure.
-
-    Raises:
-        SettingError: if there are fewer than 4 classes, or the shapes differ.
-    """
+    """A panel per method."""
     start = _unit(frozen)
     ends = {name: _unit(features) for name, features in tuned.items()}
     for name, features in ends.items():

@@ -50,12 +50,7 @@ def gradients(source: ReportSource) -> Figure:
 
 
 def gradient_figure(runs: Sequence[Sequence[Mapping[str, float]]], *, note: str | None = None) -> Figure:
-    """A panel per ratio: the median and the quantiles of the steps near each step.
-
-    Args:
-        runs: Steps of each run, as `Run.steps()` has them.
-        note: Under the figure.
-    """
+    """A panel per ratio: the median and the quantiles of the steps near each step."""
     ratios = [ratio for ratio in RATIOS if any(ratio in step for steps in runs for step in steps)]
     selection.need(bool(ratios), "no step has a ratio of gradient norms")
     figure = new_figure(COLUMN, 0.5 + 0.72 * len(ratios))
@@ -133,12 +128,7 @@ def cost(source: ReportSource, *, methods: Sequence[str] | None = None) -> Figur
 def cost_figure(
     panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], *, note: str | None = None
 ) -> Figure:
-    """A panel per measure, bars of methods side by side for every tuner.
-
-    Args:
-        panels: Measure -> method -> tuner -> values of its runs.
-        note: Under the figure.
-    """
+    """A panel per measure, bars of methods side by side for every tuner."""
     every = looks(name for methods in panels.values() for name in methods)
     figure = new_figure(COLUMN, 1.95)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from statistics import mean, stdev, variance
 from typing import Any
 
-from calprompt.paper.names import VANILLA, ZERO_SHOT, method_of
-from calprompt.paper.published import NOT_RUN, is_apart, verdict
-from calprompt.report.table import HARMONIC, Column, Number
-from calprompt.results.comparison import Interval
+from calprompt.evaluation.numbers import Number
+from calprompt.paper.names import CALIBRATORS, VANILLA, ZERO_SHOT, method_of
+from calprompt.paper.published import AVERAGE, NOT_RUN, Key, is_apart, published_table, row_means, verdict
+from calprompt.report.table import HARMONIC, Column
 from calprompt.results.methods import Cells, Method, plain_of, tell_apart
 from calprompt.results.sources import ReportSource
 
@@ -45,16 +45,21 @@ class Values:
     known: dict[tuple[Group, str], Method] = field(default_factory=dict)
 
     def seeds(self, place: Place, metric: str) -> dict[int, float]:
-        """The values of a metric by seed; harmonic is that of base and novel."""
-        if place.split == HARMONIC:
-            base, novel = (self.seeds(Place(place.group, place.method, place.dataset, s), metric) for s in PARTS)
-            return {seed: combined(metric, base[seed], novel[seed]) for seed in base if seed in novel}
+        """The values of a metric by seed; harmonic and average are of base and novel."""
+        if place.split in (HARMONIC, AVERAGE):
+            base, novel = (self.seeds(replace(place, split=part), metric) for part in PARTS)
+            kind = metric if place.split == HARMONIC else ""
+            return {seed: combined(kind, base[seed], novel[seed]) for seed in base if seed in novel}
         found = {seed: row.get(metric) for seed, row in self.rows.get(place, {}).items()}
         return {seed: float(value) for seed, value in sorted(found.items()) if value is not None}
 
     def shown(self, place: Place, measure: Column) -> dict[int, float]:
         """The values of a measure by seed, in its unit."""
         return {seed: measure.scale * value for seed, value in self.seeds(place, measure.key).items()}
+
+    def number(self, places: Sequence[Place], measure: Column) -> Number:
+        """The mean over seeds, and over places if there are several; see `average`."""
+        return average([self.shown(place, measure) for place in places])
 
     def name(self, method: str) -> str:
         """A method without its settings, as the paper has it."""
@@ -84,6 +89,23 @@ class Values:
         there = [method for group in groups for method in self.methods(group)]
         found = [method for name in wanted for method in there if name in (method, self.names[method])]
         return list(dict.fromkeys(found))
+
+    def listed(
+        self,
+        groups: Sequence[Group],
+        known: Sequence[str],
+        wanted: Sequence[str],
+        is_planned: Callable[[str], bool] = lambda name: False,
+    ) -> list[str]:
+        """The methods of a table: those asked for; else those of the paper in its order, then other losses."""
+        if wanted:
+            return self.chosen(groups, wanted)
+        listed = []
+        for name in known:
+            listed += self.chosen(groups, [name]) or ([name] if is_planned(name) else [])
+        others = dict.fromkeys(each for group in groups for each in self.methods(group) if each not in listed)
+        hidden = {*CALIBRATORS, *({ZERO_SHOT} - set(known))}
+        return [*listed, *(each for each in others if "," not in self.names[each] and self.names[each] not in hidden)]
 
     def plain(self, group: Group, method: str) -> str:
         """The cross-entropy that a method of a group is compared with: that with the most equal settings."""
@@ -164,18 +186,6 @@ def _shared_zero_shot(values: Values) -> Values:
     return Values(shared, values.names, values.known)
 
 
-def mean_number(values: BySeed) -> Number:
-    """The mean over seeds, with their standard deviation.
-
-    >>> mean_number({1: 70.0, 2: 72.0}).value, round(mean_number({1: 70.0, 2: 72.0}).spread, 3), mean_number({}).value
-    (71.0, 1.414, None)
-    """
-    seeds = tuple(values.values())
-    if not seeds:
-        return Number()
-    return Number(mean(seeds), seeds=seeds, spread=stdev(seeds) if len(seeds) > 1 else None)
-
-
 def variance_number(values: BySeed) -> Number:
     """The variance over seeds, with n − 1 in the denominator; nothing for one seed.
 
@@ -186,15 +196,19 @@ def variance_number(values: BySeed) -> Number:
     return Number(variance(seeds) if len(seeds) > 1 else None, seeds=seeds)
 
 
-def average(numbers: Sequence[Number], by_seed: Sequence[BySeed]) -> Number:
-    """The mean over datasets, with the standard deviation over seeds of that mean."""
-    values = [number.value for number in numbers if number.value is not None]
-    if not values or len(values) < len(numbers):
+def average(by_seed: Sequence[BySeed]) -> Number:
+    """The mean over datasets of the means over seeds, with the standard deviation over seeds of that mean.
+
+    >>> average([{1: 70.0, 2: 72.0}])[:1], average([{1: 70.0, 2: 72.0}, {}]).value
+    ((71.0,), None)
+    """
+    if not by_seed or not all(by_seed):
         return Number()
     shared = set.intersection(*(set(each) for each in by_seed))
     complete = all(set(each) == shared for each in by_seed)
     seeds = tuple(mean(each[seed] for each in by_seed) for seed in sorted(shared)) if complete else ()
-    return Number(mean(values), seeds=seeds, spread=stdev(seeds) if len(seeds) > 1 else None)
+    total = mean(mean(each.values()) for each in by_seed)
+    return Number(total, seeds=seeds, spread=stdev(seeds) if len(seeds) > 1 else None)
 
 
 def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number:
@@ -207,18 +221,28 @@ def paired_difference(ours: Sequence[BySeed], plain: Sequence[BySeed]) -> Number
         found.append(mean(one[seed] - other[seed] for seed in shared))
     if not found:
         return Number()
-    return Number(*Interval.of(found).ends)
+    return Number.over(found)
 
 
-def with_published(
-    number: Number, published: float | None, judge: Judge = verdict, *, row_mean: float | None = None
-) -> Number:
-    """A number beside the published one."""
-    if published is None:
-        return number
-    fair = published if row_mean is None else row_mean
-    shown = fair if is_apart(published, fair) else None
-    return number._replace(published=published, row_mean=shown, verdict=judge(fair, number.seeds))
+@dataclass(frozen=True)
+class Published:
+    """What the paper has in one of its tables; nothing unless it was asked for."""
+
+    numbers: Mapping[Key, float]
+    means: Mapping[Key, float]  # of each printed average, the mean of the numbers behind it
+
+    @classmethod
+    def read(cls, table: str, wanted: bool) -> Published:
+        return cls(published_table(table), row_means(table)) if wanted else cls({}, {})
+
+    def beside(self, number: Number, key: Key, judge: Judge = verdict) -> Number:
+        """A number with the published one of a place, if there is one."""
+        if key not in self.numbers:
+            return number
+        printed = self.numbers[key]
+        fair = self.means.get(key, printed)
+        shown = fair if is_apart(printed, fair) else None
+        return number._replace(published=printed, row_mean=shown, verdict=judge(fair, number.seeds))
 
 
 def only_context(word: str) -> Judge:

@@ -58,24 +58,14 @@ CORRECT: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (1, 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """What a panel of the figure shows; for several runs, their images together and the mean of their numbers.
+    """What a panel of the figure shows; for several runs, their images together and the mean of their numbers."""
 
-    Attributes:
-        table: The bins.
-        accuracy: Fraction of the predictions that are right; this and the next three as tables have them: for several
-            runs, the mean of theirs.
-        confidence: Mean confidence.
-        ece: Expected calibration error over the same bins.
-        smooth_ece: The calibration error without bins.
-        repeats: How often each image is in the table, which is so with runs that were tested on the same images.
-    """
-
-    table: BinTable
-    accuracy: float
-    confidence: float
-    ece: float
-    smooth_ece: float | None = None
-    repeats: int = 1
+    table: BinTable  # the bins
+    accuracy: float  # fraction of the predictions that are right; this and the next three are means over runs
+    confidence: float  # mean confidence
+    ece: float  # expected calibration error over the same bins
+    smooth_ece: float | None = None  # the calibration error without bins
+    repeats: int = 1  # how often each image is in the table, which is so with runs that were tested on the same images
 
     @property
     def share(self) -> Floats:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
 
 from calprompt.errors import SettingError
+from calprompt.evaluation.numbers import Number
 
 DASH = "–"  # noqa: RUF001 what stands where there is no number
 
@@ -25,69 +25,23 @@ HARMONIC = "harmonic"  # base and novel as one number
 TABLE_SPLITS = ("base", "novel", "all", HARMONIC)
 
 
-class Number(NamedTuple):
-    """A number; or why there is none, which is never shown as 0.
-
-    Attributes:
-        value: A fraction where it is shown as percent; None if there is no result.
-        low: Lower end of the 95 % interval.
-        high: Upper end of the 95 % interval.
-        note: What has to stand beside it, such as why there is no number.
-        seeds: The value of each seed, if it is a mean of them.
-        spread: Standard deviation over seeds; None for one seed.
-        lacking: How many seeds are missing of those that other cells have.
-        published: What a paper has in this place.
-        row_mean: The mean of the paper's own row, where its printed average is another number.
-        verdict: Whether the published number agrees; None if nothing was published.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    note: str | None = None
-    seeds: tuple[float, ...] = ()
-    spread: float | None = None
-    lacking: int = 0
-    published: float | None = None
-    row_mean: float | None = None
-    verdict: str | None = None
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval is on one side of 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
-
 Cell = str | Number
 
 
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column, or in the numbers of a row, and how it is written.
+    """What stands in a column, or in the numbers of a row, and how it is written."""
 
-    Attributes:
-        key: Its name in the data, such as weighted_mce.
-        label: Its heading, such as MCE.
-        kind: text, count, percent, plain, points or difference.
-        about: How its numbers are computed.
-        signed: Whether numbers are shown with their sign.
-        digits: Digits behind the point of plain numbers and differences.
-        minor: Whether a phone, which has no room for all columns, leaves it out.
-        above: Headings that it shares with its neighbours, from the widest to the narrowest.
-        better: higher, lower or zero; empty if nothing is best.
-        scale: From the unit of results to that of the table: 100 for fractions that are stored as percent.
-    """
-
-    key: str
-    label: str
-    kind: str = TEXT
-    about: str = ""
-    signed: bool = False
-    digits: int = 3
-    minor: bool = False
-    above: tuple[str, ...] = ()
-    better: str = ""
-    scale: float = 1.0
+    key: str  # its name in the data, such as weighted_mce
+    label: str  # its heading, such as MCE
+    kind: str = TEXT  # text, count, percent, plain, points or difference
+    about: str = ""  # how its numbers are computed
+    signed: bool = False  # whether numbers are shown with their sign
+    digits: int = 3  # digits behind the point of plain numbers and differences
+    minor: bool = False  # whether a phone, which has no room for all columns, leaves it out
+    above: tuple[str, ...] = ()  # headings that it shares with its neighbours, from the widest to the narrowest
+    better: str = ""  # higher, lower or zero; empty if nothing is best
+    scale: float = 1.0  # from the unit of results to that of the table: 100 for fractions that are stored as percent
 
     def number(self, value: float) -> str:
         """A number as it is written; no zero is negative."""
@@ -130,21 +84,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        cells: One per column.
-        runs: Places of the runs that its numbers are from, in `Report.runs`.
-        kind: "missing" for what has no result.
-        group: What it belongs to, such as a tuner; rows of a group come one after another.
-        measure: What all of its numbers are, if columns do not say it.
-    """
-
-    cells: tuple[Cell, ...]
-    runs: tuple[int, ...] = ()
-    kind: str = ""
-    group: str = ""
-    measure: Column | None = None
+    cells: tuple[Cell, ...]  # one per column
+    runs: tuple[int, ...] = ()  # places of the runs that its numbers are from, in `Report.runs`
+    kind: str = ""  # "missing" for what has no result
+    group: str = ""  # what it belongs to, such as a tuner; rows of a group come one after another
+    measure: Column | None = None  # what all of its numbers are, if columns do not say it
 
     @property
     def label(self) -> str:
@@ -162,31 +108,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its caption.
+    """A table with its caption."""
 
-    Attributes:
-        key: Its name in the data.
-        title: Its heading.
-        caption: What it shows, and how to read it.
-        columns: Text columns first; they name the row.
-        rows: The rows.
-        filters: Columns that rows can be chosen by.
-        command: What computes its numbers again.
-        notes: What has to be known to read it, a sentence each.
-        split: Which classes it is of; empty if it is of several.
-        spread: Whether means are shown with their standard deviation over seeds.
-    """
-
-    key: str
-    title: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    filters: tuple[str, ...] = ()
-    command: str = ""
-    notes: tuple[str, ...] = ()
-    split: str = ""
-    spread: bool = False
+    key: str  # its name in the data
+    title: str  # its heading
+    caption: str  # what it shows, and how to read it
+    columns: tuple[Column, ...]  # text columns first; they name the row
+    rows: tuple[Row, ...]  # the rows
+    filters: tuple[str, ...] = ()  # columns that rows can be chosen by
+    command: str = ""  # what computes its numbers again
+    notes: tuple[str, ...] = ()  # what has to be known to read it, a sentence each
+    split: str = ""  # which classes it is of; empty if it is of several
+    spread: bool = False  # whether means are shown with their standard deviation over seeds
 
     @property
     def names(self) -> int:

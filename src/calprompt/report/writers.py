@@ -90,11 +90,7 @@ def all_notes(table: Table, *, styled: bool = True) -> list[str]:
 
 
 def to_markdown(table: Table) -> str:
-    """The table in Markdown, with a heading line, groups as bold lines, and its notes below.
-
-    Args:
-        table: Any table.
-    """
+    """The table in Markdown, with a heading line, groups as bold lines, and its notes below."""
     heads = [" ".join((*column.above, column.label)) for column in table.columns]
     rules = ["---" if at < table.names else "---:" for at in range(len(heads))]
     lines = [f"**{table.title}**", "", _bars_between(heads), _bars_between(rules)]
@@ -106,11 +102,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""The table for a paper with `\usepackage{booktabs}`: best bold, second underlined, groups between rules.
-
-    Args:
-        table: Any table.
-    """
+    r"""The table for a paper with `\usepackage{booktabs}`: best bold, second underlined, groups between rules."""
     notes = ". ".join(escape_latex(note[0].upper() + note[1:]) for note in all_notes(table))
     lines = [
         r"\begin{table}",
@@ -182,11 +174,7 @@ def _texts(
 
 
 def to_csv(tables: Sequence[Table]) -> bytes:
-    """Tables as tidy CSV: a row per number, with its seeds, spread or interval, and what was published.
-
-    Args:
-        tables: Any tables; they have the same columns.
-    """
+    """Tables as tidy CSV: a row per number, with its seeds, spread or interval, and what was published."""
     published = any(table.has_published for table in tables)
     columns = (*CSV, *(("published", "row_mean", "verdict") if published else ()))
     return csv_bytes(columns, (row for table in tables for row in _records(table, published)))
@@ -245,16 +233,7 @@ def terminal_table(
     padding: tuple[int, ...] = (0, 1, 0, 0),
     vertical: str = "bottom",
 ) -> Picture:
-    """The table for a terminal, groups under bold names.
-
-    Args:
-        table: Any table.
-        compact: Means with their spread instead of intervals, and no cell is folded.
-        headings: Whether a single group has its name above it too.
-        between: What stands between a number and its interval.
-        padding: Of every cell, as rich takes it.
-        vertical: Where text stands in a cell that others make higher.
-    """
+    """The table for a terminal, groups under bold names."""
     from rich import box
     from rich.table import Table as Picture
 
@@ -317,12 +296,7 @@ def plain_text(table: Table) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table of means and its notes.
-
-    Args:
-        table: Any table.
-        console: Where to.
-    """
+    """Print a table of means and its notes."""
     console.print(terminal_table(table, compact=True), soft_wrap=True)
     for note in all_notes(table, styled=console.is_terminal):
         console.print(note, markup=False, width=min(WIDTH, console.width))
@@ -335,12 +309,7 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def to_html(table: Table, origin: Origin | None = None) -> str:
-    """The table as a section of a page, with what its script and its readers need: filters, headings, explanations.
-
-    Args:
-        table: Any table.
-        origin: HTML of the last cell of a row, which says where its numbers are from.
-    """
+    """The table as a section of a page, with what its script and its readers need: filters, headings, explanations."""
     key, names = escape_html(table.key), table.names
     texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
     fold = " fold" if any(len(text) > LONG_NAME for text in texts) else ""

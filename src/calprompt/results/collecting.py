@@ -186,15 +186,7 @@ def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(table: Table, cells: Iterable[Cell]) -> Table:
-    """The rows of the runs of a sweep.
-
-    Args:
-        table: Results of any runs.
-        cells: Of the sweep, such as `read_sweep(file).cells`.
-
-    Returns:
-        The rows whose settings are those of a cell, run by run in the order of the sweep.
-    """
+    """The rows of the runs of a sweep."""
     runs = rows_by_run(table)
     return table.chosen(row for cell in cells for row in runs.get(cell.key, ()))
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calprompt.errors import DataError, SettingError
+from calprompt.evaluation.models import StoredRun
+from calprompt.evaluation.numbers import Number
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.results.collecting import setting_columns
-from calprompt.results.comparison import MINUS, Interval, Results, Row, compare
+from calprompt.results.comparison import MINUS, Results, Row, compare
 from calprompt.results.methods import methods_of
-from calprompt.results.selection import StoredRun
 from calprompt.results.table import TUNED, ZERO_SHOT
 from calprompt.runs.folder import Run
 from calprompt.text import shorten
@@ -28,36 +29,22 @@ from calprompt.text import shorten
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a run or model says of labelled images.
+    """What a run or model says of labelled images."""
 
-    Attributes:
-        probabilities: [N, C].
-        labels: [N], numbers of `classes`.
-        images: A name or checksum of each, by which those of others are found.
-        classes: Names of the C classes.
-    """
-
-    probabilities: Floats
-    labels: Ints
-    images: Sequence[str]
-    classes: Sequence[str]
+    probabilities: Floats  # [N, C]
+    labels: Ints  # [N], numbers of `classes`
+    images: Sequence[str]  # A name or checksum of each, by which those of others are found
+    classes: Sequence[str]  # names of the C classes
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One run, or one model, that takes part in a comparison.
+    """One run, or one model, that takes part in a comparison."""
 
-    Attributes:
-        method: What it is called; runs of several seeds have the same name.
-        dataset: That it was tested on.
-        seed: Of a run.
-        answers: By split.
-    """
-
-    method: str
-    dataset: str
-    seed: int
-    answers: Mapping[str, Answers]
+    method: str  # what it is called; runs of several seeds have the same name
+    dataset: str  # that it was tested on
+    seed: int  # of a run
+    answers: Mapping[str, Answers]  # by split
 
 
 @dataclass(frozen=True)
@@ -76,19 +63,13 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """What a comparison found."""
 
-    Attributes:
-        results: Numbers by dataset, with intervals over images and seeds.
-        agreements: Who is right where.
-        summary: Means over datasets with intervals over datasets, if there are several; splits, methods and metrics.
-        notes: What else has to be known.
-    """
-
-    results: Results
-    agreements: tuple[Agreement, ...]
-    summary: Mapping[tuple[str, str, str], Interval] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    results: Results  # numbers by dataset, with intervals over images and seeds
+    agreements: tuple[Agreement, ...]  # who is right where
+    # means over datasets with intervals over datasets, if there are several; splits, methods and metrics
+    summary: Mapping[tuple[str, str, str], Number] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what else has to be known
 
     @property
     def methods(self) -> list[str]:
@@ -222,14 +203,14 @@ def _agreements(dataset: str, methods: Mapping[str, Mapping[str, Sequence[Predic
     return found
 
 
-def _summary(rows: Sequence[Row], datasets: int) -> dict[tuple[str, str, str], Interval]:
+def _summary(rows: Sequence[Row], datasets: int) -> dict[tuple[str, str, str], Number]:
     """Means over datasets of what all of them have, in per cent; differences have intervals over datasets."""
     if datasets < 2:
         return {}
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         values.setdefault((row.split, row.method, row.metric), []).append(100 * row.value)
-    return {key: Interval.of(found) for key, found in values.items() if len(found) == datasets and MINUS in key[1]}
+    return {key: Number.over(found) for key, found in values.items() if len(found) == datasets and MINUS in key[1]}
 
 
 def run_contenders(runs: Sequence[Run], *, zero_shot: bool = False) -> list[Contender]:

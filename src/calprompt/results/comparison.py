@@ -15,14 +15,10 @@ covers. With few seeds intervals are still somewhat narrow: three cannot show ho
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from itertools import chain
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -33,60 +29,6 @@ from calprompt.files import csv_bytes, read_json, write_bytes, write_json
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.text import bullets
-
-Key = tuple[str, str, int]  # tuner, dataset, seed
-Values = Mapping[Key, float]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over datasets with its 95 % interval."""
-
-    mean: float  # the mean
-    half: float | None  # half the width of the interval, which a single dataset does not have
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """That of one value per dataset.
-
-        >>> str(Interval.of([3.0, 1.0]))
-        '+2.00 [-10.71, +14.71]'
-        """
-        n = len(values)
-        return cls(mean(values), student_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None)
-
-    @property
-    def ends(self) -> tuple[float, float | None, float | None]:
-        """The mean, and the lower and upper end."""
-        return self.mean, *((None, None) if self.half is None else (self.mean - self.half, self.mean + self.half))
-
-    @property
-    def clear(self) -> bool:
-        """Whether it excludes 0."""
-        return self.half is not None and abs(self.mean) > self.half
-
-    def __str__(self) -> str:
-        if self.half is None:
-            return f"{self.mean:+.2f}"
-        star = "*" if self.clear else ""
-        return f"{self.mean:+.2f}{star} [{self.mean - self.half:+.2f}, {self.mean + self.half:+.2f}]"
-
-
-@cache
-def student_quantile(degrees: int) -> float:
-    """Half of a 95 % interval in standard errors, to four decimals."""
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
-
-    return round(float(stdtrit(degrees, 0.975)), 4)
-
-
-def by_dataset(values: Values, keys: Iterable[Key]) -> list[float]:
-    """Means over tuners and seeds, one per dataset in the order of their names."""
-    grouped: dict[str, list[float]] = defaultdict(list)
-    for key in keys:
-        grouped[key[1]].append(values[key])
-    return [mean(group) for _, group in sorted(grouped.items())]
-
 
 METRICS = ("accuracy", "ece", "ace", "mce", "weighted_mce")
 NO_INTERVAL = "mce"
@@ -100,25 +42,15 @@ TOLERANCE = 0.05  # percentage points
 
 @dataclass(frozen=True)
 class Row:
-    """One number and its 95 % interval, as fractions.
+    """One number and its 95 % interval, as fractions."""
 
-    Attributes:
-        dataset: On which it was measured.
-        split: base, novel or all, or "harmonic mean".
-        method: Of which; a difference is called "A minus B".
-        metric: Its name.
-        value: The number.
-        low: Lower end of the interval; None if there is none.
-        high: Upper end of the interval; None if there is none.
-    """
-
-    dataset: str
-    split: str
-    method: str
-    metric: str
-    value: float
-    low: float | None = None
-    high: float | None = None
+    dataset: str  # on which it was measured
+    split: str  # base, novel or all, or "harmonic mean"
+    method: str  # of which; a difference is called "A minus B"
+    metric: str  # its name
+    value: float  # the number
+    low: float | None = None  # lower end of the interval; None if there is none
+    high: float | None = None  # upper end of the interval; None if there is none
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -143,24 +75,7 @@ def compare(
     seed: int = 0,
     level: float = 0.95,
 ) -> list[Row]:
-    """Compare methods on one dataset.
-
-    Args:
-        dataset: Its name.
-        methods: Method -> split -> a run per seed, in the same order for all methods, or one run if there are no seeds.
-        differences: Pairs of methods: the first minus the second.
-        n_bins: Bins of the calibration errors.
-        resamples: How often images and seeds are drawn.
-        seed: Of the draws.
-        level: How much of the resamples an interval contains.
-
-    Returns:
-        A row for every split, method and metric, and if there are two splits for the harmonic mean of the accuracies.
-
-    Raises:
-        SettingError: if `resamples` is not at least 1.
-        DataError: if methods were not evaluated on the same images or numbers of seeds.
-    """
+    """Compare methods on one dataset."""
     if resamples < 1:
         raise SettingError(f"must be at least 1, got {resamples}", parameter="resamples")
     runs = _check(methods)

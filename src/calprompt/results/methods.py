@@ -108,21 +108,13 @@ def method_order(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Method:
-    """What is compared on the same data and seeds.
+    """What is compared on the same data and seeds."""
 
-    Attributes:
-        tuner: Its name, or "zero-shot".
-        loss: As it was given; empty for zero-shot.
-        calibrator: Applied after it.
-        settings: Name and value of everything else that tells methods apart.
-        detail: The settings in which it differs from methods of the same name.
-    """
-
-    tuner: str
-    loss: str
-    calibrator: str
-    settings: tuple[tuple[str, str], ...] = ()
-    detail: str = ""
+    tuner: str  # its name, or "zero-shot"
+    loss: str  # as it was given; empty for zero-shot
+    calibrator: str  # applied after it
+    settings: tuple[tuple[str, str], ...] = ()  # name and value of everything else that tells methods apart
+    detail: str = ""  # the settings in which it differs from methods of the same name
 
     @cached_property
     def _hash(self) -> int:
@@ -201,9 +193,6 @@ class Method:
 def methods_of(rows: Iterable[Row]) -> list[Method]:
     """The method of every row; methods of the same name are told apart by what they differ in.
 
-    Args:
-        rows: Of a table of results, all of those that are shown together.
-
     >>> row = {"tuner": "coop", "loss": "ce", "model": "tuned", "calibrator": "none", "dataset": "toys"}
     >>> [each.name for each in methods_of([row, {**row, "template": "a {}."}, {**row, "loss": "tcpt"}])]
     ['CoOp (template default)', "CoOp (template 'a {}.')", 'CoOp + TCPT']
@@ -245,29 +234,14 @@ def ordered(methods: Iterable[Method]) -> list[Method]:
 
 
 class Cells(Generic[Key]):
-    """Rows by cell and seed: what the numbers of tables and figures are means of.
-
-    Attributes:
-        rows: Cell -> seed -> row; of the untuned model, the first row of a seed.
-        methods: Of every cell.
-    """
+    """Rows by cell and seed: what the numbers of tables and figures are means of."""
 
     def __init__(self) -> None:
         self.rows: dict[Key, dict[int, Row]] = {}
         self.methods: dict[Hashable, Method] = {}
 
     def add(self, key: Key, row: Row, method: Method, *, group: Hashable = None) -> None:
-        """Put a row into its cell.
-
-        Args:
-            key: Of the cell.
-            row: A row with results.
-            method: Its method.
-            group: Several cells that must be of one method, such as those that are averaged over datasets.
-
-        Raises:
-            DataError: if the cell has runs of another method, or another run with this seed.
-        """
+        """Put a row into its cell."""
         where = f"{method.short_name} on {row.get('dataset')}, {row.get('split')}"
         known = self.methods.setdefault(key if group is None else group, method)
         if known != method:

@@ -11,85 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
-from calprompt.evaluation.settings import KINDS, create_calibrator
-from calprompt.metrics import Predictions, predictions
+from calprompt.errors import NotFoundError, SettingError
+from calprompt.evaluation.models import StoredRun
+from calprompt.evaluation.numbers import Number
+from calprompt.evaluation.settings import KINDS
+from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
 from calprompt.results.methods import CALIBRATORS, NONE, Cells, method_order
 from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
-from calprompt.runs.folder import LOGITS, Run, read_run_tensors
+from calprompt.runs.folder import Run
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.evaluation.models import StoredModel
     from calprompt.results.sources import ReportSource
 
 Rows = Sequence[Mapping[str, Any]]
 Group = TypeVar("Group", bound=Hashable)
-
-
-@dataclass(frozen=True, eq=False)
-class StoredRun:
-    """A run whose logits are here; they are read once, when they are asked for."""
-
-    run: Run  # its folder as it was read
-
-    @cached_property
-    def models(self) -> Mapping[str, StoredModel]:
-        """The tuned and the zero-shot one."""
-        from calprompt.evaluation.models import stored_models
-
-        return stored_models(self.run)
-
-    @cached_property
-    def files(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Arrays and metadata of the logits: those of the run itself, and by "name/" those of other data."""
-        places = {"": self.run} | {f"{each.name}/": each for each in self.run.transfers}
-        return {prefix: read_run_tensors(each.folder, LOGITS, each.record, "numpy") for prefix, each in places.items()}
-
-    @cached_property
-    def names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Class names and image names by split, also of other data that the run was evaluated on."""
-        classes: dict[str, list[str]] = {}
-        images: dict[str, list[str]] = {}
-        for prefix, (_, metadata) in self.files.items():
-            classes |= {f"{prefix}{split}": names for split, names in metadata["class_names"].items()}
-            images |= {f"{prefix}{split}": names for split, names in metadata.get("image_names", {}).items()}
-        return classes, images
-
-    def splits(self, model: str) -> list[str]:
-        """Test splits that a model has logits of."""
-        every = [f"{prefix}{part}" for prefix in self.files for part in PARTS]
-        return [split for split in every if self.array(f"{split}/{KINDS[model][0]}") is not None]
-
-    def array(self, name: str) -> Any:
-        """An array by its split and name, such as novel/labels; None if it is not stored."""
-        where, part, kind = ("", *name.split("/"))[-3:]
-        arrays, _ = self.files[f"{where}/" if where else ""]
-        return arrays.get(f"{part}/{kind}")
-
-    def sample(self, model: str, split: str, calibrator: str = NONE) -> Predictions:
-        """What was predicted, under a calibrator fitted on the run's validation images; without one, torch is not
-        needed."""
-        if calibrator == NONE:
-            logits, labels = self.array(f"{split}/{KINDS[model][0]}"), self.array(f"{split}/labels")
-            if logits is None or labels is None:
-                raise DamagedFileError(f"{self.run.folder} has no logits of {split}: they are damaged or not of a run")
-            return predictions(logits, labels, from_logits=True)
-        stored, fitted = self.models[model], create_calibrator(calibrator)
-        if fitted.learns:
-            if stored.val is None:
-                raise CalpromptError(f"{self.run.folder} has no validation images to fit {calibrator} on")
-            fitted.fit(stored.val)
-        record = stored.tests[split]
-        return predictions(fitted(record), record.given("labels"), from_logits=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,23 +223,10 @@ def need(condition: bool, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A mean and its spread.
-
-    Attributes:
-        mean: Over datasets and seeds.
-        spread: Standard deviation over seeds; None if there is only one.
-    """
-
-    mean: float
-    spread: float | None = None
-
-
-@dataclass(frozen=True)
 class Series:
     """Points of all splits, metrics and groups, and of how much they are made."""
 
-    points: Mapping[tuple[str, str], Mapping[Any, Point]]  # split, metric -> group -> point
+    points: Mapping[tuple[str, str], Mapping[Any, Number]]  # split, metric -> group -> point
     datasets: int  # how many
     seeds: int  # how many
     left_out: int = 0  # datasets and seeds that some groups have and others lack
@@ -333,12 +263,12 @@ def read_series(
     return Series(points, len(datasets), len(seeds), len(whole - shared))
 
 
-def _point(values: Mapping[tuple[str, int], float]) -> Point:
+def _point(values: Mapping[tuple[str, int], float]) -> Number:
     by_seed: dict[int, list[float]] = {}
     for (_, seed), value in values.items():
         by_seed.setdefault(seed, []).append(value)
     means = [mean(each) for each in by_seed.values()]
-    return Point(mean(values.values()), stdev(means) if len(means) > 1 else None)
+    return Number(mean(values.values()), spread=stdev(means) if len(means) > 1 else None)
 
 
 def sample_text(runs: int = 0, datasets: int = 0, seeds: int = 0) -> str:

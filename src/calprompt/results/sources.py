@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from calprompt.errors import NotFoundError, SettingError
+from calprompt.evaluation.models import StoredRun
 from calprompt.papers import papers
 from calprompt.progress import Progress, silent
 from calprompt.registry import unknown
@@ -26,13 +27,10 @@ from calprompt.results.methods import Method, methods_of
 from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
-from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, run_folders
+from calprompt.sweep.folders import FINISHED, MISSING, run_folders
 from calprompt.sweep.sweep_file import Sweep, available, read_sweep
 from calprompt.sweep.sweep_plan import read_journals
 from calprompt.text import plural
-
-if TYPE_CHECKING:
-    from calprompt.results.selection import StoredRun
 
 SWEEPS = (".yaml", ".yml")
 TABLES = (".csv", ".xz", ".parquet")
@@ -42,21 +40,12 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A planned run, or an evaluation of it on other data, that has no result.
+class Unfinished(NamedTuple):
+    """A planned run, or an evaluation of it on other data, that has no result."""
 
-    Attributes:
-        title: What it is, in a line.
-        status: failed, damaged, missing, running or interrupted.
-        reason: Why, if that is known.
-        row: Of the table: its settings, and its folder's name if it has one.
-    """
-
-    title: str
-    status: str
-    reason: str | None
-    row: Mapping[str, Any]
+    title: str  # what it is, in a line
+    status: str  # failed, damaged, missing, running or interrupted
+    reason: str  # why, as far as that is known
 
 
 @dataclass(frozen=True)
@@ -93,11 +82,7 @@ class ReportSource:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """The finished runs whose folders are here, read when they are asked for; `stored_models` has their logits.
-
-        Raises:
-            DamagedFileError: if a file of a run is not what was written.
-        """
+        """The finished runs whose folders are here, read when they are asked for; `stored_models` has their logits."""
         return tuple(map(load_run, self.folders))
 
     @cached_property
@@ -111,41 +96,24 @@ class ReportSource:
 
     def stored(self, run: Run) -> StoredRun:
         """The stored logits of one of the runs, which are read once."""
-        from calprompt.results.selection import StoredRun
-
         return self._stored.setdefault(run.folder, StoredRun(run))
 
     @cached_property
     def unfinished(self) -> tuple[Unfinished, ...]:
         """Everything planned that has no result."""
         rows = (row for row in self.table.rows if row.get("model") is None and row.get("status") != FINISHED)
-        return tuple(Unfinished(_title(row), str(row["status"]), row.get("reason"), row) for row in rows)
+        return tuple(
+            Unfinished(_title(row), str(row["status"]), str(row.get("reason") or "it was not run")) for row in rows
+        )
 
     def filter(self, **wanted: str) -> ReportSource:
-        """The same source with the rows that have some values, as `Table.filter` finds them.
-
-        Args:
-            **wanted: Column -> value, such as tuner="coop".
-
-        Raises:
-            NotFoundError: if there is no such row.
-        """
+        """The same source with the rows that have some values, as `Table.filter` finds them."""
         table = self.table.filter(**wanted)
         if not table.rows:
             shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
             raise NotFoundError(f"{self.title} has no row with {shown}")
         names = {row.get("run") for row in table.rows}
         return replace(self, table=table, folders=tuple(each for each in self.folders if each.name in names))
-
-    @property
-    def failed(self) -> tuple[Unfinished, ...]:
-        """What was tried and has no result."""
-        return tuple(each for each in self.unfinished if each.status in (FAILED, DAMAGED))
-
-    @property
-    def missing(self) -> tuple[Unfinished, ...]:
-        """What was not tried yet, is being worked on, or was interrupted."""
-        return tuple(each for each in self.unfinished if each.status not in (FAILED, DAMAGED))
 
 
 def read_source(
@@ -173,7 +141,7 @@ def read_source(
         CalpromptError: if a place is not there or is nothing of these, or two places disagree about a run.
 
     >>> source = read_source("experiments/pocket.csv.xz", "paper/pocket-moments")
-    >>> source.title, len(source.sweeps[0].cells), len(source.missing), source.runs
+    >>> source.title, len(source.sweeps[0].cells), len(source.unfinished), source.runs
     ('pocket.csv.xz, pocket-moments', 18, 0, ())
     """
     given = [str(place) for place in (*places, *([] if out is None else [out]))]

@@ -10,7 +10,7 @@ import io
 import json
 import lzma
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from sys import intern
@@ -19,13 +19,15 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
-from calprompt.runs.config import ADDED, RUN, TRAINING
+from calprompt.runs.config import RUN, TRAINING, RunConfig
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
+from calprompt.training_config import TrainingConfig
 
 IDENTITY = ("run", "fingerprint", "status", "reason", "dataset", "model", "calibrator", "split")
 NOTE = "note"  # what has to stand beside the numbers, such as that test images validated
 COUNTS = ("images", "classes")
+CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
 SETTINGS = (*RUN, *TRAINING)
 MACHINE = {"root": None, "device": "cpu"}  # settings that are other on every machine, and what they are taken for
 PER_RUN = ("seed", *MACHINE, "chunk", "diagnose_every")  # settings in which runs of one cell may differ
@@ -38,24 +40,19 @@ TIMES = (
     *(f"{column}{end}" for column in SPREADS.values() for end in ("", "_q10", "_q90")),
     *("peak_memory", "peak_memory_train", "peak_device_memory"),
 )
+_TYPES = {each.name: str(each.type) for each in (*fields(RunConfig), *fields(TrainingConfig)) if each.name in SETTINGS}
 TEXTS = {
-    *IDENTITY,
-    NOTE,
-    *(f"version_{name}" for name in VERSIONS),
-    *("backbone", "data", "tuner", "options", "loss", "protocol", "validation", "template", "device", "dtype"),
-    *("backbone_config", "imports", "root", "classes_file", "base", "autocast", "exif", "skip_bad", "anchor"),
-    "processor",
+    *(*IDENTITY, NOTE, CLASSES_FILE, "processor", *(f"version_{name}" for name in VERSIONS)),
+    *(name for name, kind in _TYPES.items() if not kind.startswith(("int", "float")) and name != "classes"),
 }
 WHOLE = {
-    *("images", "classes", "shots", "val_shots", "views", "chunk"),
-    *("epochs", "batch_size", "warmup_epochs", "seed", "diagnose_every"),
-    *("peak_memory", "peak_memory_train", "peak_device_memory"),
+    *(*COUNTS, "peak_memory", "peak_memory_train", "peak_device_memory"),
+    *(name for name, kind in _TYPES.items() if kind.startswith("int")),
 }
 MODELS = TUNED, ZERO_SHOT = "tuned", "zero-shot"
 PARTS = ("base", "novel", "all")
 CHUNK = 2000  # lines of a file that are read at a time
 XZ = ".xz"  # of compressed files
-CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
 PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
 EXACT = 1e-12  # two numbers with all of their digits
 
@@ -103,15 +100,7 @@ class Table:
         return self.chosen(_in_order(self.rows))
 
     def filter(self, **wanted: str) -> Table:
-        """The rows that have some values, given as text.
-
-        Args:
-            **wanted: Column -> value, such as tuner="coop"; an option of the tuner is `options.context`. Numbers are
-                compared as such, so that 0.50 finds 0.5.
-
-        Raises:
-            UnknownNameError: if there is no such column.
-        """
+        """The rows that have some values, given as text."""
         columns = self.columns if wanted else []
         for name in wanted:
             if name not in columns and not name.startswith("options."):
@@ -126,23 +115,12 @@ class Table:
         return self.chosen(row for row in self.rows if all(has(row, name, text) for name, text in wanted.items()))
 
     def to_csv(self, *, times: bool = True) -> bytes:
-        """The table as CSV in UTF-8; the same rows are the same bytes.
-
-        Args:
-            times: With the columns of time and memory, which differ from one time to the next.
-        """
+        """The table as CSV in UTF-8; the same rows are the same bytes."""
         columns = [name for name in self.columns if times or name not in TIMES]
         return csv_bytes(columns, ({name: cell(row.get(name)) for name in columns} for row in self.rows))
 
     def to_parquet(self, *, times: bool = True) -> bytes:
-        """The table as a Parquet file, with numbers as numbers.
-
-        Args:
-            times: With the columns of time and memory.
-
-        Raises:
-            SettingError: if pyarrow is not installed.
-        """
+        """The table as a Parquet file, with numbers as numbers."""
         arrow, parquet = _pyarrow()
         columns = [name for name in self.columns if times or name not in TIMES]
         data = {name: arrow.array([row.get(name) for row in self.rows], type=_kind(arrow, name)) for name in columns}
@@ -182,7 +160,7 @@ def read_table(path: str | Path) -> Table:
             raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(_completed(stored), str(path)), set(stored[0]) if stored else set(IDENTITY))
+        return _checked(Table(stored, str(path)), set(stored[0]) if stored else set(IDENTITY))
     rows: list[Mapping[str, Any]] = []
     try:
         opened = lzma.open if path.suffix == XZ else open
@@ -216,17 +194,12 @@ class _Columns:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.decimals: dict[str, int] = {}
-        self.added = {name: value for name, value in _added().items() if name not in names}
-        self.keys = (*names, *self.added)
 
     def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         if not lines:
             return []
         values = [self._values(*pair) for pair in zip(self.names, zip(*lines, strict=True), strict=True)]
-        tuners = values[self.names.index("tuner")] if "tuner" in self.names else [None] * len(lines)
-        for value in self.added.values():  # settings that the version which wrote the file did not have
-            values.append([None if tuner is None else value for tuner in tuners])
-        kept = list(zip(self.keys, values, strict=True))
+        kept = list(zip(self.names, values, strict=True))
         if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
             kept = [(key, column) for key, column in kept if key not in _FIXED or any(v is not None for v in column)]
         keys = [key for key, _ in kept]
@@ -251,19 +224,6 @@ def _digits(text: str) -> int:
         return len(text) - 1 - point if (point := text.find(".")) >= 0 else 0
     digits, _, exponent = text.partition("e")
     return len(digits.partition(".")[2]) - int(exponent)
-
-
-def _added() -> dict[str, Any]:
-    """The settings that files of earlier versions do not have, with what they stood for."""
-    return {name: cell(value) if name in TEXTS else value for name, value in ADDED.items()}
-
-
-def _completed(rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    """Rows of a file of an earlier version with the settings that it did not have."""
-    usual = _added()
-    if rows and usual.keys() <= rows[0].keys():
-        return rows
-    return tuple({**usual, **row} if row.get("tuner") is not None else row for row in rows)
 
 
 def packed(data: bytes, path: str | Path) -> bytes:

@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FigureInfo:
-    """A figure that can be drawn by name.
+    """A figure that can be drawn by name."""
 
-    Attributes:
-        function: Module and name of the function that draws it from a source and options, such as "a.b:radar".
-        title: What it shows.
-        needs: "logits" or "steps" of run folders, or only the "rows" of a table.
-        sweeps: The sweeps that choose the runs if nobody else does.
-    """
-
-    function: str
-    title: str
-    needs: str
-    sweeps: tuple[str, ...] = ()
+    function: str  # module and name of the function that draws it from a source and options, such as "a.b:radar"
+    title: str  # what it shows
+    needs: str  # "logits" or "steps" of run folders, or only the "rows" of a table
+    sweeps: tuple[str, ...] = ()  # the sweeps that choose the runs if nobody else does
 
 
 def paper_sweeps(name: str) -> tuple[str, ...]:
@@ -74,14 +67,7 @@ def figure_names() -> list[str]:
 
 
 def figure_info(name: str) -> FigureInfo:
-    """What a figure shows and needs.
-
-    Args:
-        name: Of the figure.
-
-    Raises:
-        UnknownNameError: with the nearest known name, if there is none.
-    """
+    """What a figure shows and needs."""
     known = figures()
     if name not in known:
         raise unknown("figure", name, known)

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from calprompt.errors import NotFoundError
+from calprompt.evaluation.numbers import Number, dataset_means
 from calprompt.metrics import metric_info
 from calprompt.report.figures.style import (
     COLUMN,
@@ -36,7 +37,7 @@ from calprompt.report.figures.style import (
 )
 from calprompt.results import selection
 from calprompt.results.compare import Comparison
-from calprompt.results.comparison import MINUS, Interval, Row, by_dataset
+from calprompt.results.comparison import MINUS, Row
 from calprompt.results.methods import dataset_name, method_order, plain_of, tuner_name
 from calprompt.results.selection import sample_text
 from calprompt.results.sources import ReportSource
@@ -135,7 +136,7 @@ def effects(
     source: ReportSource, *, metric: str = "ece", methods: Sequence[str] | None = None, split: str | None = None
 ) -> Figure:
     """Differences of a source's rows from those of the same tuner with cross-entropy."""
-    panels: dict[str, dict[str, dict[str, Interval]]] = {}
+    panels: dict[str, dict[str, dict[str, Number]]] = {}
     counts: set[int] = set()
     tuners = list(dict.fromkeys(row["tuner"] for row in source.measured.rows if row["model"] == "tuned"))
     for part in selection.check_split(source, split):
@@ -149,11 +150,10 @@ def effects(
             there = [name for name in plain if set(values[name]) & set(values[plain[name]])]
             for name in method_order(there):
                 if methods is None or name in methods:
-                    keys = [(tuner, *place) for place in sorted(set(values[name]) & set(values[plain[name]]))]
-                    apart = {key: values[name][key[1:]] - values[plain[name]][key[1:]] for key in keys}
-                    found = by_dataset(apart, keys)
+                    both = sorted(set(values[name]) & set(values[plain[name]]))
+                    found = dataset_means({key: values[name][key] - values[plain[name]][key] for key in both})
                     counts.add(len(found))
-                    panels[part].setdefault(name, {})[tuner_name(tuner)] = Interval.of(found)
+                    panels[part].setdefault(name, {})[tuner_name(tuner)] = Number.over(found)
         order = methods or method_order(panels[part])
         panels[part] = {name: panels[part][name] for name in order if name in panels[part]}
     if not any(panels.values()):
@@ -167,15 +167,9 @@ def effects(
 
 
 def effect_figure(
-    panels: Mapping[str, Mapping[str, Mapping[str, Interval]]], label: str, *, note: str | None = None
+    panels: Mapping[str, Mapping[str, Mapping[str, Number]]], label: str, *, note: str | None = None
 ) -> Figure:
-    """A line per method and group, such as its tuner, a panel per split; filled marks are clear of 0.
-
-    Args:
-        panels: Panel -> method -> group -> difference.
-        label: Of the axis of differences.
-        note: Under the figure.
-    """
+    """A line per method and group, such as its tuner, a panel per split; filled marks are clear of 0."""
     names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
     groups = list(dict.fromkeys(g for methods in panels.values() for each in methods.values() for g in each))
     every = looks(groups)
@@ -188,9 +182,12 @@ def effect_figure(
                 place = names.index(name) + 0.7 * ((groups.index(group) + 0.5) / len(groups) - 0.5)
                 look = every[group]
                 colour = SPLIT_COLOURS.get(panel, look.color) if len(groups) == 1 else look.color
-                style: dict[str, Any] = {"color": colour, "markerfacecolor": colour if interval.clear else "white"}
+                style: dict[str, Any] = {
+                    "color": colour,
+                    "markerfacecolor": colour if interval.excludes_zero else "white",
+                }
                 axes.errorbar(
-                    *(interval.mean, place),
+                    *(interval.value, place),
                     xerr=interval.half,
                     fmt=look.marker,
                     elinewidth=0.9,

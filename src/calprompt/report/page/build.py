@@ -6,7 +6,7 @@ import ast
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import calprompt
 from calprompt.progress import Progress, silent
 from calprompt.report.page.close_up import MOST, class_table, confusion_table, find_mistakes, subjects, threshold_table
-from calprompt.report.page.comparisons import average_table, dataset_table
+from calprompt.report.page.comparisons import average_table, compare_datasets, dataset_table
 from calprompt.report.page.document import Report, ReportSettings, RunIdentity
 from calprompt.report.page.drawings import draw_figures
 from calprompt.report.page.headline import headline
@@ -23,7 +23,7 @@ from calprompt.report.page.sure import sure_shares, sure_table
 from calprompt.report.table import COUNT, PLAIN, Cell, Column, Number, Row, Table
 from calprompt.results.collecting import row_record
 from calprompt.results.methods import NONE
-from calprompt.results.sources import ReportSource, Unfinished
+from calprompt.results.sources import ReportSource
 from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import Run
@@ -54,11 +54,11 @@ def build_report(
         DamagedFileError: if stored logits are not what was written.
     """
     settings = settings or ReportSettings()
-    lacking = unfinished_rows(source.unfinished) if unfinished is None else tuple(unfinished)
+    lacking = source.unfinished if unfinished is None else tuple(unfinished)
     measured = measure(source, _identities(source, near), settings, progress)
     shares = sure_shares(measured, settings)
-    datasets = dataset_table(measured, settings, progress)
-    sentences, remarks = headline(measured, shares, datasets, settings)
+    levels = compare_datasets(measured, settings, progress)
+    sentences, remarks = headline(measured, shares, levels, settings)
     looked_at = subjects(measured)
     resources = None
     if looked_at and not settings.no_images:
@@ -69,7 +69,7 @@ def build_report(
     tables = (
         sure_table(shares),
         average_table(measured),
-        datasets,
+        dataset_table(measured, levels),
         threshold_table(subjects(measured, plain=True), settings),
         class_table(looked_at),
         confusion_table(looked_at),
@@ -81,7 +81,7 @@ def build_report(
         title=visible(settings.title or _title(measured)),
         headline=tuple(sentences),
         remarks=(*remarks, *_remarks(measured, lacking)),
-        settings=settings.record(),
+        settings=asdict(settings),
         sources=tuple(_place(place, near) for place in source.places if _is_table(place)),
         calibrators=tuple(dict.fromkeys(method.calibrator for method in measured.methods)),
         runs=tuple(measured.runs),
@@ -279,11 +279,6 @@ def run_table(measured: Measurements, unfinished: Sequence[tuple[str, str, str]]
         "and images. What was planned and has no result is listed with the reason."
     )
     return Table("runs", "Runs", caption, columns, tuple(rows), ("status",))
-
-
-def unfinished_rows(found: Sequence[Unfinished]) -> tuple[tuple[str, str, str], ...]:
-    """Title, status and reason of everything planned that has no result."""
-    return tuple((each.title, each.status, str(each.reason or "it was not run")) for each in found)
 
 
 FLAGS = {"imports": "--import", "options": "--set"}

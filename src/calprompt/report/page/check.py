@@ -13,7 +13,7 @@ rest of the page is compared as text: headings, captions, styles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 from itertools import zip_longest
@@ -23,8 +23,17 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import Figure, Page, Report, ReportSettings, picture_digest, read_page, to_data
-from calprompt.report.page.render import BLANK, figure_html, mistake_text, render_report
+from calprompt.report.page.document import (
+    Figure,
+    Page,
+    Report,
+    ReportSettings,
+    Shown,
+    picture_digest,
+    read_page,
+    to_data,
+)
+from calprompt.report.page.render import BLANK, figure_html, render_report
 from calprompt.report.table import Table
 from calprompt.results.sources import read_source
 from calprompt.runs.folder import RECORD
@@ -35,6 +44,7 @@ SMALL = 1e-5  # differences that another processor may make
 NEAR = 0.0201  # points that a stroke may be off for the same reason: coordinates have two digits behind the point
 STRETCH = 20.0  # points of a figure that a percentage point may take
 PIECES = re.compile(r"<[^>]*>|[^<]+")
+IDENTITY = ("name", "fingerprint", "logits")
 COORDINATE = re.compile(r"-?\d+(?:\.\d+)?")
 PICTURE = re.compile(r'<img src="(data:[^"]*)" alt="">')
 UNTOLD = re.compile(  # what may be another where the runs are now: commands, places, and the pictures
@@ -49,24 +59,15 @@ HINT = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """What a check found."""
 
-    Attributes:
-        path: Of the report.
-        numbers: How many were computed again and compared.
-        from_logits: Runs whose numbers were computed from stored logits.
-        from_tables: Runs whose numbers could only be compared with a table of results.
-        differences: What differs, a line each; empty if the report is true.
-        small: Whether all differences are in the last digits of embedded numbers and of strokes.
-        drawn_by: What drew its figures, if that is not what is installed here, so that only their text was compared.
-    """
-
-    path: Path
-    numbers: int
-    from_logits: int
-    from_tables: int
-    differences: tuple[str, ...] = ()
-    small: bool = False
+    path: Path  # of the report
+    numbers: int  # how many were computed again and compared
+    from_logits: int  # runs whose numbers were computed from stored logits
+    from_tables: int  # runs whose numbers could only be compared with a table of results
+    differences: tuple[str, ...] = ()  # what differs, a line each; empty if the report is true
+    small: bool = False  # whether all differences are in the last digits of embedded numbers and of strokes
+    # what drew its figures, if that is not what is installed here, so that only their text was compared
     drawn_by: str | None = None
 
 
@@ -79,10 +80,13 @@ class Comparison:
     lines: list[str] = field(default_factory=list)  # what differs, a line each
     largest: float = 0.0  # the largest difference of an embedded number; 1 for anything else that differs
 
+    def differ(self, line: str) -> None:
+        self.lines.append(line)
+        self.largest = 1.0
+
     def text(self, what: str, said: Any, found: Any) -> None:
         if said != found:
-            self.lines.append(f"{what}: says {visible(_short(said))}, recomputed {visible(_short(found))}")
-            self.largest = 1.0
+            self.differ(f"{what}: says {visible(_short(said))}, recomputed {visible(_short(found))}")
 
     def number(self, what: str, said: Any, found: float | None) -> None:
         """An embedded number, which may be off by the tolerance."""
@@ -114,7 +118,8 @@ def check_report(
     page = read_page(path)
     data = page.data
     try:
-        settings = ReportSettings.from_record(dict(data["settings"], title=data["title"], no_images=True))
+        kept = {**data["settings"], "errors": tuple(data["settings"]["errors"])}
+        settings = ReportSettings(**{**kept, "title": data["title"], "no_images": True})
         places, from_logits = _places(path, data, None if runs is None else Path(runs).expanduser())
         unfinished = [(str(title), str(status), str(reason)) for title, status, reason in data["unfinished"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -140,11 +145,26 @@ def check_report(
 def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Comparison:
     """Compare what a page says and shows with the report that its runs give."""
     compared = Comparison(tolerance / 100)
-    _compare_data(page.data, to_data(rebuilt), compared)
-    _compare_page(page, rebuilt, compared, loose=tolerance > 0)
-    _compare_pictures(page, compared)
+    said = {str(table.get("key")): table for table in page.data["tables"]}
+    notes = tuple(str(note) for note in page.data["notes"])
+    expected = Page(render_report(replace(rebuilt, notes=notes)), to_data(rebuilt))
+    _compare_sentences(page, expected, compared)
+    for key in dict.fromkeys((*said, *(table.key for table in rebuilt.tables))):
+        table = rebuilt.table(key)
+        if table is None or key not in said:
+            compared.differ(f"table {key!r}: it is {'not in the recomputed report' if table is None else 'missing'}")
+        else:
+            _compare_table(table, said[key], page.tables.get(key, []), expected, compared)
+    for figure in rebuilt.figures:
+        _compare_figure(figure, page.figures.get(figure.key, ""), compared, strokes=_same_drawer(page, rebuilt))
+    pictures = [digest for *_, digest in page.data["mistakes"] if isinstance(digest, str)]
+    for place, (a, b) in enumerate(zip_longest(map(picture_digest, PICTURE.findall(page.html)), pictures), 1):
+        if a != b:
+            compared.differ(f"picture {place} of a mistake: it is not the one that was written")
     if not compared.lines and not tolerance and page.data["version"] == rebuilt.version and _same_drawer(page, rebuilt):
-        _compare_rest(page, rebuilt, compared)
+        shown = PICTURE.sub(f'<div class="blank">{BLANK}</div>', page.html)
+        said_rest, found_rest = (UNTOLD.sub("", html) for html in (shown, expected.html))
+        compared.text("elsewhere on the page", *_apart(said_rest, found_rest))
     return compared
 
 
@@ -190,67 +210,61 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
     return [*found, *tables], len(found)
 
 
-def _compare_data(said: dict[str, Any], found: dict[str, Any], compared: Comparison) -> None:
-    """The embedded data."""
+def _compare_sentences(page: Page, expected: Page, compared: Comparison) -> None:
+    """Sentences, runs and mistakes: as they are embedded, and as they are shown."""
     for name in ("headline", "remarks"):
-        for place, (a, b) in enumerate(_both(said[name], found[name])):
-            compared.text(f"{name}, sentence {place + 1}", a, b)
-    tables = {table["key"]: table for table in found["tables"]}
-    for table in said["tables"]:
-        key = str(table.get("key"))
-        if key not in tables:
-            compared.lines.append(f"table {key!r}: it is not in the recomputed report")
-            continue
-        _compare_table(key, table, tables.pop(key), compared)
-    compared.lines += [f"table {key!r}: it is missing" for key in tables]
-    runs = [(run.get("name"), run.get("fingerprint"), run.get("logits")) for run in said["runs"]]
-    again = [(run["name"], run["fingerprint"], run["logits"]) for run in found["runs"]]
-    for place, (a, b) in enumerate(_both(runs, again)):
-        if a is not None and b is not None and not a[2]:  # was read from a table, and may have its logits now
-            a, b = a[:2], b[:2]
-        compared.text(f"run {place + 1}", a, b)
-    for place, (a, b) in enumerate(_both(said["mistakes"], found["mistakes"])):
+        for place, (a, b) in enumerate(zip_longest(page.data[name], expected.data[name]), 1):
+            compared.text(f"{name}, sentence {place}", a, b)
+    identities = ([[run.get(key) for key in IDENTITY] for run in each.data["runs"]] for each in (page, expected))
+    for place, (a, b) in enumerate(zip_longest(*identities), 1):
+        if a is not None and b is not None and not a[-1]:  # was read from a table, and may have its logits now
+            a, b = a[:-1], b[:-1]
+        compared.text(f"run {place}", a, b)
+    for place, (a, b) in enumerate(zip_longest(page.data["mistakes"], expected.data["mistakes"]), 1):
         if a is None or b is None or [a[i] for i in (0, 1, 3)] != [b[i] for i in (0, 1, 3)]:
-            compared.text(f"mistake {place + 1}", a, b)
+            compared.text(f"mistake {place}", a, b)
             continue
-        compared.number(f"mistake {place + 1} ({a[0]}), confidence", a[2][0], b[2][0])
-        compared.number(f"mistake {place + 1} ({a[0]}), probability of the true class", a[4][0], b[4][0])
+        compared.number(f"mistake {place} ({a[0]}), confidence", a[2][0], b[2][0])
+        compared.number(f"mistake {place} ({a[0]}), probability of the true class", a[4][0], b[4][0])
+    for name, found in expected.sentences.items():
+        said = [text.removeprefix(BLANK) for text in page.sentences[name]]
+        for place, (a, b) in enumerate(zip_longest(said, (text.removeprefix(BLANK) for text in found)), 1):
+            compared.text(f"{name} {place}, as shown", a, b)
 
 
-def _compare_table(key: str, said: dict[str, Any], found: dict[str, Any], compared: Comparison) -> None:
-    compared.text(f"table {key!r}, columns", said["columns"], found["columns"])
-    names = [column for column, _ in found["columns"]]
-    for place, (a, b) in enumerate(_both(said["rows"], found["rows"])):
+def _compare_table(
+    table: Table, said: dict[str, Any], shown: Sequence[Sequence[Shown]], expected: Page, compared: Comparison
+) -> None:
+    """A table cell by cell: what is embedded, and what is shown."""
+    found = next(each for each in expected.data["tables"] if each["key"] == table.key)
+    compared.text(f"table {table.key!r}, columns", said["columns"], found["columns"])
+    triples = zip_longest(said["rows"], found["rows"], shown, expected.tables[table.key])
+    for place, (a, b, c, d) in enumerate(triples):
+        row = table.name_of(place) if b is not None else f"{place + 1}"
+        where = f"table {table.key!r}, row {row}"
         if a is None or b is None:
-            compared.lines.append(
-                f"table {key!r}, row {place + 1}: it is {'missing' if a is None else 'not of its runs'}"
-            )
+            compared.differ(f"{where}: it is {'missing' if a is None else 'not of its runs'}")
+        else:
+            compared.text(f"{where}, runs", a[1], b[1])
+            for column, x, y in zip(table.columns, a[0], b[0], strict=False):
+                _compare_cell(f"{where}, column {column.key!r}", x, y, compared)
+        where = f"table {table.title!r}, row {row}"
+        if c is None or d is None:
+            compared.differ(f"{where}: it is {'not shown' if c is None else 'not of its runs'}")
             continue
-        row = ", ".join(cell for cell in b[0] if isinstance(cell, str) and cell) or f"row {place + 1}"
-        compared.text(f"table {key!r}, row {row}, runs", a[1], b[1])
-        for name, cell, again in zip(names, *_same_length(a[0], b[0]), strict=False):
-            what = f"table {key!r}, row {row}, column {name!r}"
-            if isinstance(cell, list) and isinstance(again, list):
-                for end, (x, y) in zip(("", ", lower end", ", upper end"), _both(cell, again), strict=False):
-                    compared.number(f"{what}{end}", x, y)
-            else:
-                compared.text(what, cell, again)
+        for column, x, y in zip(table.columns, c, d, strict=False):
+            if x != y and not (compared.tolerance and _nearly(x, y)):
+                one, other = (_short(" ".join(filter(None, each))) for each in (x, y))
+                compared.differ(f"{where}, column {column.label!r}: shows {one}, recomputed {other}")
 
 
-def _compare_page(page: Page, rebuilt: Report, compared: Comparison, *, loose: bool) -> None:
-    """What is shown."""
-    for name, said, found in (
-        ("headline", page.headline, rebuilt.headline),
-        ("remarks", page.remarks, rebuilt.remarks),
-        ("mistake", [text.removeprefix(BLANK) for text in page.mistakes], [mistake_text(m) for m in rebuilt.mistakes]),
-    ):
-        for place, (a, b) in enumerate(_both(said, found)):
-            compared.text(f"{name} {place + 1}, as shown", a, b if b is None else visible(b))
-    for table in rebuilt.tables:
-        _compare_shown(table, page.tables.get(table.key, []), compared, loose=loose)
-    same = _same_drawer(page, rebuilt)
-    for figure in rebuilt.figures:
-        _compare_figure(figure, page.figures.get(figure.key, ""), compared, strokes=same)
+def _compare_cell(what: str, said: Any, found: Any, compared: Comparison) -> None:
+    """An embedded text, or number with the ends of its interval."""
+    if isinstance(said, list) and isinstance(found, list):
+        for end, (x, y) in zip(("", ", lower end", ", upper end"), zip_longest(said, found), strict=False):
+            compared.number(f"{what}{end}", x, y)
+    else:
+        compared.text(what, said, found)
 
 
 def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes: bool) -> None:
@@ -270,10 +284,8 @@ def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes:
         compared.largest = max(compared.largest, 0.0 if apart <= NEAR else 1.0)
         if wrong == 1:
             how = "as shown" if written else "as drawn"
-            compared.lines.append(
-                f"figure {figure.title!r}, {how}: says {visible(_apart(unescape(a), unescape(b)))}, recomputed "
-                f"{visible(_apart(unescape(b), unescape(a)))}"
-            )
+            said_here, found_here = map(visible, _apart(unescape(a), unescape(b)))
+            compared.lines.append(f"figure {figure.title!r}, {how}: says {said_here}, recomputed {found_here}")
     if wrong > 1:
         compared.lines.append(f"figure {figure.title!r}: {wrong} of {len(both[1]):,} of its pieces differ")
 
@@ -286,50 +298,16 @@ def _strokes_apart(said: str, found: str) -> float:
     return max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
 
 
-def _compare_pictures(page: Page, compared: Comparison) -> None:
-    """The pictures of mistakes against the checksums that were embedded when they were made."""
-    expected = [digest for *_, digest in page.data["mistakes"] if isinstance(digest, str)]
-    for place, (a, b) in enumerate(_both([picture_digest(uri) for uri in PICTURE.findall(page.html)], expected)):
-        if a != b:
-            compared.lines.append(f"picture {place + 1} of a mistake: it is not the one that was written")
-            compared.largest = 1.0
-
-
-def _compare_rest(page: Page, rebuilt: Report, compared: Comparison) -> None:
-    """Whatever else stands in the page: it is as it would be written now."""
-    notes = tuple(str(note) for note in page.data["notes"])
-    said, found = (
-        UNTOLD.sub("", PICTURE.sub(f'<div class="blank">{BLANK}</div>', html))
-        for html in (page.html, render_report(replace(rebuilt, notes=notes)))
-    )
-    if said != found:
-        compared.text("elsewhere on the page", _apart(said, found), _apart(found, said))
-
-
-def _apart(text: str, other: str, around: int = 40) -> str:
-    """A text around the first place where another one differs from it."""
-    place = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+def _apart(text: str, other: str, around: int = 40) -> tuple[str, str]:
+    """Both texts around the first place where they differ."""
+    pairs = enumerate(zip(text, other, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
     first, last = max(0, place - around), place + around
-    return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}" or "nothing"
-
-
-def _compare_shown(
-    table: Table, rows: Sequence[Sequence[tuple[str, str]]], compared: Comparison, *, loose: bool
-) -> None:
-    for place, (cells, row) in enumerate(_both(rows, table.rows)):
-        where = f"table {table.title!r}, row {table.name_of(place) if row is not None else place + 1}"
-        if cells is None or row is None:
-            compared.lines.append(f"{where}: it is {'not shown' if cells is None else 'not of its runs'}")
-            continue
-        for column, cell, shown in zip(table.columns, row.cells, cells, strict=False):
-            main, below = column.shown(cell)
-            expected = visible(main), visible(below)
-            if shown != expected and not (loose and _nearly(shown, expected)):
-                compared.lines.append(
-                    f"{where}, column {column.label!r}: shows {_short(' '.join(filter(None, shown)))}, recomputed "
-                    f"{_short(' '.join(filter(None, expected)))}"
-                )
-                compared.largest = 1.0
+    said, found = (
+        f"{'…' if first else ''}{each[first:last]}{'…' if last < len(each) else ''}" or "nothing"
+        for each in (text, other)
+    )
+    return (said, found) if text != other else ("", "")
 
 
 def _nearly(shown: tuple[str, str], expected: tuple[str, str]) -> bool:
@@ -346,16 +324,6 @@ def _nearly(shown: tuple[str, str], expected: tuple[str, str]) -> bool:
             if a != b:
                 return False
     return True
-
-
-def _both(said: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Pairs of what is there and what should be; None where one has no more."""
-    for place in range(max(len(said), len(found))):
-        yield (said[place] if place < len(said) else None, found[place] if place < len(found) else None)
-
-
-def _same_length(said: list[Any], found: list[Any]) -> tuple[list[Any], list[Any]]:
-    return [*said, *[None] * (len(found) - len(said))], found
 
 
 def _short(value: Any, most: int = 160) -> str:

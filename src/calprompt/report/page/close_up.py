@@ -16,6 +16,7 @@ import numpy as np
 from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
+from calprompt.evaluation.models import StoredRun
 from calprompt.evaluation.settings import create_calibrator
 from calprompt.metrics import Predictions
 from calprompt.metrics.binomial import share_interval
@@ -23,7 +24,6 @@ from calprompt.report.page.document import Mistake, ReportSettings
 from calprompt.report.page.measured import Measurements, Result
 from calprompt.report.table import COUNT, PERCENT, Cell, Column, Number, Row, Table
 from calprompt.results.methods import NONE, Method, headline_pairs
-from calprompt.results.selection import StoredRun
 from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
 from calprompt.text import os_problem, shorten, visible
 

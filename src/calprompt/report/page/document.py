@@ -18,7 +18,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html.parser import HTMLParser
+from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,6 @@ class ReportSettings:
             if not isinstance(value, int | float) or not 0 < value < 1:
                 raise SettingError(f"must be fractions above 0 and below 1, got {value}", parameter="errors")
 
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return {**asdict(self), "errors": list(self.errors)}
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> ReportSettings:
-        """From what `record` gave."""
-        return cls(**{**record, "errors": tuple(record["errors"])})
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -118,39 +110,22 @@ class RunIdentity:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a page shows.
+    """Everything that a page shows."""
 
-    Attributes:
-        title: Of the page.
-        headline: The most important sentences.
-        remarks: What has to be known to read it, such as which runs are missing.
-        settings: Of the report.
-        sources: Tables of results that rows were read from.
-        calibrators: What stored logits were measured with.
-        runs: Of all numbers.
-        unfinished: Title, status and reason of planned runs without a result.
-        tables: In the order of the page.
-        figures: In the order of the page.
-        mistakes: The most confident ones.
-        notes: Why something is not there.
-        version: Of calprompt.
-        drawn_by: What drew the figures, with its version; empty without figures.
-    """
-
-    title: str
-    headline: tuple[str, ...]
-    remarks: tuple[str, ...]
-    settings: Mapping[str, Any]
-    sources: tuple[str, ...]
-    calibrators: tuple[str, ...]
-    runs: tuple[RunIdentity, ...]
-    unfinished: tuple[tuple[str, str, str], ...]
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...] = ()
-    mistakes: tuple[Mistake, ...] = ()
-    notes: tuple[str, ...] = ()
-    version: str = ""
-    drawn_by: str = ""
+    title: str  # of the page
+    headline: tuple[str, ...]  # the most important sentences
+    remarks: tuple[str, ...]  # what has to be known to read it, such as which runs are missing
+    settings: Mapping[str, Any]  # of the report
+    sources: tuple[str, ...]  # tables of results that rows were read from
+    calibrators: tuple[str, ...]  # what stored logits were measured with
+    runs: tuple[RunIdentity, ...]  # of all numbers
+    unfinished: tuple[tuple[str, str, str], ...]  # title, status and reason of planned runs without a result
+    tables: tuple[Table, ...]  # in the order of the page
+    figures: tuple[Figure, ...] = ()  # in the order of the page
+    mistakes: tuple[Mistake, ...] = ()  # the most confident ones
+    notes: tuple[str, ...] = ()  # why something is not there
+    version: str = ""  # of calprompt
+    drawn_by: str = ""  # what drew the figures, with its version; empty without figures
 
     def table(self, key: str) -> Table | None:
         """A table by its name, if there is one."""
@@ -161,9 +136,16 @@ def to_data(report: Report) -> dict[str, Any]:
     """A report as plain data for JSON: cells as text, or as [value, low, high]; of pictures, their checksums."""
     return {
         "format": FORMAT,
-        **{name: _plain(getattr(report, name)) for name in _FLAT},
+        **{name: getattr(report, name) for name in _FLAT},
         "runs": [asdict(run) for run in report.runs],
-        "tables": [_table(table) for table in report.tables],
+        "tables": [
+            {
+                "key": table.key,
+                "columns": [[column.key, column.kind] for column in table.columns],
+                "rows": [[[_cell(cell) for cell in row.cells], list(row.runs)] for row in table.rows],
+            }
+            for table in report.tables
+        ],
         "figures": [{"key": each.key, "title": each.title} for each in report.figures],
         "drawn_by": report.drawn_by,
         "mistakes": [
@@ -184,29 +166,16 @@ def picture_digest(uri: str) -> str:
 _FLAT = ("title", "headline", "remarks", "settings", "sources", "calibrators", "unfinished", "notes", "version")
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _table(table: Table) -> dict[str, Any]:
-    return {
-        "key": table.key,
-        "columns": [[column.key, column.kind] for column in table.columns],
-        "rows": [[[_cell(cell) for cell in row.cells], list(row.runs)] for row in table.rows],
-    }
-
-
 def _cell(cell: Cell) -> Any:
     if isinstance(cell, str):
         return cell
-    numbers = [_rounded(number) for number in (cell.value, cell.low, cell.high)]
+    numbers = [
+        round(each, DIGITS) + 0.0 if isinstance(each, float) else each  # + 0.0: no negative zero
+        for each in (cell.value, cell.low, cell.high)
+    ]
     while numbers and numbers[-1] is None:
         numbers.pop()
     return numbers
-
-
-def _rounded(number: float | None) -> float | None:
-    return round(number, DIGITS) + 0.0 if isinstance(number, float) else number  # + 0.0: no negative zero
 
 
 def check_data(data: Any, source: str) -> dict[str, Any]:
@@ -224,22 +193,56 @@ def check_data(data: Any, source: str) -> dict[str, Any]:
     return data
 
 
-FIGURE = re.compile(r'<figure id="figure-([^"]*)".*?</figure>', re.DOTALL)
 Shown = tuple[str, str]  # what a cell shows, and what stands below it
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+SECTION = re.compile(r'<section id="table-([^"]*)".*?<tbody>(.*?)</tbody>', re.DOTALL)
+ROW = re.compile(r"<tr[^>]*>(.*?)</tr>", re.DOTALL)
+CELL = re.compile(r"<(t[dh])[^>]*>(.*?)</\1>", re.DOTALL)
+FIGURE = re.compile(r'<figure id="figure-([^"]*)".*?</figure>', re.DOTALL)
+HEADLINE = re.compile(r'<p class="headline">(.*?)</p>', re.DOTALL)
+LIST = {kind: re.compile(rf'<ul class="{kind}">(.*?)</ul>', re.DOTALL) for kind in ("remarks", "mistakes")}
+ITEM = re.compile(r"<li>(.*?)</li>", re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
 
 
 @dataclass
 class Page:
     """A report file as it was read."""
 
-    data: dict[str, Any] = field(default_factory=dict)  # what is embedded
-    # what is shown: rows of cells by the key of a table
-    tables: dict[str, list[list[Shown]]] = field(default_factory=dict)
-    headline: list[str] = field(default_factory=list)  # the sentences at the top
-    remarks: list[str] = field(default_factory=list)  # what stands below them
-    mistakes: list[str] = field(default_factory=list)  # the text of every mistake
-    figures: dict[str, str] = field(default_factory=dict)  # the HTML of every figure, by its key
-    html: str = ""  # all of the file
+    html: str  # all of the file
+    data: dict[str, Any]  # what is embedded
+
+    @cached_property
+    def tables(self) -> dict[str, list[list[Shown]]]:
+        """What is shown: rows of cells by the key of a table."""
+        return {
+            unescape(key): [[_shown(cell) for _, cell in CELL.findall(row)] for row in ROW.findall(body)]
+            for key, body in SECTION.findall(self.html)
+        }
+
+    @cached_property
+    def figures(self) -> dict[str, str]:
+        """The HTML of every figure, by its key."""
+        return {found[1]: found[0] for found in FIGURE.finditer(self.html)}
+
+    @cached_property
+    def sentences(self) -> dict[str, list[str]]:
+        """What is written outside of tables: headline, remarks, and mistakes."""
+        items = {
+            kind: [item for part in form.findall(self.html) for item in ITEM.findall(part)]
+            for kind, form in LIST.items()
+        }
+        found = {"headline": HEADLINE.findall(self.html), "remarks": items["remarks"], "mistake": items["mistakes"]}
+        return {kind: list(map(_words, texts)) for kind, texts in found.items()}
+
+
+def _words(html: str) -> str:
+    return unescape(TAG.sub("", html))
+
+
+def _shown(cell: str) -> Shown:
+    main, _, below = cell.partition("<small>")
+    return _words(main), _words(below)
 
 
 def read_page(path: str | Path) -> Page:
@@ -253,85 +256,11 @@ def read_page(path: str | Path) -> Page:
         raise DamagedFileError(f"{path} is not a report of calprompt: it is no text in UTF-8") from error
     except OSError as error:
         raise CalpromptError(f"cannot read {os_problem(error)}") from error
-    reader = _Reader()
-    reader.feed(text)
-    reader.close()
-    if not reader.embedded:
+    embedded = DATA.search(text)
+    if embedded is None:
         raise DamagedFileError(f"{path} is not a report of calprompt: there are no data in it")
     try:
-        data = json.loads("".join(reader.embedded))
+        data = json.loads(embedded[1])
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is a damaged report: its data are not JSON: {parse_problem(error)}") from error
-    page = reader.page
-    page.data, page.html = check_data(data, str(path)), text
-    page.figures = {found[1]: found[0] for found in FIGURE.finditer(text)}
-    return page
-
-
-class _Reader(HTMLParser):
-    """Collects what a page shows while its elements go by."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.page = Page()
-        self.embedded: list[str] = []
-        self.table: str | None = None  # key of the section we are in
-        self.in_body = False
-        self.below = False
-        self.text: list[str] | None = None  # collects the words of the innermost thing that is read
-        self.small: list[str] = []
-        self.in_data = False
-        self.in_remarks = self.in_mistakes = False
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        name, kind = given.get("id") or "", (given.get("class") or "").split()
-        if tag == "section" and name.startswith("table-"):
-            self.table = name.removeprefix("table-")
-            self.page.tables[self.table] = []
-        elif tag == "script":
-            self.in_data = name == "data"
-        elif tag == "tbody":
-            self.in_body = True
-        elif tag == "tr" and self.in_body and self.table is not None:
-            self.page.tables[self.table].append([])
-        elif tag in ("td", "th") and self.in_body:
-            self.text, self.small = [], []
-        elif tag == "small":
-            self.below = True
-        elif tag == "ul":
-            self.in_remarks, self.in_mistakes = "remarks" in kind, "mistakes" in kind
-        elif (tag == "p" and "headline" in kind) or (tag == "li" and (self.in_remarks or self.in_mistakes)):
-            self.text = []
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "script":
-            self.in_data = False
-        elif tag == "tbody":
-            self.in_body = False
-        elif tag == "section":
-            self.table = None
-        elif tag == "small":
-            self.below = False
-        elif tag == "ul":
-            self.in_remarks = self.in_mistakes = False
-        elif self.text is not None:
-            self._finish(tag)
-
-    def _finish(self, tag: str) -> None:
-        words = "".join(self.text or [])
-        if tag in ("td", "th") and self.in_body and self.table is not None:
-            self.page.tables[self.table][-1].append((words, "".join(self.small)))
-        elif tag == "p" and not self.in_mistakes:
-            self.page.headline.append(words)
-        elif tag == "li":
-            (self.page.remarks if self.in_remarks else self.page.mistakes).append(words)
-        else:
-            return  # of something inside it
-        self.text = None
-
-    def handle_data(self, data: str) -> None:
-        if self.in_data:
-            self.embedded.append(data)
-        elif self.text is not None:
-            (self.small if self.below else self.text).append(data)
+    return Page(text, check_data(data, str(path)))

@@ -7,15 +7,17 @@ the other way. How often a model is right when it says that it is sure is told b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import Any
 
+from calprompt.evaluation.numbers import Number, dataset_means
+from calprompt.report.page.comparisons import Levels
 from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
 from calprompt.report.page.sure import SPLITS, SureShare
-from calprompt.report.table import Number, Table
-from calprompt.results.comparison import MINUS, Interval, compare
+from calprompt.results.comparison import compare
 from calprompt.results.methods import Method, headline_pairs
 
 FEW = 3  # datasets that are told one by one
@@ -51,7 +53,7 @@ class Change:
 
 
 def headline(
-    measured: Measurements, shares: Sequence[SureShare], datasets: Table | None, settings: ReportSettings
+    measured: Measurements, shares: Sequence[SureShare], levels: Mapping[str, Levels], settings: ReportSettings
 ) -> tuple[list[str], list[str]]:
     """The sentences of the page, and what has to be added to them."""
     pairs = headline_pairs(measured.methods)
@@ -62,7 +64,7 @@ def headline(
         few = len(pairs) == 1 and 0 < len(shared) <= FEW
         unit = unit or ("over test images and seeds" if few else "with datasets as the unit")
         ece, accuracy = (
-            _each(measured, pairs[0], shared, split, metric, datasets, settings)
+            _each(measured, pairs[0], shared, split, metric, levels, settings)
             if few
             else _average(measured, pairs, shared, split, metric)
             for metric in ("ece", "accuracy")
@@ -97,35 +99,22 @@ def _each(
     datasets: Sequence[str],
     split: str,
     metric: str,
-    table: Table | None,
+    levels: Mapping[str, Levels],
     settings: ReportSettings,
 ) -> list[Change]:
     """The change on each dataset, with intervals over test images and seeds."""
     found = []
     for dataset in datasets:
-        before, after, gap = (
-            _untuned(measured, pair, dataset, split, metric, settings)
-            if pair[0].is_zero_shot
-            else _tabled(table, pair, dataset, split, metric)
-        )
-        if before is not None and after is not None and gap.value is not None:
-            found.append(Change("" if len(datasets) == 1 else dataset, before, after, gap))
+        if pair[0].is_zero_shot:
+            change = _untuned(measured, pair, dataset, split, metric, settings)
+        else:
+            here, (first, second) = levels.get(dataset, {}), (method.name for method in pair)
+            keys = ((first, metric), (second, metric), (second, f"difference_{metric}"))
+            change = [here.get((split, *key), Number()) for key in keys]
+        before, after, gap = change
+        if before.value is not None and after.value is not None and gap.value is not None:
+            found.append(Change("" if len(datasets) == 1 else dataset, before.value, after.value, gap))
     return found
-
-
-def _tabled(
-    table: Table | None, pair: tuple[Method, Method], dataset: str, split: str, metric: str
-) -> tuple[float | None, float | None, Number]:
-    """Levels and difference as the table of each dataset has them."""
-    if table is None:
-        return None, None, Number(None)
-    keys = [column.key for column in table.columns]
-    rows = {row.cells[:3]: dict(zip(keys, row.cells, strict=True)) for row in table.rows}
-    first, second = (rows.get((dataset, split, method.name), {}) for method in pair)
-    before, after, gap = first.get(metric), second.get(metric), second.get(f"difference_{metric}")
-    if not (isinstance(before, Number) and isinstance(after, Number) and isinstance(gap, Number)):
-        return None, None, Number(None)
-    return before.value, after.value, gap
 
 
 def _untuned(
@@ -135,27 +124,28 @@ def _untuned(
     split: str,
     metric: str,
     settings: ReportSettings,
-) -> tuple[float | None, float | None, Number]:
+) -> list[Number]:
     """Levels and difference to the untuned model, which has no seeds."""
     sides = [measured.where(method=method, dataset=dataset, split=split) for method in pair]
     values = [[value for each in side if (value := each.numbers[metric].value) is not None] for side in sides]
     if not all(values):
-        return None, None, Number(None)
+        return [Number(), Number(), Number()]
     before, after = map(mean, values)
+    gap = Number(after - before)
     samples = [[each.sample for each in side if each.sample is not None] for side in sides]
-    if not measured.resamples or not all(samples) or len(samples[1]) < len(sides[1]):
-        return before, after, Number(after - before)
-    names = [method.name for method in pair]
-    compared = compare(
-        dataset,
-        {names[0]: {split: samples[0][:1]}, names[1]: {split: samples[1]}},
-        differences=[(names[1], names[0])],
-        n_bins=settings.bins,
-        resamples=settings.bootstrap,
-        seed=settings.seed,
-    )
-    row = next(row for row in compared if row.metric == metric and MINUS in row.method)
-    return before, after, Number(row.value, row.low, row.high)
+    if measured.resamples and all(samples) and len(samples[1]) == len(sides[1]):
+        plain, other = (method.name for method in pair)
+        rows = compare(
+            dataset,
+            {plain: {split: samples[0][:1]}, other: {split: samples[1]}},
+            differences=[(other, plain)],
+            n_bins=settings.bins,
+            resamples=settings.bootstrap,
+            seed=settings.seed,
+        )
+        row = next(row for row in rows if row.metric == metric and row.is_difference)
+        gap = Number(row.value, row.low, row.high)
+    return [Number(before), Number(after), gap]
 
 
 def _average(
@@ -166,9 +156,9 @@ def _average(
     metric: str,
 ) -> list[Change]:
     """The change on average: means over pairs and seeds of each dataset, and Student's interval over datasets."""
-    levels: list[tuple[float, float]] = []  # before and after, a dataset each
+    befores: dict[tuple[str, Any], float] = {}
+    afters: dict[tuple[str, Any], float] = {}
     for dataset in datasets:
-        both: list[tuple[float, float]] = []
         for pair in pairs:
             before, after = (
                 {each.seed: each.numbers[metric].value for each in results}
@@ -176,17 +166,15 @@ def _average(
             )
             if pair[0].is_zero_shot:  # has no seeds, and the same value beside all of them
                 before = dict.fromkeys(after, next(iter(before.values()), None))
-            both += [(x, y) for seed, y in after.items() if (x := before.get(seed)) is not None and y is not None]
-        if both:
-            levels.append((mean(x for x, _ in both), mean(y for _, y in both)))
-    if not levels:
+            for seed, value in after.items():
+                if (other := before.get(seed)) is not None and value is not None:
+                    befores[dataset, (pair, seed)], afters[dataset, (pair, seed)] = other, value
+    if not befores:
         return []
-    gaps = [after - before for before, after in levels]
-    interval = Interval.of(gaps)
-    ends = () if interval.half is None else (interval.mean - interval.half, interval.mean + interval.half)
+    first, second = dataset_means(befores), dataset_means(afters)
+    gaps = [after - before for before, after in zip(first, second, strict=True)]
     lower = None if len(gaps) == 1 else (sum(gap < 0 for gap in gaps), len(gaps))
-    first, second = (mean(each[place] for each in levels) for place in (0, 1))
-    return [Change("", first, second, Number(interval.mean, *ends), lower)]
+    return [Change("", mean(first), mean(second), Number.over(gaps), lower)]
 
 
 def _clauses(changes: Sequence[Change], what: str) -> str:
@@ -218,20 +206,18 @@ def _sure(shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], s
         return []
     if len(pairs) == 1 and len(chosen) <= FEW:
         return [f"{_sure_sentence(share)} {_fine_print(share)}" for share in chosen]
-    by_dataset: dict[str, list[SureShare]] = {}
-    for share in chosen:
-        by_dataset.setdefault(share.dataset, []).append(share)
-    firsts, seconds = (
-        mean(mean(100 * (each.sides[place].right.value or 0) for each in group) for group in by_dataset.values())
-        for place in (0, 1)
+    columns = zip(*((*(side.right for side in share.sides), share.difference) for share in chosen), strict=True)
+    firsts, seconds, gaps = (
+        dataset_means({(share.dataset, place): 100 * (each.value or 0) for place, (share, each) in enumerate(both)})
+        for both in (zip(chosen, column, strict=True) for column in columns)
     )
-    gaps = [mean(100 * (each.difference.value or 0) for each in group) for group in by_dataset.values()]
     said = " or ".join(f"{100 * level:.0f}" for level in sorted({share.level for share in chosen}))
+    before, after = mean(firsts), mean(seconds)
+    above = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
     return [
-        f"{_start(split)} ({len(by_dataset)} datasets), {_who(pairs)} is right {firsts:.0f} times out of 100 when it "
-        f"says that it is sure (a confidence of at least {said} %, see the table); {_with(*pairs[0])} {seconds:.0f} "
-        f"times. The mean difference is {Interval.of(gaps)} with datasets as the unit; it is above 0 on "
-        f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}."
+        f"{_start(split)} ({len(gaps)} datasets), {_who(pairs)} is right {before:.0f} times out of 100 when it says "
+        f"that it is sure (a confidence of at least {said} %, see the table); {_with(*pairs[0])} {after:.0f} times. "
+        f"The mean difference is {Number.over(gaps)} with datasets as the unit; it is above 0 on {above}."
     ]
 
 

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.models import StoredRun
 from calprompt.metrics import Predictions, debiased_errors, evaluate, metrics
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import ReportSettings, RunIdentity
 from calprompt.report.table import PERCENT, Column, Number, metric_column
 from calprompt.results.methods import NONE, Cells, Method, ordered
-from calprompt.results.selection import StoredRun
 from calprompt.results.sources import ReportSource
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")

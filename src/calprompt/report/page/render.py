@@ -50,11 +50,7 @@ def write_report(report: Report, path: str | Path) -> Path:
 
 
 def render_report(report: Report) -> str:
-    """The page as text.
-
-    Args:
-        report: What it shows.
-    """
+    """The page as text."""
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     parts = list(_sections(report))
     links = "".join(f'<li><a href="#{key}">{html_text(title)}</a></li>' for key, title, _ in parts)
@@ -151,25 +147,14 @@ def _mistake(mistake: Mistake) -> str:
     picture = f'<div class="blank">{BLANK}</div>'
     if mistake.picture is not None:
         picture = f'<img src="{escape(mistake.picture)}" alt="">'
-    said, true = _probabilities(mistake)
-    return (
-        f"{picture}<p>says <b class=said>{html_text(mistake.said)}</b>, {said}</p>"
-        f"<p>is <b class=true>{html_text(mistake.true)}</b>, which got {true}</p><p>{html_text(mistake.image)}</p>"
-    )
-
-
-def _probabilities(mistake: Mistake) -> tuple[str, str]:
     said, true = (
         f"{100 * (number.value or 0):.1f}\N{NO-BREAK SPACE}%"
         for number in (mistake.confidence, mistake.true_probability)
     )
-    return said, true
-
-
-def mistake_text(mistake: Mistake) -> str:
-    """What a page writes about a mistake."""
-    said, true = _probabilities(mistake)
-    return f"says {mistake.said}, {said}is {mistake.true}, which got {true}{mistake.image}"
+    return (
+        f"{picture}<p>says <b class=said>{html_text(mistake.said)}</b>, {said}</p>"
+        f"<p>is <b class=true>{html_text(mistake.true)}</b>, which got {true}</p><p>{html_text(mistake.image)}</p>"
+    )
 
 
 def _notes(report: Report) -> str:
