@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from calprompt.paper.published import (
     AVERAGE,
-    false_averages,
+    is_apart,
     published_numbers,
     published_table,
+    row_means,
     same_backbone,
     variance_verdict,
     verdict,
@@ -114,7 +115,8 @@ def test_printed_averages_that_are_not_the_mean_of_their_row() -> None:
         if rows[key] and abs(value - mean(rows[key].values())) > 0.1
     }
     assert len([key for key in printed if rows[key]]) == 275
-    found = false_averages()
+    every = ((number, row_means(number.table).get(number.key)) for number in published_numbers())
+    found = [(number, mean) for number, mean in every if mean is not None and is_apart(number.value, mean)]
     assert len(found) == len(apart) == 30
     assert [mean_of_row for _, mean_of_row in found] == pytest.approx(list(apart.values()))
     page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")

@@ -22,7 +22,8 @@ from calprompt.evaluation.output import write_evaluations
 from calprompt.evaluation.run_evaluation import evaluate_run
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.metrics import metrics
-from calprompt.results.collecting import results, rows_of
+from calprompt.results.collecting import results
+from calprompt.results.sources import read_source
 from calprompt.results.table import TIMES, Table, merge_tables, read_table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
@@ -335,13 +336,13 @@ def test_rows_are_found_by_the_settings_of_a_sweep(out: Path, tmp_path: Path) ->
     path = tmp_path / "table.csv"
     path.write_bytes(results(out).to_csv())
     table = read_table(path)
-    cells = read_sweep(sweeps.write(tmp_path / "some.yaml", axes={"loss": ["tcpt"]}, seeds=[1])).cells
-    found = rows_of(table, cells)
+    found = read_source(path, sweeps.write(tmp_path / "some.yaml", axes={"loss": ["tcpt"]}, seeds=[1])).measured
     expected = [row for row in table.rows if (row["loss"], row["data"]) == ("tcpt", str(samples.feature_file()))]
     assert list(found.rows) == expected
     assert found.rows
     elsewhere = sweeps.write(tmp_path / "others.yaml", settings={"batch_size": 7}, seeds=[1])
-    assert rows_of(table, read_sweep(elsewhere).cells).rows == ()
+    with pytest.raises(NotFoundError, match="has no result of the 2 runs of others"):
+        read_source(path, elsewhere)
 
 
 def test_tables_without_fingerprints_merge_by_settings(out: Path) -> None:

@@ -104,12 +104,6 @@ def row_means(name: str) -> Mapping[Key, float]:
     return found
 
 
-def false_averages() -> list[tuple[PublishedNumber, float]]:
-    """The printed averages that are not the mean of their row, with that mean, in the order of the paper."""
-    every = ((number, row_means(number.table).get(number.key)) for number in published_numbers())
-    return [(number, mean) for number, mean in every if mean is not None and is_apart(number.value, mean)]
-
-
 def is_apart(printed: float, mean_of_row: float) -> bool:
     """Whether a printed average differs from the mean of its row by more than rounding explains."""
     return abs(printed - mean_of_row) > AVERAGE_GAP

@@ -15,7 +15,7 @@ from calprompt.progress import Progress, silent
 from calprompt.results.table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
 from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig
 from calprompt.runs.folder import load_run
-from calprompt.sweep.expansion import Cell, record_key
+from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, measure_run, read_folder, run_folders
 from calprompt.sweep.sweep_plan import Journal, read_journals, total_seconds
 from calprompt.text import slug
@@ -183,12 +183,6 @@ def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value
         for name, value in flat.items()
     }
-
-
-def rows_of(table: Table, cells: Iterable[Cell]) -> Table:
-    """The rows of the runs of a sweep."""
-    runs = rows_by_run(table)
-    return table.chosen(row for cell in cells for row in runs.get(cell.key, ()))
 
 
 def rows_by_run(
