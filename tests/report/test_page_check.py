@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
 from calprompt.report.page.build import build_report
-from calprompt.report.page.check import UNTOLD, check_report, compare_with, require_true
+from calprompt.report.page.check import UNCHECKED, check_report, compare_with, require_true
 from calprompt.report.page.document import Page, read_page
 from calprompt.report.page.render import write_report
 from calprompt.results.sources import read_source
@@ -86,7 +86,7 @@ def strokes() -> list[int]:
 @cache
 def anywhere() -> list[int]:
     """Everywhere but in commands and embedded data."""
-    skipped = [found.span() for found in UNTOLD.finditer(html())]
+    skipped = [found.span() for found in UNCHECKED.finditer(html())]
     places, start = [], 0
     for first, last in [*skipped, (len(html()), 0)]:
         places += [place for place in range(start, first) if html()[place].isalnum()]

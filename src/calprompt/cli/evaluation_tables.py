@@ -12,7 +12,7 @@ from calprompt.classifier.checks import Check
 from calprompt.evaluation.models import TUNED
 from calprompt.evaluation.run_evaluation import Calibrated, Evaluation
 from calprompt.metrics.binomial import log_binomial_tail
-from calprompt.metrics.selective import UNLIKELY
+from calprompt.metrics.selective import SIGNIFICANCE
 from calprompt.promises.requests import percent
 from calprompt.report.table import PERCENT, PLAIN, Cell, Column, Number, Row, Table, metric_column
 from calprompt.report.writers import WIDTH, terminal_table
@@ -34,11 +34,11 @@ METRICS = (
     "aurc",
 )
 WITH_INTERVALS = {"ece_debiased": "ECE (debiased)", "ace_debiased": "ACE (debiased)", "ece_p_value": "p if calibrated"}
-LABEL = len("keeps predictions")
+LABEL_WIDTH = len("keeps predictions")
 LONGEST_NAME = 30  # a longer one is folded
-LEAST_P = 0.001
-MATRIX = 12  # classes up to which the whole confusion matrix is shown
-LISTED = 20
+SMALLEST_P = 0.001
+MAX_MATRIX = 12  # classes up to which the whole confusion matrix is shown
+MAX_LISTED = 20
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
@@ -153,7 +153,7 @@ def _packed(evaluation: Evaluation) -> Iterator[Sequence[Calibrated]]:
         _measure(metric).line(_cell(each, split, metric)) for each in every for split in splits for metric in metrics
     ]
     texts += [line[:LONGEST_NAME] for each in every for line in _header(each).splitlines()]
-    fit = max(1, (WIDTH - LABEL) // (2 + max(map(len, texts))))
+    fit = max(1, (WIDTH - LABEL_WIDTH) // (2 + max(map(len, texts))))
     groups = -(-len(every) // fit)
     size = -(-len(every) // groups)
     for start in range(0, len(every), size):
@@ -179,7 +179,7 @@ def _cell(each: Calibrated, split: str, metric: str) -> Cell:
     if found is None or found.value is None:
         return Number()
     if metric == "ece_p_value":
-        return f"{found.value:.3f}" if found.value >= LEAST_P else f"< {LEAST_P}"
+        return f"{found.value:.3f}" if found.value >= SMALLEST_P else f"< {SMALLEST_P}"
     return Number(found.value, found.low, found.high)
 
 
@@ -203,7 +203,7 @@ def _yes(promise: bool) -> str:
 def print_check(check: Check, console: Console) -> None:
     """The accuracy of each class, and the confusion matrix or the most confused pairs."""
     names = list(check.per_class)
-    matrix = len(names) <= MATRIX
+    matrix = len(names) <= MAX_MATRIX
     columns = [Column("class", "class"), Column("images", "images", PLAIN, digits=0), Column("right", "right", PLAIN)]
     if matrix:
         columns += [Column(name, visible(name)[:10], PLAIN) for name in names]
@@ -211,7 +211,7 @@ def print_check(check: Check, console: Console) -> None:
         columns.append(Column("confused", "most often taken for"))
     worst = sorted(range(len(names)), key=lambda row: _accuracy(check.per_class[names[row]]))
     rows = []
-    for row in range(len(names)) if len(names) <= LISTED else worst[:LISTED]:
+    for row in range(len(names)) if len(names) <= MAX_LISTED else worst[:MAX_LISTED]:
         n, right = check.per_class[names[row]]
         cells: list[Cell] = [visible(names[row]), Number(n), percent(round(right / n, 3)) if n else "n/a"]
         if matrix:
@@ -221,8 +221,8 @@ def print_check(check: Check, console: Console) -> None:
             cells.append(shorten((f"{name} ({count})" for count, name in wrong if count and name != names[row]), 3))
         rows.append(Row(tuple(cells)))
     console.print(terminal_table(Table("classes", "", "", tuple(columns), tuple(rows))))
-    if len(names) > LISTED:
-        console.print(f"the {LISTED} classes with the most errors of {len(names)}", markup=False)
+    if len(names) > MAX_LISTED:
+        console.print(f"the {MAX_LISTED} classes with the most errors of {len(names)}", markup=False)
 
 
 def outcome_sentences(check: Check) -> list[str]:
@@ -279,7 +279,7 @@ def _verdict(wrong: int, answered: int, target: float, what: str = "wrong") -> s
     if wrong <= target * answered:
         return f"These images agree with {promise}."
     at_least = log_binomial_tail(answered - wrong, answered, 1 - target)  # P(Bin(n, target) ≥ wrong)
-    if at_least > math.log(UNLIKELY):
+    if at_least > math.log(SIGNIFICANCE):
         return f"These images do not speak against {promise}: so many errors may be chance."
     return f"{promise[0].upper()}{promise[1:]} does NOT hold for these images."
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calprompt.results.table import Table
 
 METRICS = ("accuracy", "ece", "ace", "nll")
-LONG = 500  # rows from which on a table is printed without folding its cells
+UNFOLDED_ROWS = 500  # rows from which on a table is printed without folding its cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def _print(table: Table) -> None:
     console = output()
     if any(row.get("model") for row in table.rows):
         means = means_table(table)
-        if len(means.rows) > LONG:
+        if len(means.rows) > UNFOLDED_ROWS:
             console.out(plain_text(means), highlight=False)
         else:
             console.print(terminal_table(means))

@@ -15,7 +15,7 @@ NONE = "none"
 TUNED, ZERO_SHOT = "tuned", "zero-shot"
 KINDS = {TUNED: ("logits", "text"), ZERO_SHOT: ("zero_shot_logits", "frozen_text")}  # of arrays of a run
 PARTS = ("base", "novel", "all")
-MOST_RESAMPLES = 1_000_000
+MAX_RESAMPLES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class EvaluationSettings:
         for name in ("bootstrap", "seed"):
             if getattr(self, name) < 0:
                 raise SettingError(f"must be at least 0, got {getattr(self, name)}", parameter=name)
-        if self.bootstrap > MOST_RESAMPLES:
-            raise SettingError(f"must be at most {MOST_RESAMPLES:,}, got {self.bootstrap:,}", parameter="bootstrap")
+        if self.bootstrap > MAX_RESAMPLES:
+            raise SettingError(f"must be at most {MAX_RESAMPLES:,}, got {self.bootstrap:,}", parameter="bootstrap")
         for name in ("target_error", "confidence_level"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:

@@ -91,8 +91,8 @@ class BinTable:
 
 
 Quantile = Literal["midrank", "linear", "averaged_inverted_cdf"]
-MOST_BINS = 10_000
-NARROWEST = 1e-8  # quantile edges nearer than this to the one before are dropped, as scikit-learn does
+MAX_BINS = 10_000
+MIN_QUANTILE_STEP = 1e-8  # quantile edges nearer than this to the one before are dropped, as scikit-learn does
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def quantile_edges(values: Floats, n_bins: int, quantile: Literal["linear", "ave
     if values.min() == values.max():
         return np.array([-np.inf, np.inf])
     edges = np.percentile(values, np.linspace(0, 100, n_bins + 1), method=quantile)
-    return np.asarray(edges[np.ediff1d(edges, to_begin=np.inf) > NARROWEST])
+    return np.asarray(edges[np.ediff1d(edges, to_begin=np.inf) > MIN_QUANTILE_STEP])
 
 
 def mass_index(values: Floats, n_bins: int, quantile: Quantile = "midrank") -> Ints:
@@ -259,8 +259,8 @@ def check_n_bins(n_bins: int, name: str = "n_bins") -> int:
     """Check a number of bins: a whole number from 1 to 10,000."""
     if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
         raise SettingError(f"must be a whole number of at least 1, got {n_bins!r}", parameter=name)
-    if n_bins > MOST_BINS:
-        raise SettingError(f"must be at most {MOST_BINS:,}, got {n_bins:,}", parameter=name)
+    if n_bins > MAX_BINS:
+        raise SettingError(f"must be at most {MAX_BINS:,}, got {n_bins:,}", parameter=name)
     return int(n_bins)
 
 

@@ -47,10 +47,10 @@ from calprompt.metrics.binning import (
 from calprompt.metrics.binomial import log_factorials
 from calprompt.metrics.inputs import Floats, Ints, Predictions
 
-FINE = 24  # cells of the grid in a standard error of T
-MOST_CELLS = 2**14  # of the grid from 0 to 1
-CLOSE = 1e-4  # how near the ends of an interval are to where they belong
-LEAST = 1e-9  # accuracy of a bin that is never, or always, right
+CELLS_PER_ERROR = 24  # cells of the grid in a standard error of T
+MAX_CELLS = 2**14  # of the grid from 0 to 1
+END_TOLERANCE = 1e-4  # how near the ends of an interval are to where they belong
+MIN_ACCURACY = 1e-9  # accuracy of a bin that is never, or always, right
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _zero(rising: Callable[[float], float], end: float) -> float:
         return 0.0
     if rising(end) <= 0:
         return end
-    return float(brentq(rising, 0.0, end, xtol=CLOSE, rtol=CLOSE))
+    return float(brentq(rising, 0.0, end, xtol=END_TOLERANCE, rtol=END_TOLERANCE))
 
 
 class _Bins:
@@ -126,7 +126,7 @@ class _Bins:
 
     def __init__(self, count: Ints, confidence: Floats, accuracy: Floats, total: int) -> None:
         self.count, self.share = count.astype(np.int64), count / total
-        self.confidence = confidence.clip(LEAST, 1 - LEAST)
+        self.confidence = confidence.clip(MIN_ACCURACY, 1 - MIN_ACCURACY)
         self.gap = self.share * (accuracy - confidence)
         self.error = float(np.abs(self.gap).sum())
         self.scale = np.sqrt(self.share * self.confidence * (1 - self.confidence) / total)  # standard errors
@@ -139,8 +139,8 @@ class _Bins:
         self.wrong = self.count[self.owner] - self.right
         factorial = log_factorials(int(self.count.max()))
         self.ways = factorial[self.count[self.owner]] - factorial[self.right] - factorial[self.wrong]
-        wanted = FINE / np.sqrt((self.scale**2).sum())
-        self.cells = MOST_CELLS if wanted > MOST_CELLS else 2 ** math.ceil(math.log2(wanted))
+        wanted = CELLS_PER_ERROR / np.sqrt((self.scale**2).sum())
+        self.cells = MAX_CELLS if wanted > MAX_CELLS else 2 ** math.ceil(math.log2(wanted))
         cell = np.rint(self.cells / total * np.abs(self.right - (self.count * confidence)[self.owner])).astype(np.int64)
         self.cell = self.owner * self.cells + np.minimum(cell, self.cells - 1)
         self.here = int(np.rint(self.cells * np.abs(self.gap)).sum())
@@ -167,7 +167,7 @@ class _Bins:
         return float(self._distribution(errors)[: self.here + 1].sum())
 
     def _distribution(self, errors: Floats) -> Floats:
-        accuracy = (self.confidence + errors / self.share).clip(LEAST, 1 - LEAST)
+        accuracy = (self.confidence + errors / self.share).clip(MIN_ACCURACY, 1 - MIN_ACCURACY)
         log_yes, log_no = np.log(accuracy)[self.owner], np.log1p(-accuracy)[self.owner]
         chance = np.exp(self.ways + self.right * log_yes + self.wrong * log_no)
         each = np.bincount(self.cell, chance, minlength=len(accuracy) * self.cells).reshape(-1, self.cells)

@@ -42,9 +42,9 @@ THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.
 )
 STARTS = (0.9999, 0.99, 0.95, 0.85, 0.6, 0.3)
 ADDED_ERRORS = 0.5  # errors added to those of other images when a start is chosen on them
-UNLIKELY = 0.05  # so many errors, or more, are less likely than this if the error rate is the target
-NEAR = 0.8  # of the target: error rates above are too near it to say how many images would do
-MOST_NEEDED = 1_000_000  # more images than this are not worth suggesting
+SIGNIFICANCE = 0.05  # so many errors, or more, are less likely than this if the error rate is the target
+HOPEFUL = 0.8  # of the target: error rates above are too near it to say how many images would do
+MAX_NEEDED = 1_000_000  # more images than this are not worth suggesting
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class GuaranteedThreshold(AcceptanceRates):
             return False
         _, n, k = self.tested
         at_least = log_binomial_tail(n - k, n, 1 - self.target_error)  # P(Bin(n, α) ≥ k)
-        return k >= self.target_error * n > 0 and at_least <= math.log(UNLIKELY)
+        return k >= self.target_error * n > 0 and at_least <= math.log(SIGNIFICANCE)
 
 
 def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float, images: int) -> float:
@@ -229,8 +229,8 @@ def guarantee_chance(
             most += 1
         if own and most >= wrong:
             chances.append(math.exp(log_binomial_tail(most - wrong, own, rate)))
-        if n and rate < NEAR * target_error:
-            accepted = _needed(rate, target_error, math.log(1 - level)) or MOST_NEEDED
+        if n and rate < HOPEFUL * target_error:
+            accepted = _needed(rate, target_error, math.log(1 - level)) or MAX_NEEDED
             numbers.append(math.ceil(accepted * len(confidence) / n))
     return max(chances), min(numbers, default=None)
 
@@ -310,7 +310,7 @@ def _needed(rate: float, target_error: float, level: float) -> int | None:
     low, high = 0, 1
     while not passes(high):
         low, high = high, 2 * high
-        if rate >= target_error or high > MOST_NEEDED:
+        if rate >= target_error or high > MAX_NEEDED:
             return None
     while high - low > 1:
         middle = (low + high) // 2

@@ -19,7 +19,7 @@ from calprompt.metrics.evaluation import metrics
 from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
 
 CELLS = 500  # of the grid over [0, 1]
-STEPS, CLOSE = 60, 1e-12  # of the search for the width
+MAX_STEPS, WIDTH_TOLERANCE = 60, 1e-12  # of the search for the width
 
 
 def smooth_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, width: float | None = None) -> float:
@@ -111,8 +111,8 @@ def _fixed_point(spectrum: Floats) -> Floats:
     high = excess_before.copy()
     before, width = low.copy(), high.copy()
     excess = _smoothed(spectrum, width) - width
-    for _ in range(STEPS):
-        rows = np.flatnonzero(np.abs(excess) > CLOSE)
+    for _ in range(MAX_STEPS):
+        rows = np.flatnonzero(np.abs(excess) > WIDTH_TOLERANCE)
         if not len(rows):
             break
         step = excess[rows] - excess_before[rows]

@@ -29,13 +29,11 @@ POINTS = 200  # of a cumulative distribution
 
 def margins(source: ReportSource, *, split: str = "base", methods: Sequence[str] | None = None) -> Figure:
     """Margins of a source's stored logits, images of all datasets and seeds together."""
-    stored = selection.stored_runs(source, split, methods=methods)
-    runs = [run for group in stored.values() for run in group]
+    panels, counts = selection.stored_panels(source, [split], methods)
     margins = {
-        name: np.concatenate([label_margins(run.logits, run.sample.labels) for run in group])
-        for name, group in stored.items()
+        name: np.concatenate([label_margins(run.logits, run.sample.labels) for run in runs])
+        for name, runs in panels[split].items()
     }
-    counts = sample_text(datasets=len({run.dataset for run in runs}), seeds=len({run.seed for run in runs}))
     images = len(next(iter(margins.values())))
     return margin_figure(margins, note=f"{split} classes; {counts}; {images:,} margins a method")
 

@@ -5,6 +5,7 @@ Weights are read from the objective of a run, such as `ce + margin(alpha=0.2, be
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ def phrases(source: ReportSource, *, metric: str = "ece") -> Figure:
     """Dots of a source's rows."""
 
     def group(row: Mapping[str, Any]) -> tuple[str, str] | None:
-        words = selection.options_of(row).get("words")
+        words = json.loads(row.get("options") or "{}").get("words")
         return None if not words else (loss_name(row["loss"]), str(words))
 
     series = read_series(source, group, ("accuracy", metric), "phrases and methods")

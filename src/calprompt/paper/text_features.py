@@ -24,10 +24,8 @@ from calprompt.results.sources import ReportSource
 def text_features(source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None) -> Figure:
     """Text features of one dataset and seed of a source: the dataset with most classes, and its first seed."""
     stored = selection.stored_runs(source, split, methods=methods)
-    shared = set.intersection(*({(run.dataset, run.seed) for run in group} for group in stored.values()))
-    selection.need(bool(shared), f"{source.title} has no dataset and seed that all of {', '.join(stored)} were run on")
     classes = {(run.dataset, run.seed): run.logits.shape[1] for group in stored.values() for run in group}
-    dataset, seed = min(shared, key=lambda place: (-classes[place], *place))
+    dataset, seed = min(classes, key=lambda place: (-classes[place], *place))
     runs = {name: next(r for r in group if (r.dataset, r.seed) == (dataset, seed)) for name, group in stored.items()}
     tuned = {name: run.text for name, run in runs.items() if run.text is not None and run.text.ndim == 2}
     frozen = next(iter(runs.values())).frozen_text

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calprompt.diagnostics import RATIOS
-from calprompt.errors import NotFoundError, Parameter
+from calprompt.errors import NotFoundError, Parameter, SettingError
 from calprompt.report.figures.style import COLOURS, COLUMN, HATCHES, INK, SMALL, add_legend, add_note, looks, new_figure
 from calprompt.results import selection
 from calprompt.results.methods import NONE, in_known_order, method_order, tuner_name
@@ -52,7 +52,8 @@ def gradients(source: ReportSource) -> Figure:
 def gradient_figure(runs: Sequence[Sequence[Mapping[str, float]]], *, note: str | None = None) -> Figure:
     """A panel per ratio: the median and the quantiles of the steps near each step."""
     ratios = [ratio for ratio in RATIOS if any(ratio in step for steps in runs for step in steps)]
-    selection.need(bool(ratios), "no step has a ratio of gradient norms")
+    if not ratios:
+        raise SettingError("no step has a ratio of gradient norms")
     figure = new_figure(COLUMN, 0.5 + 0.72 * len(ratios))
     grid = figure.subplots(len(ratios), 1, sharex=True, squeeze=False)[:, 0]
     for axes, ratio, colour in zip(grid, ratios, COLOURS, strict=False):

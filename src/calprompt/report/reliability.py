@@ -36,10 +36,10 @@ from calprompt.metrics.inputs import ArrayLike, Floats
 BINS = 10  # as in all tables, so that a panel and a table have the same ECE
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 200
-SIDE, LOW = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
-BETWEEN, BESIDE, BELOW = 0.08, 0.16, 0.34  # diagram and histogram; columns; rows
+SIDE, HISTOGRAM = 1.95, 0.5  # inches: a square diagram, and the height of the histogram under it
+GAP, COLUMN_GAP, ROW_GAP = 0.08, 0.16, 0.34  # diagram and histogram; columns; rows
 MARGINS = {"left": 0.86, "right": 0.1, "top": 0.28, "bottom": 0.5, "title": 0.25, "legend": 0.17, "note": 0.15}
-FEW, PALE = 10, 0.3  # bins with fewer images are drawn pale
+FEW_IMAGES, FEW_ALPHA = 10, 0.3  # bins with fewer images are drawn pale
 SMALL, NORMAL, LARGE = 7.5, 8.5, 9.5  # points
 
 INK, FAINT = "#222222", "#8A8A8A"
@@ -193,11 +193,11 @@ class _Places:
 
     @property
     def width(self) -> float:
-        return MARGINS["left"] + self.columns * SIDE + (self.columns - 1) * BESIDE + MARGINS["right"]
+        return MARGINS["left"] + self.columns * SIDE + (self.columns - 1) * COLUMN_GAP + MARGINS["right"]
 
     @property
     def height(self) -> float:
-        return self.top + self.rows * (SIDE + BETWEEN + LOW) + (self.rows - 1) * BELOW + self.bottom
+        return self.top + self.rows * (SIDE + GAP + HISTOGRAM) + (self.rows - 1) * ROW_GAP + self.bottom
 
     @property
     def bottom(self) -> float:
@@ -210,9 +210,12 @@ class _Places:
 
     def panel(self, i: int, j: int) -> list[tuple[float, float, float, float]]:
         """Left, bottom, width and height of a diagram and of its histogram."""
-        left = MARGINS["left"] + j * (SIDE + BESIDE)
-        bottom = self.height - self.top - SIDE - i * (SIDE + BETWEEN + LOW + BELOW)
-        boxes = ((left, bottom, SIDE, SIDE), (left, bottom - BETWEEN - LOW, SIDE, LOW))
+        left = MARGINS["left"] + j * (SIDE + COLUMN_GAP)
+        bottom = self.height - self.top - SIDE - i * (SIDE + GAP + HISTOGRAM + ROW_GAP)
+        boxes = (
+            (left, bottom, SIDE, SIDE),
+            (left, bottom - GAP - HISTOGRAM, SIDE, HISTOGRAM),
+        )
         return [(x / self.width, y / self.height, w / self.width, h / self.height) for x, y, w, h in boxes]
 
     def row(self, i: int) -> tuple[float, float]:
@@ -233,8 +236,8 @@ def _diagram(axes: Axes, panel: Panel) -> None:
     left, width = table.lower[filled], (table.upper - table.lower)[filled]
     accuracy, confidence = table.accuracy[filled], table.confidence[filled]
     low, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
-    few = table.count[filled] < FEW
-    for alpha, kind in ((1.0, ~few), (PALE, few)):
+    few = table.count[filled] < FEW_IMAGES
+    for alpha, kind in ((1.0, ~few), (FEW_ALPHA, few)):
         axes.bar(left[kind], low[kind], width[kind], align="edge", zorder=2, alpha=alpha, **RIGHT)
         for style, which in ((OVER, kind & (confidence > accuracy)), (UNDER, kind & (confidence < accuracy))):
             axes.bar(left[which], gap[which], width[which], low[which], align="edge", zorder=3, alpha=alpha, **style)
@@ -312,7 +315,7 @@ def _legend() -> list[Patch | Line2D]:
         Line2D([], [], label="mean confidence", **SURE),
         Patch(label="under-confident by", **UNDER),
         Line2D([], [], label="mean accuracy", **CORRECT),
-        Patch(label=f"fewer than {FEW} images", alpha=PALE, **RIGHT),
+        Patch(label=f"fewer than {FEW_IMAGES} images", alpha=FEW_ALPHA, **RIGHT),
         Patch(label="what chance does, 95 %", **CHANCE),
     ]
 

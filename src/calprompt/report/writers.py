@@ -26,7 +26,7 @@ SPECIAL = re.compile(r"[&%$#_{}~^\\]")
 ESCAPES = {"~": r"$\sim$", "^": r"\^{}", "\\": r"\textbackslash{}"}
 SIGNS = {"±": r"{\scriptsize$\pm$}", "≠": r"$\neq$", "†": r"$^\dagger$"}
 NOTHING = "-"
-FEWER = "†"  # a mean of fewer seeds than others
+FEWER_SEEDS = "†"  # a mean of fewer seeds than others
 AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
 VERDICTS = {AGREES: "=", DIFFERS: "≠", NOT_RUN: ""}
 PAPER = "paper"
@@ -49,7 +49,7 @@ def cell_text(number: Number, measure: Column, *, spread: bool = False) -> str:
     text = measure.number(number.value)
     if spread and number.spread is not None:
         text += f"±{measure.number(number.spread)}"
-    return f"{text}{FEWER}" if number.lacking else text
+    return f"{text}{FEWER_SEEDS}" if number.lacking else text
 
 
 def published_text(number: Number, measure: Column) -> str:
@@ -71,7 +71,7 @@ def all_notes(table: Table, *, styled: bool = True) -> list[str]:
     numbers = [number for row in table.rows for number in row.numbers]
     notes = list(table.notes)
     if any(number.lacking for number in numbers):
-        notes.append(f"{FEWER} fewer seeds than the others")
+        notes.append(f"{FEWER_SEEDS} fewer seeds than the others")
     if table.ranks and styled:
         notes.append("bold: best of its group; underlined: second best")
     if table.has_published:

@@ -55,13 +55,13 @@ LOSSES = {
     "margin_otpt": "CE + margin + O-TPT",
 }
 CALIBRATORS = {"temperature": "temp. scaling", "dac": "DAC", "sals": "SaLS"}
-DATASETS = ("pocket_",)  # beginnings of names that say nothing in a figure
+HIDDEN_PREFIXES = ("pocket_",)  # beginnings of names that say nothing in a figure
 NONE = "none"
 CE, TCPT = "ce", "tcpt"
 UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on
 UNTUNED_FITTED = ("shots", "val_shots", "validation")  # and a calibrator that was fitted on validation images
-SAME = 1e-4  # two measurements of one untuned model differ by less, as fractions
-UNSET = {"shots": "all", "views": "new in every epoch", "autocast": "off"}  # what an empty setting stands for
+UNTUNED_TOLERANCE = 1e-4  # two measurements of one untuned model differ by less, as fractions
+EMPTY_MEANS = {"shots": "all", "views": "new in every epoch", "autocast": "off"}  # what an empty setting stands for
 
 Row = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -83,7 +83,7 @@ def dataset_name(dataset: str) -> str:
     >>> dataset_name("pocket_sketch_nature"), dataset_name("oxford_pets")
     ('sketch nature', 'oxford pets')
     """
-    for beginning in DATASETS:
+    for beginning in HIDDEN_PREFIXES:
         dataset = dataset.removeprefix(beginning)
     return dataset.replace("_", " ")
 
@@ -328,7 +328,7 @@ def _telling(rows: Sequence[Row]) -> set[str]:
             dataset = row.get("dataset") or row.get("data")
             place = (dataset, row.get("split"), row.get("seed"), *(row.get(_column(name)) for name in UNTUNED))
             ece, tuner = errors.setdefault(place, (row["ece"], row.get("tuner")))
-            if tuner != row.get("tuner") and abs(ece - row["ece"]) > SAME:
+            if tuner != row.get("tuner") and abs(ece - row["ece"]) > UNTUNED_TOLERANCE:
                 telling.add("tuner")
     return telling
 
@@ -394,5 +394,5 @@ def _word(name: str) -> str:
 def _shown(name: str, value: str) -> str:
     """A value in words; sentences in quotation marks."""
     if not value:
-        return UNSET.get(name, "default")
+        return EMPTY_MEANS.get(name, "default")
     return f"'{value}'" if " " in value and name != "loss" else value

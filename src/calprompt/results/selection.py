@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from calprompt.errors import NotFoundError, SettingError
+from calprompt.errors import NotFoundError
 from calprompt.evaluation.models import StoredRun
 from calprompt.evaluation.numbers import Number
 from calprompt.evaluation.settings import KINDS
@@ -100,6 +100,15 @@ def stored_runs(
         if dataset in datasets:
             beside.setdefault(name, []).append(stored)
     return {**beside, **shared}
+
+
+def stored_panels(
+    source: ReportSource, splits: Sequence[str], methods: Sequence[str] | None = None, *, zero_shot: bool = False
+) -> tuple[dict[str, dict[str, list[RunSample]]], str]:
+    """The runs of every split and method, and of how many datasets and seeds they are, in words."""
+    panels = {part: stored_runs(source, part, methods=methods, zero_shot=zero_shot) for part in splits}
+    runs = [run for stored in panels.values() for group in stored.values() for run in group]
+    return panels, sample_text(datasets=len({run.dataset for run in runs}), seeds=len({run.seed for run in runs}))
 
 
 def splits_of(source: ReportSource) -> list[str]:
@@ -197,13 +206,6 @@ def metric_label(metric: str) -> str:
     return f"{info.label}, {info.unit}" if info.unit else info.label
 
 
-def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The tuner's options of a row."""
-    import json
-
-    return dict(json.loads(row.get("options") or "{}"))
-
-
 def _is_usual(row: Mapping[str, Any]) -> bool:
     calibrator = row.get("calibrator") or NONE
     return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
@@ -214,12 +216,6 @@ def _stored(method: str, row: Mapping[str, Any], stored: StoredRun, model: str, 
     logits, text, frozen = (None if (a := stored.array(name)) is None else a.astype(np.float64) for name in kinds)
     assert logits is not None
     return RunSample(method, str(row["dataset"]), int(row["seed"]), logits, stored.sample(model, split), text, frozen)
-
-
-def need(condition: bool, what: str) -> None:
-    """Raise `SettingError` with `what` unless a figure has what it needs."""
-    if not condition:
-        raise SettingError(what)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ PARTS = ("base", "novel", "all")
 CHUNK = 2000  # lines of a file that are read at a time
 XZ = ".xz"  # of compressed files
 PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
-EXACT = 1e-12  # two numbers with all of their digits
+FLOAT_TOLERANCE = 1e-12  # two numbers with all of their digits
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ def _differences(
         if a is None and b is None:
             continue
         coarsest = min(table.decimals.get(name, 99) for table in (left, right))
-        allowed = max(EXACT, 0.5 * 10.0**-coarsest * (1 + 1e-9))
+        allowed = max(FLOAT_TOLERANCE, 0.5 * 10.0**-coarsest * (1 + 1e-9))
         if a is None or b is None or abs(a - b) > allowed:
             which = f"{first.get('run')}, {first['model']}, {first['calibrator']}, {first['split']}"
             values = [f"{cell(value) or 'empty'} in {table.source}" for value, table in ((a, left), (b, right))]

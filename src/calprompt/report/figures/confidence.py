@@ -19,9 +19,8 @@ from calprompt.metrics import risk_coverage as curve_of
 from calprompt.metrics.binning import EqualWidth, check_n_bins, width_edges, width_index
 from calprompt.metrics.inputs import Floats
 from calprompt.report.figures.style import COLUMN, HATCHES, SMALL, add_legend, add_note, looks, new_figure, panel_title
-from calprompt.report.reliability import BINS, Panel, reliability_figure, runs_panel
+from calprompt.report.reliability import BINS, reliability_figure, runs_panel
 from calprompt.results import selection
-from calprompt.results.selection import sample_text
 from calprompt.results.sources import ReportSource
 
 SURE = 0.8
@@ -31,12 +30,10 @@ def errors(
     source: ReportSource, *, split: str = "novel", methods: Sequence[str] | None = None, bins: int = BINS
 ) -> Figure:
     """Errors of a source's stored logits, means over runs."""
-    stored = selection.stored_runs(source, split, methods=methods)
-    runs = [run for group in stored.values() for run in group]
-    images = sum(len(run.sample.labels) for run in next(iter(stored.values())))
-    counts = sample_text(datasets=len({run.dataset for run in runs}), seeds=len({run.seed for run in runs}))
-    note = f"{split} classes; {counts}; {images:,} predictions a method"
-    return error_figure({name: [run.sample for run in group] for name, group in stored.items()}, bins=bins, note=note)
+    panels, counts = selection.stored_panels(source, [split], methods)
+    samples = {name: [run.sample for run in runs] for name, runs in panels[split].items()}
+    images = sum(len(sample.labels) for sample in next(iter(samples.values())))
+    return error_figure(samples, bins=bins, note=f"{split} classes; {counts}; {images:,} predictions a method")
 
 
 def error_figure(
@@ -108,13 +105,11 @@ def risk_coverage(
     source: ReportSource, *, methods: Sequence[str] | None = None, split: str | None = None, zero_shot: bool = False
 ) -> Figure:
     """Curves of a source's stored logits, means over runs."""
-    panels, places = {}, set()
-    for part in selection.check_split(source, split):
-        stored = selection.stored_runs(source, part, methods=methods, zero_shot=zero_shot)
-        panels[part] = {name: [run.sample for run in runs] for name, runs in stored.items()}
-        places |= {(run.dataset, run.seed) for runs in stored.values() for run in runs}
-    counts = sample_text(datasets=len({each for each, _ in places}), seeds=len({seed for _, seed in places}))
-    return risk_coverage_figure(panels, note=f"means over {counts}; in brackets the area under the curve, %")
+    panels, counts = selection.stored_panels(source, selection.check_split(source, split), methods, zero_shot=zero_shot)
+    samples = {
+        part: {name: [run.sample for run in runs] for name, runs in stored.items()} for part, stored in panels.items()
+    }
+    return risk_coverage_figure(samples, note=f"means over {counts}; in brackets the area under the curve, %")
 
 
 def risk_coverage_figure(
@@ -169,13 +164,9 @@ def reliability(
     zero_shot: bool = False,
 ) -> Figure:
     """The diagrams of a source's stored logits: images of all datasets and seeds together."""
-    panels: dict[str, dict[str, Panel]] = {}
-    datasets: set[str] = set()
-    seeds: set[int] = set()
-    for part in selection.check_split(source, split):
-        stored = selection.stored_runs(source, part, methods=methods, zero_shot=zero_shot)
-        panels[part] = {name: runs_panel([run.sample for run in runs], n_bins=bins) for name, runs in stored.items()}
-        datasets |= {run.dataset for runs in stored.values() for run in runs}
-        seeds |= {run.seed for runs in stored.values() for run in runs}
-    note = f"images of {sample_text(datasets=len(datasets), seeds=len(seeds))} together"
-    return reliability_figure(panels, note=note)
+    panels, counts = selection.stored_panels(source, selection.check_split(source, split), methods, zero_shot=zero_shot)
+    drawn = {
+        part: {name: runs_panel([run.sample for run in runs], n_bins=bins) for name, runs in stored.items()}
+        for part, stored in panels.items()
+    }
+    return reliability_figure(drawn, note=f"images of {counts} together")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from calprompt.errors import NotFoundError
+from calprompt.errors import NotFoundError, SettingError
 from calprompt.evaluation.numbers import Number, dataset_means
 from calprompt.metrics import metric_info
 from calprompt.report.figures.style import (
@@ -42,9 +42,9 @@ from calprompt.results.methods import dataset_name, method_order, plain_of, tune
 from calprompt.results.selection import sample_text
 from calprompt.results.sources import ReportSource
 
-LEAST = 3  # spokes
-SIDE, AROUND = 1.9, 0.55  # inches: a radar, and the room for names above and below it
-COLUMNS = 3  # of the legend
+MIN_SPOKES = 3  # spokes
+RADAR_SIZE, RADAR_MARGIN = 1.9, 0.55  # inches: a radar, and the room for names above and below it
+LEGEND_COLUMNS = 3  # of the legend
 
 
 def radar(
@@ -81,24 +81,25 @@ def radar_figure(panels: Mapping[str, Mapping[str, Mapping[str, float]]], *, not
         SettingError: if there are fewer than three datasets.
     """
     datasets = list(dict.fromkeys(each for part in panels.values() for values in part.values() for each in values))
-    selection.need(
-        len(datasets) >= LEAST,
-        f"a radar needs results on at least {LEAST} datasets, got {len(datasets)}: {', '.join(datasets) or 'none'}",
-    )
+    if len(datasets) < MIN_SPOKES:
+        raise SettingError(
+            f"a radar needs results on at least {MIN_SPOKES} datasets, got {len(datasets)}: "
+            + (", ".join(datasets) or "none")
+        )
     every = looks(dict.fromkeys(method for part in panels.values() for method in part))
     most = max(value for part in panels.values() for values in part.values() for value in values.values())
-    legend, below = 0.1 + 0.13 * -(-len(every) // COLUMNS), 0.22 if note else 0.06
-    height = legend + len(panels) * (SIDE + AROUND) + below
+    legend, below = 0.1 + 0.13 * -(-len(every) // LEGEND_COLUMNS), 0.22 if note else 0.06
+    height = legend + len(panels) * (RADAR_SIZE + RADAR_MARGIN) + below
     figure = Figure(figsize=(COLUMN, height))
     for number, (name, part) in enumerate(panels.items()):
-        bottom = height - legend - (number + 1) * (SIDE + AROUND) + 0.2
-        box = ((COLUMN - SIDE) / 2 / COLUMN, bottom / height, SIDE / COLUMN, SIDE / height)
+        bottom = height - legend - (number + 1) * (RADAR_SIZE + RADAR_MARGIN) + 0.2
+        box = ((COLUMN - RADAR_SIZE) / 2 / COLUMN, bottom / height, RADAR_SIZE / COLUMN, RADAR_SIZE / height)
         axes = figure.add_axes(box, projection="polar")
         _radar(axes, part, datasets, every, most)
         title = panel_title(name)
-        figure.text(0.02, (bottom + SIDE + 0.12) / height, title, fontsize=LARGE, fontweight="bold", va="bottom")
+        figure.text(0.02, (bottom + RADAR_SIZE + 0.12) / height, title, fontsize=LARGE, fontweight="bold", va="bottom")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=min(COLUMNS, len(every)))
+    figure.legend(handles, labels, loc="upper center", ncols=min(LEGEND_COLUMNS, len(every)))
     if note:
         figure.text(0.5, 0.04 / height, note, ha="center", va="bottom", fontsize=SMALL, color=FAINT)
     return figure

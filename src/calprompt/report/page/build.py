@@ -13,7 +13,14 @@ from typing import Any
 
 import calprompt
 from calprompt.progress import Progress, silent
-from calprompt.report.page.close_up import MOST, class_table, confusion_table, find_mistakes, subjects, threshold_table
+from calprompt.report.page.close_up import (
+    MAX_DATASETS,
+    class_table,
+    confusion_table,
+    find_mistakes,
+    subjects,
+    threshold_table,
+)
 from calprompt.report.page.comparisons import average_table, compare_datasets, dataset_table
 from calprompt.report.page.document import Report, ReportSettings, RunIdentity
 from calprompt.report.page.drawings import draw_figures
@@ -30,7 +37,7 @@ from calprompt.runs.folder import Run
 from calprompt.text import plural, shorten, visible
 from calprompt.training_config import TrainingConfig
 
-UNNAMED = str(None)
+NO_FINGERPRINT = str(None)
 
 
 def build_report(
@@ -144,7 +151,10 @@ def _remarks(measured: Measurements, unfinished: Sequence[tuple[str, str, str]])
     tuned = [result for result in measured.results if not result.method.is_zero_shot]
     seeds = {result.seed for result in tuned}
     runs = {
-        place for result in measured.results for place in result.runs if measured.runs[place].fingerprint != UNNAMED
+        place
+        for result in measured.results
+        for place in result.runs
+        if measured.runs[place].fingerprint != NO_FINGERPRINT
     }
     nameless = {  # rows of tables that do not say of which run they are
         (each.method.tuner, each.method.loss, each.method.settings, each.dataset, each.seed)
@@ -194,23 +204,23 @@ def _notes(measured: Measurements) -> list[str]:
         notes.append(
             "Figures, thresholds, classes and mistakes need stored logits; this report is of a table of results."
         )
-    elif len(measured.datasets) > MOST:
-        notes.append(f"Classes, thresholds and mistakes are those of the first {MOST} datasets.")
-    if len(measured.results) > MOST_ROWS:
+    elif len(measured.datasets) > MAX_DATASETS:
+        notes.append(f"Classes, thresholds and mistakes are those of the first {MAX_DATASETS} datasets.")
+    if len(measured.results) > MAX_ROWS:
         notes.append(
-            f"There are {len(measured.results):,} results; a page shows at most {MOST_ROWS:,}. 'calprompt results' "
+            f"There are {len(measured.results):,} results; a page shows at most {MAX_ROWS:,}. 'calprompt results' "
             "prints them all, and --filter selects some."
         )
     return notes
 
 
-MOST_ROWS = 5000  # of results on a page; more are left to `calprompt results`
+MAX_ROWS = 5000  # of results on a page; more are left to `calprompt results`
 OPTIONAL = {"shots": "shots", "epochs": "epochs", "anchor": "anchor", "backbone": "backbone"}
 
 
 def results_table(measured: Measurements, settings: ReportSettings) -> Table | None:
     """A row per run, model, calibrator and split; None if there are too many."""
-    if len(measured.results) > MOST_ROWS:
+    if len(measured.results) > MAX_ROWS:
         return None
     optional = [name for name in OPTIONAL if len({each.row.get(name) for each in measured.results}) > 1]
     rows, shown = [], metric_columns(measured.metrics)
@@ -282,7 +292,7 @@ def run_table(measured: Measurements, unfinished: Sequence[tuple[str, str, str]]
 
 
 FLAGS = {"imports": "--import", "options": "--set"}
-WORDS = {"shots": "all", "views": "new"}  # for None
+WORDS_FOR_NONE = {"shots": "all", "views": "new"}  # for None
 
 
 def train_command(config: Mapping[str, Any]) -> str:
@@ -297,7 +307,9 @@ def train_command(config: Mapping[str, Any]) -> str:
         if field.name == "training" or field.name not in values:
             continue
         value = values[field.name]
-        if value == _default(field) or (not value and not isinstance(value, int | float) and field.name not in WORDS):
+        if value == _default(field) or (
+            not value and not isinstance(value, int | float) and field.name not in WORDS_FOR_NONE
+        ):
             continue
         flag = FLAGS.get(field.name, f"--{field.name.replace('_', '-')}")
         if isinstance(value, bool):
@@ -307,7 +319,7 @@ def train_command(config: Mapping[str, Any]) -> str:
         elif field.name == "imports":
             words += [word for each in value for word in (flag, str(each))]
         else:
-            words += [flag, WORDS[field.name] if value is None else str(value)]
+            words += [flag, WORDS_FOR_NONE[field.name] if value is None else str(value)]
     return shlex.join(["calprompt", "train", *words])
 
 

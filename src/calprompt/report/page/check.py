@@ -39,15 +39,17 @@ from calprompt.results.sources import read_source
 from calprompt.runs.folder import RECORD
 from calprompt.text import bullets, shorten, visible
 
-EXACT = 5.01e-7  # half of the last digit that is written
-SMALL = 1e-5  # differences that another processor may make
-NEAR = 0.0201  # points that a stroke may be off for the same reason: coordinates have two digits behind the point
-STRETCH = 20.0  # points of a figure that a percentage point may take
+HALF_DIGIT = 5.01e-7  # half of the last digit that is written
+ROUNDING = 1e-5  # differences that another processor may make
+STROKE_TOLERANCE = (
+    0.0201  # points that a stroke may be off for the same reason: coordinates have two digits behind the point
+)
+POINTS_PER_PERCENT = 20.0  # points of a figure that a percentage point may take
 PIECES = re.compile(r"<[^>]*>|[^<]+")
 IDENTITY = ("name", "fingerprint", "logits")
 COORDINATE = re.compile(r"-?\d+(?:\.\d+)?")
 PICTURE = re.compile(r'<img src="(data:[^"]*)" alt="">')
-UNTOLD = re.compile(  # what may be another where the runs are now: commands, places, and the pictures
+UNCHECKED = re.compile(  # what may be another where the runs are now: commands, places, and the pictures
     r'<(pre|code) class="command">.*?</\1>|<details><summary>command</summary>.*?</details>'
     r'|<script type="application/json" id="data">.*?</script>',
     re.DOTALL,
@@ -94,7 +96,7 @@ class Comparison:
         if said is None and found is None:
             return
         apart = abs(said - found) if isinstance(said, int | float) and found is not None else 1.0
-        if apart > EXACT + self.tolerance:
+        if apart > HALF_DIGIT + self.tolerance:
             self.lines.append(f"{what}: says {said}, recomputed {found}")
             self.largest = max(self.largest, apart)
 
@@ -137,7 +139,7 @@ def check_report(
         from_logits,
         len(data["runs"]) - from_logits,
         tuple(dict.fromkeys(compared.lines)),
-        small=bool(compared.lines) and compared.largest < SMALL,
+        small=bool(compared.lines) and compared.largest < ROUNDING,
         drawn_by=None if _same_drawer(page, rebuilt) else str(data.get("drawn_by") or "another version of calprompt"),
     )
 
@@ -163,7 +165,7 @@ def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Compari
             compared.differ(f"picture {place} of a mistake: it is not the one that was written")
     if not compared.lines and not tolerance and page.data["version"] == rebuilt.version and _same_drawer(page, rebuilt):
         shown = PICTURE.sub(f'<div class="blank">{BLANK}</div>', page.html)
-        said_rest, found_rest = (UNTOLD.sub("", html) for html in (shown, expected.html))
+        said_rest, found_rest = (UNCHECKED.sub("", html) for html in (shown, expected.html))
         compared.text("elsewhere on the page", *_apart(said_rest, found_rest))
     return compared
 
@@ -269,10 +271,10 @@ def _compare_cell(what: str, said: Any, found: Any, compared: Comparison) -> Non
 
 def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes: bool) -> None:
     """A figure with its caption, piece by piece: an element of the drawing, or what is written between two of them."""
-    both = [PIECES.findall(UNTOLD.sub("", html)) for html in (said, figure_html(figure))]
+    both = [PIECES.findall(UNCHECKED.sub("", html)) for html in (said, figure_html(figure))]
     if not strokes:
         both = [[piece for piece in pieces if not piece.startswith("<")] for pieces in both]
-    near, wrong = NEAR + 100 * compared.tolerance * STRETCH, 0
+    near, wrong = STROKE_TOLERANCE + 100 * compared.tolerance * POINTS_PER_PERCENT, 0
     for a, b in zip_longest(*both, fillvalue=""):
         if a == b:
             continue
@@ -281,7 +283,7 @@ def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes:
         if compared.tolerance and apart <= near:
             continue
         wrong += 1
-        compared.largest = max(compared.largest, 0.0 if apart <= NEAR else 1.0)
+        compared.largest = max(compared.largest, 0.0 if apart <= STROKE_TOLERANCE else 1.0)
         if wrong == 1:
             how = "as shown" if written else "as drawn"
             said_here, found_here = map(visible, _apart(unescape(a), unescape(b)))

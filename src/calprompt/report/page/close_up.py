@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from calprompt.evaluation.run_evaluation import Accepted, Selection
     from calprompt.runs.resources import Resources
 
-MOST = 4  # datasets that are looked at closely
-MOST_CONFUSED = 15  # pairs of classes of a split
+MAX_DATASETS = 4  # datasets that are looked at closely
+MAX_CONFUSIONS = 15  # pairs of classes of a split
 SPLITS = ("base", "novel", "all")
-SIDE = 160  # pixels of a thumbnail's longer side
+THUMBNAIL_SIZE = 160  # pixels of a thumbnail's longer side
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def subjects(measured: Measurements, *, plain: bool = False) -> list[Subject]:
                 place = own[0].runs[0]
                 of_run = {each.split: each for each in own if place in each.runs}
                 found.append(Subject(dataset, method, own[0].seed, place, measured.stored[place], of_run))
-    shown = list(dict.fromkeys(subject.dataset for subject in found))[:MOST]
+    shown = list(dict.fromkeys(subject.dataset for subject in found))[:MAX_DATASETS]
     return [subject for subject in found if subject.dataset in shown]
 
 
@@ -119,7 +119,7 @@ def confusion_table(chosen: Sequence[Subject]) -> Table | None:
         wrong = np.flatnonzero(~sample.correct)
         both = np.stack([sample.labels[wrong], sample.predicted[wrong]], axis=1)
         pairs, which, counts = np.unique(both, axis=0, return_inverse=True, return_counts=True)
-        for i in sorted(range(len(pairs)), key=lambda i: (-counts[i], *pairs[i]))[:MOST_CONFUSED]:
+        for i in sorted(range(len(pairs)), key=lambda i: (-counts[i], *pairs[i]))[:MAX_CONFUSIONS]:
             true, said = (int(label) for label in pairs[i])
             count, images = int(counts[i]), int((sample.labels == true).sum())
             sure = float(sample.confidence[wrong[which.reshape(-1) == i]].mean())
@@ -139,7 +139,7 @@ def confusion_table(chosen: Sequence[Subject]) -> Table | None:
         Column("confidence", "confidence", PERCENT, "mean confidence of these mistakes, percent"),
     )
     caption = (
-        f"The {MOST_CONFUSED} most frequent mistakes of each split, in the same runs. Below a share is Wilson's 95 % "
+        f"The {MAX_CONFUSIONS} most frequent mistakes of each split, in the same runs. Below a share is Wilson's 95 % "
         "interval."
     )
     return Table("confusions", "Classes most confused", caption, columns, tuple(rows), ("dataset", "split"))
@@ -299,7 +299,7 @@ def _pictures(dataset: Dataset, names: Iterable[str]) -> dict[str, str]:
 def _thumbnail(picture: FileContent | PillowPicture) -> str:
     """A small picture as a data URI."""
     image = picture.decode()
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
     data = io.BytesIO()
     image.save(data, "WEBP", quality=75, method=4)
     return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"

@@ -16,7 +16,7 @@ from calprompt.results.table import PARTS
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
 DIFFERENCES = {"difference_accuracy": "accuracy", "difference_ece": "ece"}  # to the plain tuner
-FEWEST = 3  # datasets that means are taken over
+MIN_DATASETS = 3  # datasets that means are taken over
 STAR = "* says that the interval of a difference excludes 0."
 
 Levels = dict[tuple[str, str, str], Number]  # split, method, and metric or difference
@@ -71,7 +71,7 @@ def dataset_table(measured: Measurements, levels: Mapping[str, Levels]) -> Table
 
 def average_table(measured: Measurements) -> Table | None:
     """A row per split and method: means over datasets; None if there are so few that an interval says nothing."""
-    if len(measured.datasets) < FEWEST:
+    if len(measured.datasets) < MIN_DATASETS:
         return None
     rows = []
     results = _own(measured.results)

@@ -3,7 +3,7 @@
 They are matplotlib's drawings as SVG without anything that a strict page would refuse. Text stays text, in the reader's
 own font. What matplotlib writes as style="fill: red" becomes an attribute of its own, because a page whose styles are
 known in advance allows no others. Names of elements get the figure's as a prefix, so that two figures of a page never
-share one. A hatch of dots, for which matplotlib writes 400 kB, becomes two circles that repeat.
+share one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from calprompt.metrics import Predictions
 from calprompt.progress import Progress, silent
 from calprompt.report.figures import OWN, draw
 from calprompt.report.page.document import Figure, ReportSettings
-from calprompt.report.page.headline import FEW
+from calprompt.report.page.headline import MAX_LISTED
 from calprompt.report.page.measured import Measurements
 from calprompt.report.reliability import reliability_figure, runs_panel
 from calprompt.results.methods import NONE, headline_pairs
@@ -30,9 +30,9 @@ from calprompt.results.sources import ReportSource
 from calprompt.results.table import PARTS
 from calprompt.text import slug
 
-MOST_COLUMNS = 4  # methods in a row of diagrams
-MANY = 3  # datasets from which on they are compared in a figure
-NAMED: Mapping[str, str] = {  # figures by name, with how to read them
+MAX_COLUMNS = 4  # methods in a row of diagrams
+MIN_DATASETS = 3  # datasets from which on they are compared in a figure
+CAPTIONS: Mapping[str, str] = {  # figures by name, with how to read them
     "radar": "A spoke is a dataset; nearer to the middle is better for errors.",
     "effects": "A point is what a method changes against plain cross-entropy; the line is its 95 % interval.",
     "errors": "Of the predictions that were wrong, how sure was the model? The further left, the better.",
@@ -45,10 +45,12 @@ def draw_figures(
     source: ReportSource, measured: Measurements, settings: ReportSettings, progress: Progress = silent
 ) -> tuple[list[Figure], list[str]]:
     """Figures, and why some are not there."""
-    found = [figure for dataset in measured.datasets[:FEW] if (figure := _reliability(dataset, measured, settings))]
+    found = [
+        figure for dataset in measured.datasets[:MAX_LISTED] if (figure := _reliability(dataset, measured, settings))
+    ]
     notes: list[str] = []
-    wanted = [name for name in NAMED if measured.stored or OWN[name].needs == "rows"]
-    if len(measured.datasets) < MANY:
+    wanted = [name for name in CAPTIONS if measured.stored or OWN[name].needs == "rows"]
+    if len(measured.datasets) < MIN_DATASETS:
         wanted = [name for name in wanted if name not in OVER_DATASETS]
     for number, name in enumerate(wanted):
         progress("drawing", number, len(wanted), name)
@@ -59,7 +61,7 @@ def draw_figures(
             continue
         title = OWN[name].title
         command = shlex.join(["calprompt", "figure", name, *_few_places(source), "--out", f"{name}.svg"])
-        found.append(_figure(name, f"{title[0].upper()}{title[1:]}", NAMED[name], drawn, command))
+        found.append(_figure(name, f"{title[0].upper()}{title[1:]}", CAPTIONS[name], drawn, command))
     progress("drawing", len(wanted), len(wanted), "")
     return found, notes
 
@@ -67,14 +69,14 @@ def draw_figures(
 def _few_places(source: ReportSource) -> list[str]:
     """Where the results are, as they were given; of many runs in one folder, that folder."""
     folders = list(dict.fromkeys(Path(place).parent.name or "." for place in source.places))
-    return list(source.places) if len(source.places) <= FEW else folders
+    return list(source.places) if len(source.places) <= MAX_LISTED else folders
 
 
 def _reliability(dataset: str, measured: Measurements, settings: ReportSettings) -> Figure | None:
     pair = next(iter(headline_pairs(measured.methods)), ())
     untuned = [method for method in measured.methods if method.is_zero_shot and method.calibrator == NONE]
     every = [method for method in measured.methods if method.calibrator == NONE]
-    methods = every if len(every) <= MOST_COLUMNS else [*untuned[:1], *(each for each in pair if each not in untuned)]
+    methods = every if len(every) <= MAX_COLUMNS else [*untuned[:1], *(each for each in pair if each not in untuned)]
     panels: dict[str, dict[str, list[Predictions]]] = {}
     for split in PARTS:
         for method in methods:
@@ -105,8 +107,7 @@ SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DROPPED = {"metadata", "style", "script", "title"}
 REFERENCE = re.compile(r"url\(#([^)]+)\)")
-LONG = re.compile(r"(\d+\.\d{2})\d+")  # hundredths of a point are finer than any screen
-LARGE = 20_000  # characters of a path: so many only a hatch of dots has
+LONG_DECIMALS = re.compile(r"(\d+\.\d{2})\d+")  # hundredths of a point are finer than any screen
 SHORTHAND = re.compile(r"(?:(italic|oblique) )?(?:(bold|\d{3}) )?([\d.]+)px (.*)")
 
 
@@ -144,8 +145,6 @@ def _clean(element: ElementTree.Element, key: str) -> None:
             element.remove(child)
         else:
             _clean(child, key)
-    if element.tag == f"{{{SVG}}}pattern":
-        _shorten_dots(element)
     style = element.attrib.pop("style", "")
     for name, value in (part.split(":", 1) for part in style.split(";") if ":" in part):
         _set_style(element, name.strip(), value.strip())
@@ -158,21 +157,8 @@ def _clean(element: ElementTree.Element, key: str) -> None:
         elif name.startswith("on"):
             del element.attrib[name]
         else:
-            shorter = LONG.sub(r"\1", value) if name in ("d", "x", "y", "transform", "points") else value
+            shorter = LONG_DECIMALS.sub(r"\1", value) if name in ("d", "x", "y", "transform", "points") else value
             element.set(name, REFERENCE.sub(rf"url(#{key}-\1)", shorter))
-
-
-def _shorten_dots(pattern: ElementTree.Element) -> None:
-    """A hatch of thousands of circles as a tile with two of them."""
-    for path in pattern.findall(f"{{{SVG}}}path"):
-        if len(path.get("d", "")) < LARGE:
-            continue
-        pattern.remove(path)
-        pattern.set("width", "4")
-        pattern.set("height", "4")
-        for place in ("1", "3"):
-            circle = ElementTree.SubElement(pattern, f"{{{SVG}}}circle", cx=place, cy=place, r="0.45")
-            circle.set("fill", path.get("fill", "none"))
 
 
 def _set_style(element: ElementTree.Element, name: str, value: str) -> None:

@@ -20,7 +20,7 @@ from calprompt.report.page.sure import SPLITS, SureShare
 from calprompt.results.comparison import compare
 from calprompt.results.methods import Method, headline_pairs
 
-FEW = 3  # datasets that are told one by one
+MAX_LISTED = 3  # datasets that are told one by one
 UNCLEAR = "does not clearly change"
 
 
@@ -61,7 +61,7 @@ def headline(
     sentences, unit = [], ""
     for split in splits:
         shared = _shared(measured, pairs, split)
-        few = len(pairs) == 1 and 0 < len(shared) <= FEW
+        few = len(pairs) == 1 and 0 < len(shared) <= MAX_LISTED
         unit = unit or ("over test images and seeds" if few else "with datasets as the unit")
         ece, accuracy = (
             _each(measured, pairs[0], shared, split, metric, levels, settings)
@@ -204,7 +204,7 @@ def _sure(shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], s
     chosen = [share for share in shares if share.split == split]
     if not chosen:
         return []
-    if len(pairs) == 1 and len(chosen) <= FEW:
+    if len(pairs) == 1 and len(chosen) <= MAX_LISTED:
         return [f"{_sure_sentence(share)} {_fine_print(share)}" for share in chosen]
     columns = zip(*((*(side.right for side in share.sides), share.difference) for share in chosen), strict=True)
     firsts, seconds, gaps = (

@@ -26,9 +26,9 @@ from calprompt.results.sources import ReportSource
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
 DEBIASED = "ece_debiased"
 ABOUT_DEBIASED = "ECE that very many images would show: on few, chance makes it larger, percent"
-MAIN = ("accuracy", "ece")  # that a phone has room for
-NOTHING = Number(None)
-MOST_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
+ON_PHONES = ("accuracy", "ece")  # that a phone has room for
+NO_NUMBER = Number(None)
+MAX_RESAMPLED = 240  # rows whose images are resampled for intervals; more would take minutes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -99,7 +99,7 @@ class Measurements:
 def metric_columns(names: Sequence[str] = METRICS) -> tuple[Column, ...]:
     """The columns of metrics; that of the debiased ECE is the last."""
     labels = {"weighted_mce": "MCE"}
-    columns = [metric_column(name, minor=name not in MAIN, label=labels.get(name)) for name in names]
+    columns = [metric_column(name, minor=name not in ON_PHONES, label=labels.get(name)) for name in names]
     return (*columns, Column(DEBIASED, "ECE, debiased", PERCENT, ABOUT_DEBIASED, minor=True))
 
 
@@ -111,7 +111,7 @@ def measure(
     known = {(run.name, run.fingerprint): place for place, run in enumerate(runs)}
     others = [name for name in metrics.shown("report") if name not in METRICS]
     names = (*METRICS, *(name for name in others if any(row.get(name) is not None for row in rows)))
-    found = Measurements(list(runs), settings.bootstrap if len(rows) <= MOST_RESAMPLED else 0, names)
+    found = Measurements(list(runs), settings.bootstrap if len(rows) <= MAX_RESAMPLED else 0, names)
     intervals = _Intervals(settings, found.resamples, names)
     alike: dict[tuple[Any, ...], int] = {}
     repeats: Counter[tuple[Any, ...]] = Counter()
@@ -143,7 +143,7 @@ def measure(
 
 def _table_numbers(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Number]:
     """Numbers of a row of a table; the accuracy has an interval, because the number of images is known."""
-    numbers = dict.fromkeys((*names, DEBIASED), NOTHING)
+    numbers = dict.fromkeys((*names, DEBIASED), NO_NUMBER)
     for name in names:
         if row.get(name) is not None or row.get("reason"):
             numbers[name] = Number(row.get(name), note=row.get("reason"))

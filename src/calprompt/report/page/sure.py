@@ -26,7 +26,7 @@ from calprompt.results.comparison import seed_weights
 from calprompt.results.methods import Method, headline_pairs
 
 LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
-ENOUGH = 30  # predictions of a run that are as sure as that
+MIN_PREDICTIONS = 30  # predictions of a run that are as sure as that
 SPLITS = {"novel": "on classes it never saw", "all": "on its test images", "base": "on the classes it was tuned on"}
 
 
@@ -95,7 +95,7 @@ def _number(values: Floats) -> Number:
 
 
 def _is_enough(runs: Sequence[Predictions], level: float) -> bool:
-    return bool(np.mean([(run.confidence >= level).sum() for run in runs]) >= ENOUGH)
+    return bool(np.mean([(run.confidence >= level).sum() for run in runs]) >= MIN_PREDICTIONS)
 
 
 def _resampled(
@@ -147,7 +147,7 @@ def sure_table(shares: Sequence[SureShare]) -> Table | None:
     )
     caption = (
         "Of the predictions with such a confidence, how many are right? The level is the highest of 90, 80, … 50 % "
-        f"at which a run has at least {ENOUGH} predictions. Below a number is its 95 % interval over test images and "
-        "seeds. A mean confidence above the accuracy is over-confident, one below it under-confident."
+        f"at which a run has at least {MIN_PREDICTIONS} predictions. Below a number is its 95 % interval over test "
+        "images and seeds. A mean confidence above the accuracy is over-confident, one below it under-confident."
     )
     return Table("sure", "When the model is confident", caption, columns, tuple(rows), ("dataset", "split", "method"))
