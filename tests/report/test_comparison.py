@@ -63,7 +63,7 @@ def test_one_seed_has_the_interval_of_its_images() -> None:
     for metric in METRICS:
         row = found["base", "A", metric]
         if metric == "mce":  # of which no interval covers
-            assert (row.low, row.high, row.excludes_zero) == (None, None, False)
+            assert (row.low, row.high, row.number.excludes_zero) == (None, None, False)
         elif metric == "accuracy":
             assert (row.low, row.high) == pytest.approx(percentile_interval(drawn_again[metric], 0.95))
         else:
@@ -77,12 +77,12 @@ def test_differences_are_paired() -> None:
     held = methods()
     twin = compare("toys", {"A": held["A"], "B": held["A"]}, differences=PAIR, resamples=50)
     assert all((row.value, row.low or 0, row.high or 0) == (0, 0, 0) for row in twin if row.is_difference)
-    assert not any(row.excludes_zero for row in twin if row.is_difference)
+    assert not any(row.number.excludes_zero for row in twin if row.is_difference)
     found = table(compare("toys", held, differences=PAIR, resamples=300))
     widths = {name: found["base", name, "accuracy"] for name in ("A", "B", "B minus A")}
     together = np.hypot(*(widths[name].high - widths[name].low for name in ("A", "B")))
     assert widths["B minus A"].high - widths["B minus A"].low < 0.8 * together
-    assert found["base", "B minus A", "accuracy"].excludes_zero
+    assert found["base", "B minus A", "accuracy"].number.excludes_zero
 
 
 def test_seed_resamples_draw_one_fewer_than_there_are() -> None:

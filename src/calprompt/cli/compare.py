@@ -155,7 +155,7 @@ def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Picture
         found: dict[tuple[str, str], dict[str, Number]] = {}
         for row in results.rows:
             if row.dataset == dataset:
-                found.setdefault((row.split, row.method), {})[row.metric] = Number(row.value, row.low, row.high)
+                found.setdefault((row.split, row.method), {})[row.metric] = row.number
         rows = []
         for (split, method), numbers in found.items():
             is_difference = MINUS in method

@@ -32,7 +32,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Softmax, outcome_vector, unit_vector
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Softmax, checked_outcomes
 from calprompt.registry import Registry, unknown
 
 
@@ -137,8 +137,7 @@ def equal_width_table(
     >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
     ([2, 2], [0.5, 0.5], [0.25, 0.8])
     """
-    confidence = unit_vector(confidence, "confidence")
-    correct = outcome_vector(correct, "correct", len(confidence))
+    confidence, correct = checked_outcomes(confidence, correct)
     return width_table(confidence, correct, check_n_bins(n_bins), bins or EqualWidth())
 
 
@@ -161,8 +160,7 @@ def equal_mass_table(
     >>> equal_mass_table([0.2, 0.9, 0.9, 0.9], [0, 1, 1, 0], n_bins=2).rows()[1]["count"]
     3
     """
-    confidence = unit_vector(confidence, "confidence")
-    correct = outcome_vector(correct, "correct", len(confidence))
+    confidence, correct = checked_outcomes(confidence, correct)
     return mass_table(confidence, correct, check_n_bins(n_bins), quantile)
 
 

@@ -21,10 +21,9 @@ from calprompt.metrics.inputs import (
     ArrayLike,
     Floats,
     Predictions,
+    checked_outcomes,
     finite_vector,
-    outcome_vector,
     predictions,
-    unit_vector,
 )
 
 Scores = ArrayLike | Predictions
@@ -158,8 +157,7 @@ def calibration_errors_from_confidence(
     {'ece': 0.317, 'ace': 0.45, 'mce': 0.4, 'weighted_mce': 0.183, 'confidence_gap': 0.05}
     """
     rule, n_bins = find_convention(convention), check_n_bins(n_bins)
-    confidence = unit_vector(confidence, "confidence")
-    correct = outcome_vector(correct, "correct", len(confidence))
+    confidence, correct = checked_outcomes(confidence, correct)
     mce_table = binning.width_table(confidence, correct, n_bins, rule.mce)
     errors = {
         "ece": binning.width_table(confidence, correct, n_bins, rule.ece).expected_gap,

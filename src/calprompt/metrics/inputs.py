@@ -135,6 +135,12 @@ def outcome_vector(values: ArrayLike, name: str, length: int) -> Floats:
     return vector
 
 
+def checked_outcomes(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    """Confidences in [0, 1], and whether each prediction is right: 1 or 0."""
+    checked = unit_vector(confidence, "confidence")
+    return checked, outcome_vector(correct, "correct", len(checked))
+
+
 def finite_vector(values: ArrayLike, name: str, length: int) -> Floats:
     """Check a vector of finite numbers of a given length, such as distances."""
     vector: Floats = _vector(values, name).astype(np.float64)

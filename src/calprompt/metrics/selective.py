@@ -34,7 +34,7 @@ import numpy as np
 from calprompt.errors import SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.evaluation import metrics
-from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, checked_outcomes, outcome_vector
 
 THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.99, 0.98, …, 0
     *(round(1 - step * 10.0**-digits, digits) for digits in (6, 5, 4, 3) for step in range(1, 10)),
@@ -83,8 +83,8 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     >>> curve.threshold.tolist(), curve.coverage.tolist(), curve.risk.round(3).tolist()
     ([0.9, 0.8, 0.6], [0.25, 0.75, 1.0], [0.0, 0.333, 0.5])
     """
-    confidence = unit_vector(confidence, "confidence")
-    wrong = 1 - outcome_vector(correct, "correct", len(confidence))
+    confidence, right = checked_outcomes(confidence, correct)
+    wrong = 1 - right
     negative, which = np.unique(-confidence, return_inverse=True)
     errors = np.bincount(which, wrong).astype(np.int64)
     return RiskCoverage(-negative, np.cumsum(np.bincount(which)), np.cumsum(errors))
@@ -199,8 +199,7 @@ def choose_start(confidence: ArrayLike, correct: ArrayLike, target_error: float,
     >>> choose_start([0.9] * 50 + [0.4] * 50, [True] * 50 + [False] * 50, target_error=0.1, images=60)
     0.9
     """
-    confidence = unit_vector(confidence, "confidence")
-    right = outcome_vector(correct, "correct", len(confidence))
+    confidence, right = checked_outcomes(confidence, correct)
     above, wrong = _counts_above(confidence, right)
     scale = images / len(confidence)
 
@@ -220,8 +219,8 @@ def guarantee_chance(
     >>> round(chance, 2)
     0.96
     """
-    confidence = unit_vector(confidence, "confidence")
-    above, errors = _counts_above(confidence, outcome_vector(correct, "correct", len(confidence)))
+    confidence, right = checked_outcomes(confidence, correct)
+    above, errors = _counts_above(confidence, right)
     chances, numbers = [0.0], []
     for n, k in sorted(set(zip(above.tolist(), errors.tolist(), strict=True))):
         own, rate, most = round(n * images / len(confidence)), (k + ADDED_ERRORS) / (n + 1), wrong - 1
@@ -270,8 +269,7 @@ def guaranteed_threshold(
     for name, value in (("target_error", target_error), ("confidence_level", confidence_level)):
         if not 0 < value < 1:
             raise SettingError(f"must be a fraction above 0 and below 1, got {value}", parameter=name)
-    confidence = unit_vector(confidence, "confidence")
-    right = outcome_vector(correct, "correct", len(confidence))
+    confidence, right = checked_outcomes(confidence, correct)
     above, wrong_above = _counts_above(confidence, right)
     level = math.log((1 - confidence_level) / len(starts))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from calprompt.errors import SettingError
 from calprompt.metrics.evaluation import metrics
-from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, outcome_vector, unit_vector
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, checked_outcomes
 
 CELLS = 500  # of the grid over [0, 1]
 MAX_STEPS, WIDTH_TOLERANCE = 60, 1e-12  # of the search for the width
@@ -36,8 +36,7 @@ def smooth_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, width
     >>> round(smooth_calibration_error([0.9] * 10, [True] * 7 + [False] * 3), 3)  # 0.9 − 0.7
     0.2
     """
-    confidence = unit_vector(confidence, "confidence")
-    right = outcome_vector(correct, "correct", len(confidence))
+    confidence, right = checked_outcomes(confidence, correct)
     spectrum = _spectrum(grid_residuals(confidence, right - confidence)[None] / len(confidence))
     if width is None:
         return float(_fixed_point(spectrum)[0])

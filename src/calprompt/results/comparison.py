@@ -25,6 +25,7 @@ import numpy as np
 
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.evaluation.bootstrap import ResampledMetrics, expected_interval, percentile_interval, resample_counts
+from calprompt.evaluation.numbers import Number
 from calprompt.files import csv_bytes, read_json, write_bytes, write_json
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
@@ -61,8 +62,8 @@ class Row:
         return MINUS in self.method
 
     @property
-    def excludes_zero(self) -> bool:
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+    def number(self) -> Number:
+        return Number(self.value, self.low, self.high)
 
 
 def compare(

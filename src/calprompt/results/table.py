@@ -19,7 +19,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
-from calprompt.runs.config import RUN, TRAINING, RunConfig
+from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
 from calprompt.training_config import TrainingConfig
@@ -194,12 +194,17 @@ class _Columns:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.decimals: dict[str, int] = {}
+        self.added = {  # settings that a file may not have, with what they stand for
+            name: cell(value) if name in TEXTS else value for name, value in ADDED.items() if name not in names
+        }
 
     def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         if not lines:
             return []
         values = [self._values(*pair) for pair in zip(self.names, zip(*lines, strict=True), strict=True)]
-        kept = list(zip(self.names, values, strict=True))
+        tuners = values[self.names.index("tuner")] if self.added else []
+        values += [[None if tuner is None else value for tuner in tuners] for value in self.added.values()]
+        kept = list(zip((*self.names, *self.added), values, strict=True))
         if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
             kept = [(key, column) for key, column in kept if key not in _FIXED or any(v is not None for v in column)]
         keys = [key for key, _ in kept]

@@ -74,11 +74,6 @@ def figure_info(name: str) -> FigureInfo:
     return known[name]
 
 
-def figure_options(name: str) -> list[str]:
-    """The options that `draw` takes for a figure."""
-    return [each for each in signature(_function(name)).parameters if each != "source"]
-
-
 def draw(name: str, source: ReportSource, **options: Any) -> Figure:
     """Draw a figure of a source.
 
@@ -93,7 +88,7 @@ def draw(name: str, source: ReportSource, **options: Any) -> Figure:
     """
     from calprompt.report.figures.style import style
 
-    known = figure_options(name)
+    known = [each for each in signature(_function(name)).parameters if each != "source"]
     for option in options:
         if option not in known:
             raise unknown(f"option of the figure {name!r}:", option, known)

@@ -264,7 +264,7 @@ def _differences(
     for row in rows:
         method = row.method.partition(MINUS)[0]
         place = datasets.index(row.dataset) + _offset(methods.index(method), len(methods))
-        _mark(axes, row, place, look[method], filled=row.excludes_zero)
+        _mark(axes, row, place, look[method], filled=row.number.excludes_zero)
     axes.grid(axis="y", visible=False)
 
 

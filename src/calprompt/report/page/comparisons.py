@@ -162,7 +162,7 @@ def _resampled(results: Sequence[Result], settings: ReportSettings) -> Levels:
             name, minus, _ = row.method.partition(MINUS)
             if minus or name in whole:
                 metric = f"difference_{row.metric}" if minus else row.metric
-                levels[row.split, name, metric] = Number(row.value, row.low, row.high)
+                levels[row.split, name, metric] = row.number
 
     jobs: dict[tuple[Any, ...], list[Method]] = {}
     for method in by_method:

@@ -143,8 +143,7 @@ def _untuned(
             resamples=settings.bootstrap,
             seed=settings.seed,
         )
-        row = next(row for row in rows if row.metric == metric and row.is_difference)
-        gap = Number(row.value, row.low, row.high)
+        gap = next(row.number for row in rows if row.metric == metric and row.is_difference)
     return [Number(before), Number(after), gap]
 
 

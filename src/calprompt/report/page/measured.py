@@ -69,6 +69,7 @@ class Measurements:
     metrics: tuple[str, ...] = METRICS
     results: list[Result] = field(default_factory=list)  # in the order of the table of results
     stored: dict[int, StoredRun] = field(default_factory=dict)  # runs whose logits are here, by their place in `runs`
+    known: dict[bytes, dict[str, Number]] = field(default_factory=dict)  # by the checksum of predictions
 
     @property
     def methods(self) -> list[Method]:
@@ -112,7 +113,6 @@ def measure(
     others = [name for name in metrics.shown("report") if name not in METRICS]
     names = (*METRICS, *(name for name in others if any(row.get(name) is not None for row in rows)))
     found = Measurements(list(runs), settings.bootstrap if len(rows) <= MAX_RESAMPLED else 0, names)
-    intervals = _Intervals(settings, found.resamples, names)
     alike: dict[tuple[Any, ...], int] = {}
     repeats: Counter[tuple[Any, ...]] = Counter()
     cells: Cells[tuple[Any, ...]] = Cells()
@@ -127,7 +127,7 @@ def measure(
         if run is not None and numbers["accuracy"].value is not None:
             stored = found.stored.setdefault(place, source.stored(run))
             full = stored.sample(str(row["model"]), str(row["split"]), method.calibrator)
-            numbers = intervals(full, str(row["split"]))
+            numbers = _measured(full, str(row["split"]), settings, found)
             sample = full if found.resamples else _slim(full)
         key = (*where, tuple(numbers.values()) if method.is_zero_shot else row.get("seed"))
         if key in alike:  # the same model on the same images, in another run; or a run that was repeated
@@ -156,36 +156,30 @@ def _table_numbers(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Nu
     return numbers
 
 
-class _Intervals:
+def _measured(sample: Predictions, split: str, settings: ReportSettings, found: Measurements) -> dict[str, Number]:
     """Metrics with intervals; those of equal predictions, such as zero-shot's in every run, are computed once."""
-
-    def __init__(self, settings: ReportSettings, resamples: int, names: Sequence[str]) -> None:
-        self.settings, self.resamples, self.names = settings, resamples, names
-        self.known: dict[bytes, dict[str, Number]] = {}
-
-    def __call__(self, sample: Predictions, split: str) -> dict[str, Number]:
-        arrays = (sample.probs, sample.labels, sample.log_likelihood)
-        key = hashlib.sha256(split.encode() + b"".join(array.tobytes() for array in arrays)).digest()
-        if key not in self.known:
-            values = evaluate(sample, names=self.names, n_bins=self.settings.bins)
-            ends: Mapping[str, tuple[float, float]] = {}
-            if self.resamples:
-                ends = bootstrap_intervals(
-                    sample,
-                    names=self.names,
-                    n_bins=self.settings.bins,
-                    resamples=self.resamples,
-                    seed=(self.settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws
-                )
-            else:
-                ends = {"accuracy": share_interval(int(sample.correct.sum()), len(sample.labels))}
-            numbers = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
-            numbers[DEBIASED] = Number(None)
-            if self.resamples:
-                error = debiased_errors(sample, n_bins=self.settings.bins)["ece"]
-                numbers[DEBIASED] = Number(error.value, error.low, error.high)
-            self.known[key] = numbers
-        return self.known[key]
+    arrays = (sample.probs, sample.labels, sample.log_likelihood)
+    key = hashlib.sha256(split.encode() + b"".join(array.tobytes() for array in arrays)).digest()
+    if key in found.known:
+        return found.known[key]
+    values = evaluate(sample, names=found.metrics, n_bins=settings.bins)
+    ends: Mapping[str, tuple[float, float]] = {
+        "accuracy": share_interval(int(sample.correct.sum()), len(sample.labels))
+    }
+    debiased = NO_NUMBER
+    if found.resamples:
+        ends = bootstrap_intervals(
+            sample,
+            names=found.metrics,
+            n_bins=settings.bins,
+            resamples=found.resamples,
+            seed=(settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws
+        )
+        error = debiased_errors(sample, n_bins=settings.bins)["ece"]
+        debiased = Number(error.value, error.low, error.high)
+    numbers = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
+    found.known[key] = {**numbers, DEBIASED: debiased}
+    return found.known[key]
 
 
 def _slim(sample: Predictions) -> Predictions:
