@@ -202,7 +202,7 @@ class _Columns:
         if not lines:
             return []
         values = [self._values(*pair) for pair in zip(self.names, zip(*lines, strict=True), strict=True)]
-        tuners = values[self.names.index("tuner")] if self.added else []
+        tuners = values[self.names.index("tuner")] if "tuner" in self.names else [None] * len(lines)
         values += [[None if tuner is None else value for tuner in tuners] for value in self.added.values()]
         kept = list(zip((*self.names, *self.added), values, strict=True))
         if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
