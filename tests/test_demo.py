@@ -122,7 +122,7 @@ def toys(**changes: float) -> Results:
     )
 
 
-def test_a_number_that_differs_is_named() -> None:
+def test_differing_numbers_are_listed() -> None:
     assert check_results(toys(CoOp_ece=0.0004), toys(), "old.json") == 120
     with pytest.raises(CalpromptError) as raised:
         check_results(toys(CoOp_ece=0.0006), replace(toys(), about={"weights": "b", "torch": "2"}), "old.json")

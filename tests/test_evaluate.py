@@ -174,7 +174,7 @@ def test_uncalibrated_numbers_are_those_of_the_run(folder: Path) -> None:
                 assert found[model, split, "none", metric]["value"] == values[metric]
 
 
-def test_tables_fit_and_tell_the_promises(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_fit_the_width_and_show_guarantees(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["temperature", "dac", "sals", "vector", "temperature -> dac(k=2)", "histogram"]
     assert evaluated(folder, "--calibrators", *names, "--zero-shot", "--target-error", "0.3") == 0
     printed = capsys.readouterr().out.splitlines()
@@ -235,9 +235,7 @@ def test_a_confidence_of_just_the_threshold_is_accepted() -> None:
     assert found.tests["base"] == Accepted(images=4, accepted=3, wrong=1)
 
 
-def test_a_threshold_that_cannot_be_guaranteed_says_what_it_takes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_threshold_says_how_many_images_it_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluated(folder, "--calibrators", "dac", "--target-error", "0.001") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "n/a (none): " in printed

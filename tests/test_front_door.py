@@ -144,7 +144,7 @@ def test_an_image_of_any_name_is_predicted(run: Path, tmp_path: Path) -> None:
         (["--backbone", "Pocket"], "The models in the package are 'pocket' and 'pocket-photo'"),
     ],
 )
-def test_settings_that_make_no_sense(tmp_path: Path, said: Said, more: list[str], says: str) -> None:
+def test_invalid_settings_raise(tmp_path: Path, said: Said, more: list[str], says: str) -> None:
     assert says in said(*training(tmp_path / "runs", *more))
     assert not (tmp_path / "runs").exists()
 

@@ -165,6 +165,6 @@ def test_the_interval_of_a_mean_contains_the_value_and_the_resamples() -> None:
     assert expected_interval(2.0, values, 0.9) == pytest.approx(percentile_interval(values, 0.9))
 
 
-def test_no_resamples_are_refused() -> None:
+def test_zero_resamples_raise() -> None:
     with pytest.raises(CalpromptError, match="resamples must be at least 1, got 0"):
         bootstrap_intervals(drawn(0), resamples=0)

@@ -296,7 +296,7 @@ def test_shares_that_are_fractions_can_be_written_down() -> None:
         ({"target_error": 0.1, "false_alarms": 1e-200}, "false_alarms must be between"),
     ],
 )
-def test_settings_that_make_no_sense(options: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_raise(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         Watch(**options)
 

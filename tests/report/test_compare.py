@@ -83,7 +83,7 @@ def test_the_order_of_images_and_classes_does_not_matter(
     np.testing.assert_array_equal(one.labels, other.labels)
 
 
-def test_incomparable_runs_are_refused() -> None:
+def test_incomparable_runs_raise() -> None:
     with pytest.raises(SettingError, match="two runs or models that differ, got one"):
         compare_contenders(contenders(one=[answers(1)]))
     with pytest.raises(SettingError, match="baseline must be one of one, two"):

@@ -117,7 +117,7 @@ def test_chunk_size_changes_no_interval(monkeypatch: pytest.MonkeyPatch) -> None
         assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=1e-12)
 
 
-def test_unpaired_runs_are_refused() -> None:
+def test_unpaired_runs_raise() -> None:
     held = methods()
     other = {**held, "B": {"base": [drawn(0, 1.0, images=7)], "novel": held["B"]["novel"]}}
     with pytest.raises(CalpromptError, match="B was not evaluated on the same base images"):

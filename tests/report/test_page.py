@@ -124,7 +124,7 @@ def test_classes_and_mistakes_are_those_of_the_logits() -> None:
     novel = [each for each in report.mistakes if "novel" in each.group]
     wrong = np.sort(sample.confidence[~sample.correct])[::-1][:3]
     assert [each.confidence.value for each in novel] == pytest.approx(wrong.tolist(), abs=HALF)
-    assert all(each.said != each.true for each in report.mistakes)
+    assert all(each.predicted != each.true for each in report.mistakes)
 
 
 def report_folder(loss: str, seed: int) -> Path:
@@ -294,7 +294,7 @@ def test_two_thousand_rows_make_a_page_below_two_megabytes() -> None:
         ({"bins": 0}, "bins"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_raise(settings: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         ReportSettings(**settings)  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def read_altered(text: str) -> Page:
     return read_page(path)
 
 
-def test_a_report_is_true_where_it_was_written() -> None:
+def test_check_passes_where_the_report_was_written() -> None:
     checked = check_report(reports.written())
     assert checked.differences == ()
     assert (checked.from_logits, checked.from_tables, checked.drawn_by) == (4, 0, None)
@@ -60,7 +60,7 @@ def test_a_report_is_true_where_it_was_written() -> None:
 
 @settings(max_examples=30)
 @given(st.data())
-def test_any_digit_that_is_shown_counts(data: st.DataObject) -> None:
+def test_check_notices_any_changed_digit(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(digits()))
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
@@ -69,7 +69,7 @@ def test_any_digit_that_is_shown_counts(data: st.DataObject) -> None:
 
 @settings(max_examples=30)
 @given(st.data())
-def test_any_digit_that_is_embedded_counts(data: st.DataObject) -> None:
+def test_check_notices_any_changed_embedded_digit(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(embedded_digits()))
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
@@ -96,7 +96,7 @@ def anywhere() -> list[int]:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_any_stroke_of_a_figure_counts(data: st.DataObject) -> None:
+def test_check_notices_any_changed_stroke(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(strokes()))
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
@@ -105,14 +105,14 @@ def test_any_stroke_of_a_figure_counts(data: st.DataObject) -> None:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_any_letter_of_a_page_counts(data: st.DataObject) -> None:
+def test_check_notices_any_changed_letter(data: st.DataObject) -> None:
     """Headings, captions, styles and pictures too."""
     place = data.draw(st.sampled_from(anywhere()))
     other = "x" if html()[place] != "x" else "y"
     assert compare_with(read_altered(html()[:place] + other + html()[place + 1 :]), reports.report()).lines
 
 
-def test_strokes_may_be_off_by_what_is_tolerated() -> None:
+def test_check_tolerates_small_shifts_of_strokes() -> None:
     """The last digit of a coordinate, as another processor may round it; never more."""
     path = re.search(r' d="M (\d+\.\d)(\d) ', html())
     assert path is not None
@@ -124,7 +124,7 @@ def test_strokes_may_be_off_by_what_is_tolerated() -> None:
     assert compare_with(read_altered(first), reports.report(), tolerance=0.001).lines
 
 
-def test_what_another_version_drew_is_compared_by_its_text() -> None:
+def test_figures_of_another_matplotlib_are_compared_by_their_text() -> None:
     """Its strokes cannot be; the check says so."""
     drawer = f"matplotlib {version('matplotlib')}"
     other = html().replace(f'"drawn_by":"{drawer}"', '"drawn_by":"matplotlib 1.0"')
@@ -138,7 +138,7 @@ def test_what_another_version_drew_is_compared_by_its_text() -> None:
     assert check_report(page).drawn_by == "matplotlib 1.0"
 
 
-def test_sentences_mistakes_figures_and_rows_count_too() -> None:
+def test_check_notices_changed_sentences_mistakes_figures_and_rows() -> None:
     report = reports.report()
     headline = re.search(r"\((\d+\.\d\d) to ", report.headline[0])
     assert headline is not None
@@ -179,7 +179,7 @@ def test_runs_that_moved_are_found_with_runs(tmp_path: Path) -> None:
     assert check_report(tmp_path / "report.html").differences == ()
 
 
-def test_other_logits_are_noticed(tmp_path: Path) -> None:
+def test_check_notices_other_logits(tmp_path: Path) -> None:
     shutil.copy(reports.written(), tmp_path / "report.html")
     shutil.copytree(reports.runs(), tmp_path / "runs")
     first, second = (tmp_path / "runs" / folder.name / "logits.safetensors" for folder in reports.folders()[:2])
@@ -216,14 +216,16 @@ def test_a_report_of_a_table_is_compared_with_the_table_and_with_logits(tmp_path
         ('<script type="application/json" id="data">{"format":1}</script>', DamagedFileError, "have no 'title'"),
     ],
 )
-def test_files_that_are_no_reports(content: str, kind: type[Exception], message: str, tmp_path: Path) -> None:
+def test_check_rejects_files_that_are_no_reports(
+    content: str, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "page.html"
     path.write_text(content)
     with pytest.raises(kind, match=message):
         check_report(path)
 
 
-def test_a_report_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_missing_report_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--check", str(tmp_path / "none.html")]) == 2
     assert f"there is no report at {tmp_path / 'none.html'}" in capsys.readouterr().err
     assert main(["report", "runs", "--check", "x.html"]) == 2

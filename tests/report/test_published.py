@@ -82,7 +82,7 @@ def of_the_paper(row: Mapping[str, Any], metric: str) -> float:
     return sample_rows.chance(row, metric) if value is None else (value + 0.1 * (row["seed"] - 2)) / 100
 
 
-def test_ours_agree_where_they_are_the_same() -> None:
+def test_equal_numbers_agree_with_published_ones() -> None:
     """Averages too: they are compared with the mean of the paper's row, whatever average it prints."""
     found = tables("main", of_the_paper)
     assert verdicts(found) == {"agrees": len(published_table("T1")) + len(published_table("T2"))}

@@ -47,7 +47,7 @@ def test_run_folders_win_over_rows_of_tables(tmp_path: Path) -> None:
     assert both.table.to_csv(times=False) == whole.table.to_csv(times=False)
 
 
-def test_a_sweep_chooses_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_sweep_selects_its_runs_and_lists_missing_ones(tmp_path: Path) -> None:
     """Of all results, those of the sweep's cells count; a cell that is nowhere is a row without numbers."""
     sweep = read_sweep("paper/pocket-moments")
     some = sample_rows.sweep_rows(sweep, cells=sweep.cells[:5])

@@ -104,7 +104,7 @@ def test_methods_and_groups_are_in_the_order_of_the_paper() -> None:
     assert heads == ["INet", "Calt", "Pets", "Cars", "Flow", "Food", "Air", "SUN", "DTD", "Euro", "UCF", "Avg"]
 
 
-def test_what_is_missing_is_never_a_number() -> None:
+def test_missing_results_are_never_numbers() -> None:
     """A missing dataset leaves its cell and the average empty, and is no worse or better than others."""
     found = without(source("paper/pocket-ablation"), loss="margin_l1", data="pocket_food")
     table = make_tables("ablation", found)[0]

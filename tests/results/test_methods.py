@@ -182,7 +182,7 @@ def test_zero_shot_rows_with_other_numbers_or_templates_are_separate() -> None:
     assert [method.name for method in named] == ["zero-shot (template default)", "zero-shot (template 'a {}.')"]
 
 
-def test_a_cell_refuses_what_is_not_of_it() -> None:
+def test_cell_rejects_rows_of_another_method() -> None:
     first, second = methods_of([ROW, {**ROW, "shots": 4}])
     cells: Cells[str] = Cells()
     cells.add("toys", {**ROW, "seed": 1, "fingerprint": "a"}, first)

@@ -385,7 +385,7 @@ def test_every_address_is_described(client: TestClient) -> None:
         ({"false_alarms": 2.0}, "false_alarms must be a rate"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], says: str) -> None:
+def test_invalid_settings_raise(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         ServeSettings(**settings)
 

@@ -86,18 +86,18 @@ class Comparison:
         self.lines.append(line)
         self.largest = 1.0
 
-    def text(self, what: str, said: Any, found: Any) -> None:
-        if said != found:
-            self.differ(f"{what}: says {visible(_short(said))}, recomputed {visible(_short(found))}")
+    def text(self, what: str, actual: Any, found: Any) -> None:
+        if actual != found:
+            self.differ(f"{what}: says {visible(_short(actual))}, recomputed {visible(_short(found))}")
 
-    def number(self, what: str, said: Any, found: float | None) -> None:
+    def number(self, what: str, actual: Any, found: float | None) -> None:
         """An embedded number, which may be off by the tolerance."""
         self.numbers += 1
-        if said is None and found is None:
+        if actual is None and found is None:
             return
-        apart = abs(said - found) if isinstance(said, int | float) and found is not None else 1.0
+        apart = abs(actual - found) if isinstance(actual, int | float) and found is not None else 1.0
         if apart > HALF_DIGIT + self.tolerance:
-            self.lines.append(f"{what}: says {said}, recomputed {found}")
+            self.lines.append(f"{what}: says {actual}, recomputed {found}")
             self.largest = max(self.largest, apart)
 
 
@@ -147,16 +147,16 @@ def check_report(
 def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Comparison:
     """Compare what a page says and shows with the report that its runs give."""
     compared = Comparison(tolerance / 100)
-    said = {str(table.get("key")): table for table in page.data["tables"]}
+    actual = {str(table.get("key")): table for table in page.data["tables"]}
     notes = tuple(str(note) for note in page.data["notes"])
     expected = Page(render_report(replace(rebuilt, notes=notes)), to_data(rebuilt))
     _compare_sentences(page, expected, compared)
-    for key in dict.fromkeys((*said, *(table.key for table in rebuilt.tables))):
+    for key in dict.fromkeys((*actual, *(table.key for table in rebuilt.tables))):
         table = rebuilt.table(key)
-        if table is None or key not in said:
+        if table is None or key not in actual:
             compared.differ(f"table {key!r}: it is {'not in the recomputed report' if table is None else 'missing'}")
         else:
-            _compare_table(table, said[key], page.tables.get(key, []), expected, compared)
+            _compare_table(table, actual[key], page.tables.get(key, []), expected, compared)
     for figure in rebuilt.figures:
         _compare_figure(figure, page.figures.get(figure.key, ""), compared, strokes=_same_drawer(page, rebuilt))
     pictures = [digest for *_, digest in page.data["mistakes"] if isinstance(digest, str)]
@@ -165,8 +165,8 @@ def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Compari
             compared.differ(f"picture {place} of a mistake: it is not the one that was written")
     if not compared.lines and not tolerance and page.data["version"] == rebuilt.version and _same_drawer(page, rebuilt):
         shown = PICTURE.sub(f'<div class="blank">{BLANK}</div>', page.html)
-        said_rest, found_rest = (UNCHECKED.sub("", html) for html in (shown, expected.html))
-        compared.text("elsewhere on the page", *_apart(said_rest, found_rest))
+        actual_rest, found_rest = (UNCHECKED.sub("", html) for html in (shown, expected.html))
+        compared.text("elsewhere on the page", *_apart(actual_rest, found_rest))
     return compared
 
 
@@ -229,18 +229,18 @@ def _compare_sentences(page: Page, expected: Page, compared: Comparison) -> None
         compared.number(f"mistake {place} ({a[0]}), confidence", a[2][0], b[2][0])
         compared.number(f"mistake {place} ({a[0]}), probability of the true class", a[4][0], b[4][0])
     for name, found in expected.sentences.items():
-        said = [text.removeprefix(BLANK) for text in page.sentences[name]]
-        for place, (a, b) in enumerate(zip_longest(said, (text.removeprefix(BLANK) for text in found)), 1):
+        actual = [text.removeprefix(BLANK) for text in page.sentences[name]]
+        for place, (a, b) in enumerate(zip_longest(actual, (text.removeprefix(BLANK) for text in found)), 1):
             compared.text(f"{name} {place}, as shown", a, b)
 
 
 def _compare_table(
-    table: Table, said: dict[str, Any], shown: Sequence[Sequence[Shown]], expected: Page, compared: Comparison
+    table: Table, actual: dict[str, Any], shown: Sequence[Sequence[Shown]], expected: Page, compared: Comparison
 ) -> None:
     """A table cell by cell: what is embedded, and what is shown."""
     found = next(each for each in expected.data["tables"] if each["key"] == table.key)
-    compared.text(f"table {table.key!r}, columns", said["columns"], found["columns"])
-    triples = zip_longest(said["rows"], found["rows"], shown, expected.tables[table.key])
+    compared.text(f"table {table.key!r}, columns", actual["columns"], found["columns"])
+    triples = zip_longest(actual["rows"], found["rows"], shown, expected.tables[table.key])
     for place, (a, b, c, d) in enumerate(triples):
         row = table.name_of(place) if b is not None else f"{place + 1}"
         where = f"table {table.key!r}, row {row}"
@@ -260,18 +260,18 @@ def _compare_table(
                 compared.differ(f"{where}, column {column.label!r}: shows {one}, recomputed {other}")
 
 
-def _compare_cell(what: str, said: Any, found: Any, compared: Comparison) -> None:
+def _compare_cell(what: str, actual: Any, found: Any, compared: Comparison) -> None:
     """An embedded text, or number with the ends of its interval."""
-    if isinstance(said, list) and isinstance(found, list):
-        for end, (x, y) in zip(("", ", lower end", ", upper end"), zip_longest(said, found), strict=False):
+    if isinstance(actual, list) and isinstance(found, list):
+        for end, (x, y) in zip(("", ", lower end", ", upper end"), zip_longest(actual, found), strict=False):
             compared.number(f"{what}{end}", x, y)
     else:
-        compared.text(what, said, found)
+        compared.text(what, actual, found)
 
 
-def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes: bool) -> None:
+def _compare_figure(figure: Figure, actual: str, compared: Comparison, *, strokes: bool) -> None:
     """A figure with its caption, piece by piece: an element of the drawing, or what is written between two of them."""
-    both = [PIECES.findall(UNCHECKED.sub("", html)) for html in (said, figure_html(figure))]
+    both = [PIECES.findall(UNCHECKED.sub("", html)) for html in (actual, figure_html(figure))]
     if not strokes:
         both = [[piece for piece in pieces if not piece.startswith("<")] for pieces in both]
     near, wrong = STROKE_TOLERANCE + 100 * compared.tolerance * POINTS_PER_PERCENT, 0
@@ -286,17 +286,17 @@ def _compare_figure(figure: Figure, said: str, compared: Comparison, *, strokes:
         compared.largest = max(compared.largest, 0.0 if apart <= STROKE_TOLERANCE else 1.0)
         if wrong == 1:
             how = "as shown" if written else "as drawn"
-            said_here, found_here = map(visible, _apart(unescape(a), unescape(b)))
-            compared.lines.append(f"figure {figure.title!r}, {how}: says {said_here}, recomputed {found_here}")
+            actual_here, found_here = map(visible, _apart(unescape(a), unescape(b)))
+            compared.lines.append(f"figure {figure.title!r}, {how}: says {actual_here}, recomputed {found_here}")
     if wrong > 1:
         compared.lines.append(f"figure {figure.title!r}: {wrong} of {len(both[1]):,} of its pieces differ")
 
 
-def _strokes_apart(said: str, found: str) -> float:
+def _strokes_apart(actual: str, found: str) -> float:
     """How far the coordinates of two elements are apart, if they differ in nothing else."""
-    if COORDINATE.sub("0", said) != COORDINATE.sub("0", found):
+    if COORDINATE.sub("0", actual) != COORDINATE.sub("0", found):
         return 1e9
-    pairs = zip(COORDINATE.findall(said), COORDINATE.findall(found), strict=True)
+    pairs = zip(COORDINATE.findall(actual), COORDINATE.findall(found), strict=True)
     return max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
 
 
@@ -305,11 +305,11 @@ def _apart(text: str, other: str, around: int = 40) -> tuple[str, str]:
     pairs = enumerate(zip(text, other, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
     first, last = max(0, place - around), place + around
-    said, found = (
+    actual, found = (
         f"{'…' if first else ''}{each[first:last]}{'…' if last < len(each) else ''}" or "nothing"
         for each in (text, other)
     )
-    return (said, found) if text != other else ("", "")
+    return (actual, found) if text != other else ("", "")
 
 
 def _nearly(shown: tuple[str, str], expected: tuple[str, str]) -> bool:

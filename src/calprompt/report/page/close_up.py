@@ -241,7 +241,7 @@ def find_mistakes(
             of_subject += [
                 Mistake(
                     image=names[i],
-                    said=class_names[split][int(sample.predicted[i])],
+                    predicted=class_names[split][int(sample.predicted[i])],
                     confidence=Number(float(sample.confidence[i])),
                     true=class_names[split][int(sample.labels[i])],
                     true_probability=Number(float(np.exp(sample.log_likelihood[i]))),

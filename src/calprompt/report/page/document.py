@@ -85,7 +85,7 @@ class Mistake:
     """An image that was classified wrongly."""
 
     image: str  # its name
-    said: str  # the class that was predicted
+    predicted: str  # class
     confidence: Number  # how sure that was
     true: str  # the class it is of
     true_probability: Number  # what the model gave the true class
@@ -150,7 +150,14 @@ def to_data(report: Report) -> dict[str, Any]:
         "drawn_by": report.drawn_by,
         "mistakes": [
             [
-                *(each.image, each.said, _cell(each.confidence), each.true, _cell(each.true_probability), each.run),
+                *(
+                    each.image,
+                    each.predicted,
+                    _cell(each.confidence),
+                    each.true,
+                    _cell(each.true_probability),
+                    each.run,
+                ),
                 None if each.picture is None else picture_digest(each.picture),
             ]
             for each in report.mistakes

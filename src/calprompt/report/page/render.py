@@ -152,7 +152,7 @@ def _mistake(mistake: Mistake) -> str:
         for number in (mistake.confidence, mistake.true_probability)
     )
     return (
-        f"{picture}<p>says <b class=said>{html_text(mistake.said)}</b>, {said}</p>"
+        f"{picture}<p>says <b class=said>{html_text(mistake.predicted)}</b>, {said}</p>"
         f"<p>is <b class=true>{html_text(mistake.true)}</b>, which got {true}</p><p>{html_text(mistake.image)}</p>"
     )
 
