@@ -120,7 +120,7 @@ def same_backbone(backbone: str, published: str) -> bool:
     return published.lower().replace("/", "-") in backbone.lower().replace("/", "-")
 
 
-def verdict(published: float, ours: Sequence[float], rounding: float = ROUNDING) -> str:
+def verdict(published: float, ours: Sequence[float]) -> str:
     r"""Whether our seeds agree with a published mean of three others.
 
         |mean(ours) − published| ≤ rounding + t₀.₉₇₅(n − 1) · s(ours) · √(1/n + 1/3)
@@ -134,9 +134,9 @@ def verdict(published: float, ours: Sequence[float], rounding: float = ROUNDING)
     if not ours:
         return NOT_RUN
     if len(ours) == 1:
-        return AGREES if abs(ours[0] - published) <= rounding else ONE_SEED
+        return AGREES if abs(ours[0] - published) <= ROUNDING else ONE_SEED
     half = student_quantile(len(ours) - 1) * stdev(ours) * math.sqrt(1 / len(ours) + 1 / SEEDS)
-    return AGREES if abs(mean(ours) - published) <= rounding + half else DIFFERS
+    return AGREES if abs(mean(ours) - published) <= ROUNDING + half else DIFFERS
 
 
 def variance_verdict(published: float, ours: Sequence[float]) -> str:

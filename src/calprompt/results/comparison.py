@@ -74,7 +74,6 @@ def compare(
     n_bins: int = 10,
     resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> list[Row]:
     """Compare methods on one dataset."""
     if resamples < 1:
@@ -98,21 +97,21 @@ def compare(
                     drawn[split, first, metric] - drawn[split, second, metric]
                 )
     rows = [
-        Row(dataset, split, method, metric, float(values[0]), *_interval(method, metric, values, level))
+        Row(dataset, split, method, metric, float(values[0]), *_interval(method, metric, values))
         for (split, method, metric), values in drawn.items()
     ]
     places = {split: place for place, split in enumerate([*splits, HARMONIC])}
     return sorted(rows, key=lambda row: (places[row.split], row.is_difference))
 
 
-def _interval(method: str, metric: str, values: Floats, level: float) -> tuple[float, float] | tuple[()]:
+def _interval(method: str, metric: str, values: Floats) -> tuple[float, float] | tuple[()]:
     """The interval of the first value, from its resamples."""
     if metric == NO_INTERVAL:
         return ()
     if metric == "accuracy":
-        low, high = percentile_interval(values[1:], level)
+        low, high = percentile_interval(values[1:], 0.95)
         return () if low == high and MINUS not in method else (low, high)  # all right, or all wrong, in every resample
-    low, high = expected_interval(float(values[0]), values[1:], level)
+    low, high = expected_interval(float(values[0]), values[1:], 0.95)
     return low if MINUS in method else max(0.0, low), high
 
 

@@ -23,7 +23,7 @@ from calprompt.report.reliability import BINS, reliability_figure, runs_panel
 from calprompt.results import selection
 from calprompt.results.sources import ReportSource
 
-SURE = 0.8
+SURE = 0.8  # the legend says which share of the errors has at least this confidence
 
 
 def errors(
@@ -36,15 +36,12 @@ def errors(
     return error_figure(samples, bins=bins, note=f"{split} classes; {counts}; {images:,} predictions a method")
 
 
-def error_figure(
-    methods: Mapping[str, Sequence[Predictions]], *, bins: int = BINS, sure: float = SURE, note: str | None = None
-) -> Figure:
+def error_figure(methods: Mapping[str, Sequence[Predictions]], *, bins: int = BINS, note: str | None = None) -> Figure:
     """Bars of errors by confidence, side by side.
 
     Args:
         methods: Method -> its runs, of which means are shown.
         bins: How many bins of equal width.
-        sure: The legend says which share of the errors has at least this confidence.
         note: Under the figure.
 
     Raises:
@@ -57,11 +54,11 @@ def error_figure(
     every = looks(methods)
     figure = new_figure(COLUMN, 2.25)
     axes = figure.subplots()
-    axes.axvspan(sure, 1, color="#F3F3F3", zorder=0, linewidth=0)
+    axes.axvspan(SURE, 1, color="#F3F3F3", zorder=0, linewidth=0)
     width = 0.86 / bins / len(methods)
     for number, (name, runs) in enumerate(methods.items()):
         heights = np.mean([error_shares(run, bins) for run in runs], axis=0)
-        above = np.mean([(run.confidence[~run.correct] >= sure).mean() if not run.correct.all() else 0 for run in runs])
+        above = np.mean([(run.confidence[~run.correct] >= SURE).mean() if not run.correct.all() else 0 for run in runs])
         left = edges[:-1] + 0.07 / bins + number * width
         axes.bar(
             left,
@@ -81,8 +78,8 @@ def error_figure(
     axes.grid(axis="x", visible=False)
     top = axes.get_ylim()[1] * 1.1
     axes.set_ylim(0, top)
-    axes.text((1 + sure) / 2, 0.98 * top, f"≥ {sure:g}", ha="center", va="top", fontsize=SMALL)
-    add_legend(figure, columns=1, title=f"of which with a confidence of {sure:g} or more", title_fontsize=SMALL)
+    axes.text((1 + SURE) / 2, 0.98 * top, f"≥ {SURE:g}", ha="center", va="top", fontsize=SMALL)
+    add_legend(figure, columns=1, title=f"of which with a confidence of {SURE:g} or more", title_fontsize=SMALL)
     add_note(figure, note)
     return figure
 

@@ -208,28 +208,24 @@ def effect_figure(
 METRICS = ("accuracy", "ece")
 
 
-def compare_figure(comparison: Comparison, *, metrics: Sequence[str] = METRICS) -> Figure:
-    """A row of panels per split: each metric's values, then its paired differences to the first method.
-
-    Args:
-        comparison: Of two methods or more.
-        metrics: Which of accuracy, ece, ace, mce and weighted_mce.
-    """
+def compare_figure(comparison: Comparison) -> Figure:
+    """A row of panels per split: each metric's values, then its paired differences to the first method."""
     rows = comparison.results.rows
-    splits = list(dict.fromkeys(row.split for row in rows if row.metric in metrics and row.split in _measured(rows)))
+    splits = list(dict.fromkeys(row.split for row in rows if row.metric == "ece"))  # the harmonic mean has none
     datasets = list(comparison.results.sizes)
     methods = comparison.methods
     look = looks(methods)
     height = 0.45 + len(splits) * (0.42 + 0.13 * len(datasets) * (len(methods) + 1)) + 0.12 * len(methods)
     with style():
         figure = new_figure(PAGE, max(1.7, height))
-        grid = figure.subplots(len(splits), 2 * len(metrics), squeeze=False, sharey="row")
+        grid = figure.subplots(len(splits), 2 * len(METRICS), squeeze=False, sharey="row")
         for line, split in zip(grid, splits, strict=True):
-            for at, metric in enumerate(metrics):
+            for at, metric in enumerate(METRICS):
                 found = [row for row in rows if (row.split, row.metric) == (split, metric)]
                 levels, differences = line[2 * at], line[2 * at + 1]
-                _levels(levels, [row for row in found if not row.is_difference], datasets, methods, look)
-                _differences(differences, [row for row in found if row.is_difference], datasets, methods, look)
+                differences.axvline(0, color=INK, linewidth=0.7)
+                _draw_rows(levels, [row for row in found if not row.is_difference], datasets, methods, look)
+                _draw_rows(differences, [row for row in found if row.is_difference], datasets, methods, look)
                 info = metric_info(metric)
                 levels.set_title(f"{info.label}, {split}")
                 levels.set_xlabel("%")
@@ -243,41 +239,19 @@ def compare_figure(comparison: Comparison, *, metrics: Sequence[str] = METRICS) 
     return figure
 
 
-def _measured(rows: Sequence[Row]) -> set[str]:
-    """Splits that have all metrics, which the harmonic mean has not."""
-    return {row.split for row in rows if row.metric == "ece"}
-
-
-def _levels(
+def _draw_rows(
     axes: Axes, rows: Sequence[Row], datasets: Sequence[str], methods: Sequence[str], look: dict[str, Look]
 ) -> None:
+    """Numbers with their intervals, a band per dataset; a difference is filled if it is clear of 0."""
     for row in rows:
-        place = datasets.index(row.dataset) + _offset(methods.index(row.method), len(methods))
-        _mark(axes, row, place, look[row.method], filled=True)
+        method, minus, _ = row.method.partition(MINUS)
+        place = datasets.index(row.dataset) + (methods.index(method) - (len(methods) - 1) / 2) * 0.8 / len(methods)
+        colour, marker = look[method].color, look[method].marker
+        if row.low is not None and row.high is not None:
+            axes.plot([100 * row.low, 100 * row.high], [place, place], color=colour, linewidth=1.2)
+        face = colour if not minus or row.number.excludes_zero else "white"
+        axes.plot([100 * row.value], [place], color=colour, marker=marker, markerfacecolor=face, linestyle="none")
     axes.grid(axis="y", visible=False)
-
-
-def _differences(
-    axes: Axes, rows: Sequence[Row], datasets: Sequence[str], methods: Sequence[str], look: dict[str, Look]
-) -> None:
-    axes.axvline(0, color=INK, linewidth=0.7)
-    for row in rows:
-        method = row.method.partition(MINUS)[0]
-        place = datasets.index(row.dataset) + _offset(methods.index(method), len(methods))
-        _mark(axes, row, place, look[method], filled=row.number.excludes_zero)
-    axes.grid(axis="y", visible=False)
-
-
-def _mark(axes: Axes, row: Row, place: float, look: Look, *, filled: bool) -> None:
-    if row.low is not None and row.high is not None:
-        axes.plot([100 * row.low, 100 * row.high], [place, place], color=look.color, linewidth=1.2)
-    face = look.color if filled else "white"
-    axes.plot([100 * row.value], [place], color=look.color, marker=look.marker, markerfacecolor=face, linestyle="none")
-
-
-def _offset(place: int, count: int) -> float:
-    """Where a method stands within the band of its dataset."""
-    return (place - (count - 1) / 2) * 0.8 / count
 
 
 def _legend(figure: Figure, methods: Sequence[str], look: dict[str, Look]) -> None:
