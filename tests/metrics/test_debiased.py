@@ -36,7 +36,7 @@ def simulated(confidence: Floats, accuracies: Floats, bins: int, draws: int = 40
 @pytest.mark.parametrize(("seed", "bias", "bins"), [(0, 0.12, 5), (1, 0.15, 10), (2, 0.2, 10)])
 def test_against_simulation(seed: int, bias: float, bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each end, and at the estimate, a simulation finds the measured error where the definition puts it."""
-    monkeypatch.setattr("calprompt.metrics.debiased.FINE", 300)
+    monkeypatch.setattr("calprompt.metrics.debiased.CELLS_PER_ERROR", 300)
     confidence, right = drawn(seed, bias=bias)
     table = equal_width_table(confidence, right, n_bins=bins)
     found, share = debiased_error(table), table.count / table.total
@@ -69,7 +69,7 @@ def test_against_simulation(seed: int, bias: float, bins: int, monkeypatch: pyte
 def test_the_grid_is_fine_enough(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table = equal_width_table(*drawn(4, n, 0.1))
     found = debiased_error(table)
-    monkeypatch.setattr("calprompt.metrics.debiased.FINE", 300)
+    monkeypatch.setattr("calprompt.metrics.debiased.CELLS_PER_ERROR", 300)
     finer, spread = debiased_error(table), 0.4 / np.sqrt(n)  # about a standard error
     for name in ("value", "low", "high"):
         assert getattr(found, name) == pytest.approx(getattr(finer, name), abs=0.2 * spread)
