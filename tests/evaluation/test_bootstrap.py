@@ -160,9 +160,9 @@ def test_accuracy_of_1_has_an_interval_below_1() -> None:
 
 def test_the_interval_of_a_mean_contains_the_value_and_the_resamples() -> None:
     values = np.linspace(1, 3, 201)
-    low, high = expected_interval(1.5, values, 0.9)  # resamples are too large by 0.5
-    assert (low, high) == pytest.approx((0.6, 2.9))
-    assert expected_interval(2.0, values, 0.9) == pytest.approx(percentile_interval(values, 0.9))
+    low, high = expected_interval(1.5, values)  # resamples are too large by 0.5
+    assert (low, high) == pytest.approx((0.55, 2.95))
+    assert expected_interval(2.0, values) == pytest.approx(percentile_interval(values))
 
 
 def test_zero_resamples_raise() -> None:

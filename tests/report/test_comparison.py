@@ -65,9 +65,9 @@ def test_one_seed_has_the_interval_of_its_images() -> None:
         if metric == "mce":  # of which no interval covers
             assert (row.low, row.high, row.number.excludes_zero) == (None, None, False)
         elif metric == "accuracy":
-            assert (row.low, row.high) == pytest.approx(percentile_interval(drawn_again[metric], 0.95))
+            assert (row.low, row.high) == pytest.approx(percentile_interval(drawn_again[metric]))
         else:
-            ends = expected_interval(row.value, drawn_again[metric], 0.95)
+            ends = expected_interval(row.value, drawn_again[metric])
             assert (row.low, row.high) == pytest.approx((max(0, ends[0]), ends[1]))
             assert row.low <= row.value <= row.high
 

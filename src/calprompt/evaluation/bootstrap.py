@@ -34,6 +34,7 @@ from calprompt.metrics.evaluation import squared_errors
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.metrics.smooth import resampled_smooth_ece
 
+LEVEL = 0.95  # how much of the resamples an interval contains
 COUNTS_PER_CHUNK = 2_000_000  # counts in memory at a time
 NOT_COVERED = ("ece", "ace", "mce", "weighted_mce", "classwise_ece", "smooth_ece", "aurc")  # by percentiles
 
@@ -46,7 +47,6 @@ def bootstrap_intervals(
     convention: Convention | str = DEFAULT,
     resamples: int = 1000,
     seed: int | Sequence[int] = 0,
-    level: float = 0.95,
 ) -> dict[str, tuple[float, float]]:
     """Intervals of metrics over images, percentile ones but for the accuracy; the same seed draws the same images.
 
@@ -60,7 +60,6 @@ def bootstrap_intervals(
         convention: How to bin.
         resamples: How often the images are drawn.
         seed: Seed of the draws.
-        level: How much of the resamples an interval contains.
 
     Returns:
         Both ends by metric, but for those of `NOT_COVERED` and metrics that are not finite on some resample.
@@ -81,30 +80,26 @@ def bootstrap_intervals(
     resampled = ResampledMetrics(predictions, names=kept, n_bins=n_bins, convention=convention)
     parts = [resampled(counts) for counts in resample_counts(rng, n, resamples)]
     values = {name: np.concatenate([part[name] for part in parts]) for name in resampled.names}
-    found = {name: percentile_interval(drawn, level) for name, drawn in values.items() if np.isfinite(drawn).all()}
+    found = {name: percentile_interval(drawn) for name, drawn in values.items() if np.isfinite(drawn).all()}
     if "accuracy" in found:
-        found["accuracy"] = share_interval(int(predictions.correct.sum()), n, level)
+        found["accuracy"] = share_interval(int(predictions.correct.sum()), n)
     return found
 
 
-def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
-    """The interval that contains the middle of some values.
-
-    >>> percentile_interval(np.arange(101.0), 0.5)
-    (25.0, 75.0)
-    """
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def percentile_interval(values: Floats) -> tuple[float, float]:
+    """The interval that contains the middle 95 % of some values."""
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def expected_interval(value: float, values: Floats, level: float) -> tuple[float, float]:
+def expected_interval(value: float, values: Floats) -> tuple[float, float]:
     """The interval of what a calibration error, or a difference of two, is on average over samples of as many images.
 
     Resamples of a calibration error are too large, and those of a difference are off to the side of the method that is
     better calibrated. The interval therefore contains the percentile one, and the same moved so that its resamples have
     their mean at the value: `experiments/intervals.py` counts how often it covers.
     """
-    low, high = percentile_interval(values, level)
+    low, high = percentile_interval(values)
     moved = value - float(values.mean())
     return min(low, low + moved), max(high, high + moved)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +17,22 @@ from calprompt.metrics.inputs import Floats, Ints
 Z = 1.959963984540054  # of a 95 % interval
 
 
-def share_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share.
+def share_interval(count: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
 
     >>> [round(end, 3) for end in share_interval(9, 10)]
     [0.596, 0.982]
     """
     if not n:
         return 0.0, 1.0
-    z = Z if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
-    low, high = wilson_ends(np.array([count / n]), np.array([n]), z)
+    low, high = wilson_ends(np.array([count / n]), np.array([n]))
     return float(low[0]), float(high[0])
 
 
-def wilson_ends(share: Floats, n: Floats | Ints, z: float = Z) -> tuple[Floats, Floats]:
-    """The ends of Wilson's intervals of many shares of n, 95 % unless another quantile z of the normal is given."""
-    spread = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    middle, scale = share + z**2 / (2 * n), 1 + z**2 / n
+def wilson_ends(share: Floats, n: Floats | Ints) -> tuple[Floats, Floats]:
+    """The ends of Wilson's 95 % intervals of many shares of n."""
+    spread = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
     return np.maximum(0.0, (middle - spread) / scale), np.minimum(1.0, (middle + spread) / scale)
 
 

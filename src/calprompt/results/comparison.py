@@ -109,9 +109,9 @@ def _interval(method: str, metric: str, values: Floats) -> tuple[float, float] |
     if metric == NO_INTERVAL:
         return ()
     if metric == "accuracy":
-        low, high = percentile_interval(values[1:], 0.95)
+        low, high = percentile_interval(values[1:])
         return () if low == high and MINUS not in method else (low, high)  # all right, or all wrong, in every resample
-    low, high = expected_interval(float(values[0]), values[1:], 0.95)
+    low, high = expected_interval(float(values[0]), values[1:])
     return low if MINUS in method else max(0.0, low), high
 
 

@@ -90,7 +90,7 @@ def _share(
 
 def _number(values: Floats) -> Number:
     """The first value, with the interval of the others; without one if they are all the same, as if all are right."""
-    low, high = percentile_interval(values[1:], 0.95) if len(values) > 1 else (0.0, 0.0)
+    low, high = percentile_interval(values[1:]) if len(values) > 1 else (0.0, 0.0)
     return Number(float(values[0])) if low == high else Number(float(values[0]), low, high)
 
 
