@@ -13,12 +13,14 @@ from calprompt.errors import CalpromptError
 from pretrain.compare import compare
 from pretrain.evaluate import zero_shot
 from pretrain.export import export
-from pretrain.packages import fetch
+from pretrain.packages import PHOTO, fetch
 from pretrain.photo.make import make as make_photo
 from pretrain.pool import Pool, assemble
 from pretrain.selection import COMPARED, KEPT_OUT, SHIFTS
 from pretrain.sheets import make
 from pretrain.train import Plan, train
+from pretrain.twin import Plan as Lessons
+from pretrain.twin import make as make_twin
 
 ROOT = Path(__file__).parents[1]
 POCKET = ROOT / "src" / "calprompt" / "pocket"
@@ -34,38 +36,51 @@ STEPS = {
     "photo": "pocket-photo, the model with an image tower trained on photographs, into WORK/photo-model",
     "compare": "both models on every dataset: zero-shot and a logistic regression, into WORK/compare.md",
 }
+TWIN = {
+    "twin": "the pocket's ViT in the text space of pocket-photo, into WORK/twin-model, its numbers into WORK/twin.md"
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pretrain",
         description="Make the pocket model and its datasets.",
-        epilog="\n".join(f"{step:10}{what}" for step, what in STEPS.items()),
+        epilog="\n".join(f"{step:10}{what}" for step, what in (STEPS | TWIN).items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("step", choices=("all", *STEPS), help="one of those below, or all of them in this order")
+    parser.add_argument(
+        "step", choices=("all", *STEPS, *TWIN), help="one of those below, or all but twin in this order"
+    )
     parser.add_argument("--work", type=Path, default=Path("build/pocket"), help="everything goes there (%(default)s)")
     parser.add_argument("--renders", type=int, default=Plan.renders, help="pictures to train on (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=Lessons.minutes, help="how long to train twin (%(default)g)")
     parser.add_argument(
         "--package",
         action="store_true",
-        help="sheets, export, evaluate, photo and compare use src/calprompt/pocket in place of WORK, sheets also "
+        help="sheets, export, evaluate, photo, compare and twin use src/calprompt/pocket in place of WORK, sheets also "
         "tests/pocket/seen.bin, compare docs/pocket-photo.md",
     )
     args = parser.parse_args(arguments)
     if args.renders < 1:
         parser.error(f"--renders must be at least 1, got {args.renders}")
+    if not args.minutes > 0:
+        parser.error(f"--minutes must be above 0, got {args.minutes:g}")
     work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
     place = POCKET if args.package else work
     photo = POCKET / "photo" if args.package else work / "photo-model"
+    models = {"pocket": place / "model", "pocket-photo": photo}
     try:
         for step in STEPS if args.step == "all" else (args.step,):
             if step == "photo":
                 make_photo(work, place / "data", photo)
             elif step == "compare":
                 table = COMPARISON if args.package else work / "compare.md"
-                compare({"pocket": place / "model", "pocket-photo": photo}, place / "data", work / "compared", table)
+                compare(models, place / "data", work / "compared", table)
+            elif step == "twin":
+                stamps = fetch(work, without=set(PHOTO) - {"stamps"})["stamps"]
+                make_twin(Pool.load(work), models, (place / "data", stamps), work, Lessons(minutes=args.minutes))
+                compare({"twin": work / "twin-model"}, place / "data", work / "compared", work / "twin.md")
             else:
                 run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:

@@ -10,13 +10,14 @@ over.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +25,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from open_clip.model import CLIP
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pretrain.captions import caption
+from pretrain.checkpoint import FILE, record_of, resume, save
 from pretrain.model import Words, build, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.views import views
@@ -126,10 +126,9 @@ def batch_loss(model: CLIP, words: Words, sampler: Sampler, dice: torch.Generato
 
 def train(pool: Pool, folder: Path, plan: Plan) -> Path:
     """Train until the plan is fulfilled, going on from the last checkpoint; the file of the averaged weights."""
-    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint = folder / FILE
     if checkpoint.is_file():
-        with safe_open(checkpoint, "pt") as file:
-            Words(pool.concepts).check(json.loads(file.metadata()["record"]), checkpoint)
+        Words(pool.concepts).check(record_of(folder), checkpoint)
     (folder / "meeting").unlink(missing_ok=True)
     mp.spawn(_work, (pool, folder, plan), nprocs=plan.processes)
     return checkpoint
@@ -141,13 +140,15 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
     torch.manual_seed(plan.seed)
     words = Words(pool.concepts)
     model = build(words, 0.5).train()
-    average = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
-    optimiser = torch.optim.AdamW(_groups(model, plan.decay), lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
-    done, step, seconds = _resume(folder, model, optimiser, average)
+    trained = dict(model.named_parameters())
+    average = {name: value.detach().clone() for name, value in trained.items()}
+    optimiser = torch.optim.AdamW(groups(trained.values(), plan.decay), lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
+    record = resume(folder, trained, average, [optimiser])
+    done, step = record.get("renders", 0), record.get("steps", 0)
     torch.manual_seed(plan.seed + 1000 * rank + done)  # of the patches dropped
     sampler = Sampler(pool, plan.seed + 1000 * rank + done)
     dice = torch.Generator().manual_seed(plan.seed + 1000 * rank + done)
-    watch = _Watch(plan, done, seconds)
+    watch = _Watch(plan, done, record.get("seconds", 0))
     while done < plan.renders:
         share = done / plan.renders
         for group in optimiser.param_groups:
@@ -164,13 +165,13 @@ def _work(rank: int, pool: Pool, folder: Path, plan: Plan) -> None:
         with torch.no_grad():
             model.logit_scale.clamp_(0, math.log(100))
             kept = min(plan.average, (step + 1) / (step + 10))
-            for name, value in model.state_dict().items():
-                if name in average:
-                    average[name].lerp_(value, 1 - kept)
+            for name, value in trained.items():
+                average[name].lerp_(value, 1 - kept)
         if rank == 0:
             watch.look(done, loss.item() / _chance(concepts), model)
         if rank == 0 and (step % plan.save_every == 0 or done >= plan.renders):
-            _save(folder, words, model, optimiser, average, done, step, watch.seconds)
+            record = {"renders": done, "steps": step, "seconds": round(watch.seconds), "words": words.digest}
+            save(folder, trained, average, [optimiser], record)
     dist.destroy_process_group()
 
 
@@ -206,12 +207,12 @@ class _Watch:
         self.shown, self.losses = now, []
 
 
-def _groups(model: CLIP, decay: float) -> list[dict[str, object]]:
+def groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
     """Matrices decay, vectors and the scale do not."""
-    named = list(model.named_parameters())
+    values = list(parameters)
     return [
-        {"params": [value for _, value in named if value.ndim >= 2], "weight_decay": decay},
-        {"params": [value for _, value in named if value.ndim < 2], "weight_decay": 0.0},
+        {"params": [value for value in values if value.ndim >= 2], "weight_decay": decay},
+        {"params": [value for value in values if value.ndim < 2], "weight_decay": 0.0},
     ]
 
 
@@ -221,38 +222,3 @@ def _share_gradients(model: CLIP, processes: int) -> None:
     dist.all_reduce(flat)
     for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient) / processes)
-
-
-def _save(folder: Path, words: Words, model, optimiser, average, done: int, step: int, seconds: float) -> None:
-    names = {value: name for name, value in model.named_parameters()}
-    tensors = {f"average.{name}": value for name, value in average.items()}
-    tensors |= {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
-    for value, state in optimiser.state.items():
-        tensors[f"mean.{names[value]}"], tensors[f"square.{names[value]}"] = state["exp_avg"], state["exp_avg_sq"]
-    record = {"renders": done, "steps": step, "seconds": round(seconds), "words": words.digest}
-    partial = folder / "checkpoint.partial"
-    save_file(
-        {name: value.contiguous().clone() for name, value in tensors.items()}, partial, {"record": json.dumps(record)}
-    )
-    partial.replace(folder / "checkpoint.safetensors")
-
-
-def _resume(folder: Path, model, optimiser, average) -> tuple[int, int, float]:
-    path = folder / "checkpoint.safetensors"
-    if not path.is_file():
-        return 0, 0, 0.0
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        record = json.loads(file.metadata()["record"])
-    model.load_state_dict(
-        {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    )
-    for name in average:
-        average[name] = tensors[f"average.{name}"]
-    for name, value in model.named_parameters():
-        optimiser.state[value] = {
-            "step": torch.tensor(float(record["steps"])),
-            "exp_avg": tensors[f"mean.{name}"],
-            "exp_avg_sq": tensors[f"square.{name}"],
-        }
-    return record["renders"], record["steps"], record["seconds"]

@@ -27,19 +27,22 @@ def extract(
 ) -> None:
     """Store views of the pool's pictures, each of all or of so many first ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures, media = torch.from_numpy(pool.pictures), torch.from_numpy(pool.medium)
-    photos = pictures[torch.from_numpy(np.flatnonzero(pool.source == "cifar10"))]
-    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
+    count = len(pool.pictures)
     for view, most in enumerate(views_of):
         begun, first = time.monotonic(), rows_there(folder, view)
-        for start in range(first, most or len(pictures), CHUNK):
-            part = slice(start, start + CHUNK)
-            dice = torch.Generator().manual_seed(1_000_003 * view + start)
-            pixels = views(pictures[part], media[part], photos, dice) * std + mean
-            _write(folder, view, len(pictures), start, extractor(pixels))
+        for start in range(first, most or count, CHUNK):
+            _write(folder, view, count, start, extractor(render(pool, view, start)))
             if start // CHUNK % 8 == 0:
                 speed = (start + CHUNK - first) / (time.monotonic() - begun)
-                echo(f"view {view}: {start + CHUNK:,} of {len(pictures):,}, {speed:.0f}/s", flush=True)
+                echo(f"view {view}: {start + CHUNK:,} of {count:,}, {speed:.0f}/s", flush=True)
+
+
+def render(pool: Pool, view: int, start: int) -> torch.Tensor:
+    """A view of the pictures from `start` on, `CHUNK` of them: pixels [n, 3, 48, 48] from 0 to 1, always the same."""
+    part, dice = slice(start, start + CHUNK), torch.Generator().manual_seed(1_000_003 * view + start)
+    photos = torch.from_numpy(pool.pictures[pool.source == "cifar10"])
+    pixels = views(torch.from_numpy(pool.pictures[part]), torch.from_numpy(pool.medium[part]), photos, dice)
+    return pixels * torch.tensor(STD).view(1, 3, 1, 1) + torch.tensor(MEAN).view(1, 3, 1, 1)
 
 
 def _write(folder: Path, view: int, rows: int, start: int, features: np.ndarray) -> None:

@@ -44,7 +44,8 @@ def make(work: Path, data: Path, model: Path, echo=print) -> None:
     tied = nouns.of_concepts(pictures.concepts)
     prototypes = fit_mean(pictures, invented, tied, folder, echo)
     trained = train(Material(pictures, invented, nouns, prototypes, plan), vectors, folder, plan, echo)
-    scale, found = choose_scale(trained, left_out(data, packages["stamps"], extractor, folder / "left_out"), echo)
+    sets = left_out(data, packages["stamps"], extractor, folder / "left_out")
+    scale, found = choose_scale(trained, sets, trained.visual.head.proj, echo)
     write(trained, network, scale, model)
     rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
     (model / "left_out.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")

@@ -11,7 +11,7 @@ None of them is among the datasets that methods are compared on, so these are no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from calprompt.class_names import fill_template
 from calprompt.metrics import expected_calibration_error
 from calprompt.pocket.sheets import Sheet
-from pretrain.photo.tower import SIZE, Extractor
+from pretrain.photo.tower import SIZE
 from pretrain.photo.train import Sentences
 from pretrain.selection import KEPT_OUT
 
@@ -36,24 +36,32 @@ _FEWEST = 8  # classes of a group
 GRID = np.exp(np.linspace(np.log(8), np.log(40), 60))
 
 
-Cell = tuple[str, Tensor, np.ndarray, list[str]]  # name, features [n, 1280], labels, sentences
+Cell = tuple[str, Tensor, np.ndarray, list[str]]  # name, features [n, width], labels, sentences
+Tower = Callable[[Tensor], np.ndarray]  # of pixels [n, 3, s, s] from 0 to 1
 
 
-def left_out(data: Path, stamps: Path, extractor: Extractor, folder: Path) -> Iterator[Cell]:
-    """Every half of a dataset and every group of stamps; groups of one name count together."""
+def left_out(data: Path, stamps: Path, tower: Tower, folder: Path | None = None) -> Iterator[Cell]:
+    """Every half of a dataset and every group of stamps; groups of one name count together.
+
+    Args:
+        data: The sheets of the datasets.
+        stamps: Where Tux Paint's are.
+        tower: What makes features of them.
+        folder: Where these are kept, if they are.
+    """
     for choice in KEPT_OUT:
         sheet = Sheet.read(data, choice.name)
         rows = [(label, pixels) for label, _, pixels in sheet.pictures("test")]
         labels = np.array([label for label, _ in rows])
         pixels = torch.from_numpy(np.stack([each for _, each in rows])).permute(0, 3, 1, 2).float() / 255
-        features = _kept(folder / f"{choice.name}.npy", extractor, pixels)
+        features = _kept(folder, choice.name, tower, pixels)
         half = -(-len(sheet.class_names) // 2)
         for part, first, last in (("base", 0, half), ("novel", half, len(sheet.class_names))):
             inside = (labels >= first) & (labels < last)
             texts = [fill_template(sheet.record["template"], name) for name in sheet.class_names[first:last]]
             yield f"{choice.name} {part}", features[torch.from_numpy(inside)], labels[inside] - first, texts
     for group in read_stamps(stamps):
-        features = _kept(folder / f"stamps-{group.group}.npy", extractor, group.pixels)
+        features = _kept(folder, f"stamps-{group.group}", tower, group.pixels)
         yield (
             f"stamps of {'nature' if group.group in NATURE else 'things'}",
             features,
@@ -62,19 +70,32 @@ def left_out(data: Path, stamps: Path, extractor: Extractor, folder: Path) -> It
         )
 
 
-def _kept(path: Path, extractor: Extractor, pixels: Tensor) -> Tensor:
+def _kept(folder: Path | None, name: str, tower: Tower, pixels: Tensor) -> Tensor:
+    if folder is None:
+        return torch.from_numpy(tower(pixels))
+    path = folder / f"{name}.npy"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, extractor(pixels).astype(np.float16))
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(path, tower(pixels).astype(np.float16))
     return torch.from_numpy(np.load(path)).float()
 
 
 @torch.no_grad()
-def choose_scale(model: CLIP, sets, echo=print) -> tuple[float, dict[str, dict[str, float]]]:
-    """The scale of least mean ECE, and accuracy and ECE of every set at it, in per cent."""
-    sentences, parts = Sentences(), {}
+def choose_scale(
+    model: CLIP, sets: Iterable[Cell], project: Callable[[Tensor], Tensor], echo=print
+) -> tuple[float, dict[str, dict[str, float]]]:
+    """The scale of least mean ECE, and accuracy and ECE of every set at it, in per cent.
+
+    Args:
+        model: Whose text tower it is.
+        sets: Features, labels and sentences.
+        project: From features to the space of texts.
+        echo: Where progress goes.
+    """
+    sentences = Sentences()
+    parts: dict[str, list[tuple[Tensor, np.ndarray]]] = {}
     for name, features, labels, texts in sets:
-        images = F.normalize(model.visual.head.proj(features), dim=1)
+        images = F.normalize(project(features), dim=1)
         parts.setdefault(name, []).append((images @ sentences.encode(model, texts).T, labels))
 
     def errors(scale: float) -> dict[str, dict[str, float]]:

@@ -11,7 +11,6 @@ The projection of the image tower and the vectors come from `prototypes`, and st
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import time
@@ -24,11 +23,10 @@ import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pretrain.captions import caption
+from pretrain.checkpoint import resume, save
 from pretrain.model import CONTEXT, END, START, encode_text
 from pretrain.photo.nouns import SHORT, Nouns, frame
 from pretrain.photo.pictures import Invented, Pictures
@@ -36,6 +34,7 @@ from pretrain.photo.prototypes import DIMENSIONS, SHARES, Prototypes
 from pretrain.photo.tower import ARCHITECTURE, SIZE
 from pretrain.photo.words import Vectors
 from pretrain.pool import MEDIA
+from pretrain.train import groups
 
 CONFIG = {
     "embed_dim": DIMENSIONS,
@@ -197,14 +196,11 @@ def train(material: Material, vectors: Vectors, folder: Path, plan: Plan, echo=p
     model.token_embedding.sparse = True
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     rest = [value for name, value in trained.items() if name != TABLE]
-    groups = [
-        {"params": [value for value in rest if value.ndim >= 2], "weight_decay": plan.decay},
-        {"params": [value for value in rest if value.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
+    optimiser = torch.optim.AdamW(groups(rest, plan.decay), lr=plan.rate, betas=(0.9, 0.98), eps=1e-6)
     sparse = torch.optim.SparseAdam([trained[TABLE]], lr=plan.token_rate, betas=(0.9, 0.98))
     average = {name: value.detach().clone() for name, value in trained.items()}
-    step, seconds = _resume(folder, trained, average, optimiser, sparse)
+    record = resume(folder, trained, average, [optimiser, sparse])
+    step, seconds = record.get("steps", 0), record.get("seconds", 0)
     sentences, begun, losses = Sentences(), time.monotonic(), []
     while step < plan.steps:
         dice, normal = random.Random(f"{plan.seed}/{step}"), torch.Generator().manual_seed(10**7 * plan.seed + step)
@@ -231,7 +227,8 @@ def train(material: Material, vectors: Vectors, folder: Path, plan: Plan, echo=p
             echo(f"step {step:,} of {plan.steps:,}: losses {means}, scale {scale:.1f}, {now:.1f} min", flush=True)
             losses = []
         if step % plan.save_every == 0 or step == plan.steps:
-            _save(folder, trained, average, optimiser, sparse, step, seconds + time.monotonic() - begun)
+            now = round(seconds + time.monotonic() - begun)
+            save(folder, trained, average, [optimiser, sparse], {"steps": step, "seconds": now})
     with torch.no_grad():
         for name, value in trained.items():
             value.copy_(average[name])
@@ -253,35 +250,3 @@ def batch_losses(model: CLIP, material: Material, sentences: Sentences, dice, no
         logits = scale * images[part] @ features[: len(pictures)][part].T
         contrasts.append(F.cross_entropy(logits, torch.arange(len(logits))) / math.log(len(logits)))
     return [2 * (1 - cosines.diagonal()).mean(), places, torch.stack(contrasts).mean()]
-
-
-def _save(folder: Path, trained, average, optimiser, sparse, step: int, seconds: float) -> None:
-    names = {value: name for name, value in trained.items()}
-    tensors = {f"average.{name}": value for name, value in average.items()}
-    tensors |= {f"model.{name}": value.detach() for name, value in trained.items()}
-    for state in (optimiser.state, sparse.state):
-        for value, each in state.items():
-            tensors[f"mean.{names[value]}"], tensors[f"square.{names[value]}"] = each["exp_avg"], each["exp_avg_sq"]
-    partial, record = folder / "checkpoint.partial", {"step": step, "seconds": round(seconds)}
-    stored = {name: value.contiguous().clone() for name, value in tensors.items()}
-    save_file(stored, partial, {"record": json.dumps(record)})
-    partial.replace(folder / "checkpoint.safetensors")
-
-
-def _resume(folder: Path, trained, average, optimiser, sparse) -> tuple[int, float]:
-    path = folder / "checkpoint.safetensors"
-    if not path.is_file():
-        return 0, 0.0
-    with safe_open(path, "pt") as file, torch.no_grad():
-        record = json.loads(file.metadata()["record"])
-        for name, value in trained.items():
-            value.copy_(file.get_tensor(f"model.{name}"))
-            average[name].copy_(file.get_tensor(f"average.{name}"))
-            state, step = (
-                (sparse.state, record["step"])
-                if name == TABLE
-                else (optimiser.state, torch.tensor(float(record["step"])))
-            )
-            means = {"exp_avg": file.get_tensor(f"mean.{name}"), "exp_avg_sq": file.get_tensor(f"square.{name}")}
-            state[value] = {"step": step, **means}
-    return record["step"], record["seconds"]

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from calprompt.clip.load import load_backbone
+from pretrain.checkpoint import save
 from pretrain.concepts import Concept
 from pretrain.packages import _debian_data
 from pretrain.photo import tower
@@ -238,7 +239,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(material, vecto
     whole = train(material, vectors, tmp_path / "whole", material.plan, **quiet)
     half = replace(material.plan, steps=4)
     with pytest.MonkeyPatch.context() as patch:  # stopped after two steps
-        patch.setattr("pretrain.photo.train._save", _stopping(2))
+        patch.setattr("pretrain.photo.train.save", _stopping(2))
         with pytest.raises(KeyboardInterrupt):
             train(material, vectors, tmp_path / "parts", half, **quiet)
     parts = train(material, vectors, tmp_path / "parts", half, **quiet)
@@ -249,14 +250,12 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(material, vecto
 
 
 def _stopping(after: int):
-    from pretrain.photo.train import _save
-
-    def save(folder, trained, average, optimiser, sparse, step, seconds):
-        _save(folder, trained, average, optimiser, sparse, step, seconds)
-        if step == after:
+    def stop(folder, trained, average, optimisers, record):
+        save(folder, trained, average, optimisers, record)
+        if record["steps"] == after:
             raise KeyboardInterrupt
 
-    return save
+    return stop
 
 
 def test_what_is_written_is_what_open_clip_and_calprompt_read(material, vectors, tmp_path: Path) -> None:
@@ -288,7 +287,7 @@ def test_the_scale_is_the_one_that_is_honest(material, vectors, monkeypatch: pyt
     labels = torch.randint(6, (3000,), generator=generator)
     images = 2.0 * torch.eye(6, 384)[labels] + torch.randn(3000, 384, generator=generator)
     features = (images - head.bias.detach()) @ torch.linalg.pinv(head.weight.detach()).T
-    scale, found = choose_scale(model, [("all", features, labels.numpy(), ["a cat."] * 6)], echo=lambda _: None)
+    scale, found = choose_scale(model, [("all", features, labels.numpy(), ["a cat."] * 6)], head, echo=lambda _: None)
     assert found["all"]["ece"] < 4
     assert abs(found["all"]["gap"]) < 4
     assert 28 <= scale <= 40, "two deviations apart, of lengths of about 20: the likelihoods have a scale of 40"

@@ -11,7 +11,6 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import open_clip
@@ -22,20 +21,20 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 import samples
 from calprompt.clip.load import load_backbone
 from pretrain import depths, packages
 from pretrain.captions import caption
+from pretrain.checkpoint import record_of, resume, save
 from pretrain.concepts import Concept
 from pretrain.export import export, write
 from pretrain.icons import SETS, by_class, plain_name
 from pretrain.model import CONFIG, Words, build, deeper, encode_texts
 from pretrain.pool import MEDIA, Pool
 from pretrain.sheets import _by_drawing, _different, _unlike, picture_digest, sketch_names
-from pretrain.train import EACH, Plan, Sampler, _groups, _resume, _save, _share_gradients, batch_loss, contrast, train
+from pretrain.train import EACH, Plan, Sampler, _share_gradients, batch_loss, contrast, groups, train
 from pretrain.views import views
 
 CONCEPTS = [
@@ -130,10 +129,11 @@ def test_a_training_picture_shows_its_drawing(pool: Pool) -> None:
 @pytest.mark.usefixtures("forked")
 def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_path: Path) -> None:
     plan = Plan(renders=32, concepts=(2, 3), save_every=1)
-    record = record_of(train(pool, tmp_path, plan))
+    train(pool, tmp_path, plan)
+    record = record_of(tmp_path)
     assert record["renders"] == 36  # one step of 2 x 2 x 2 renders after the other, then of 2 x 3 x 2
     checkpoint = train(pool, tmp_path, Plan(renders=60, concepts=(2, 3), save_every=1, processes=1))
-    longer = record_of(checkpoint)
+    longer = record_of(tmp_path)
     assert longer == record | {"renders": 60, "steps": record["steps"] + 4, "seconds": longer["seconds"]}
 
     told = export(checkpoint, pool, tmp_path / "model")
@@ -146,11 +146,6 @@ def test_training_stops_goes_on_and_leaves_what_open_clip_reads(pool: Pool, tmp_
         assert torch.equal(value, held[f"average.{name}"].half())
     assert not torch.equal(held["average.visual.proj"], held["model.visual.proj"])
     assert load_backbone(tmp_path / "model").image_depth == 5
-
-
-def record_of(checkpoint: Path) -> dict[str, Any]:
-    with safe_open(checkpoint, "pt") as file:
-        return json.loads(file.metadata()["record"])
 
 
 @pytest.mark.long
@@ -171,7 +166,8 @@ def test_a_step_of_two_processes_is_one_with_the_mean_of_their_gradients(pool: P
     assert losses[0] != losses[1]
     (sum(losses) / 2).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimiser = torch.optim.AdamW(_groups(model, plan.decay), lr=plan.rate_at(0), betas=(0.9, 0.98), eps=1e-6)
+    parameters = groups(model.parameters(), plan.decay)
+    optimiser = torch.optim.AdamW(parameters, lr=plan.rate_at(0), betas=(0.9, 0.98), eps=1e-6)
     optimiser.step()
     for name, value in model.named_parameters():
         # Adam's first step is the rate times the sign of a gradient, and what is about 0 may have either
@@ -200,19 +196,19 @@ def test_what_is_resumed_is_what_was_saved(pool: Pool, tmp_path: Path) -> None:
     """By a new process, as training has it."""
     checkpoint = train(pool, tmp_path, Plan(renders=24, concepts=(2, 2), processes=1))
     torch.manual_seed(5)
-    model = build(WORDS, 0.5)
-    average = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
-    optimiser = torch.optim.AdamW(_groups(model, 0.1))
-    done, step, seconds = _resume(tmp_path, model, optimiser, average)
-    assert (done, step) == (24, 6)
+    trained = dict(build(WORDS, 0.5).named_parameters())
+    average = {name: torch.zeros_like(value) for name, value in trained.items()}
+    optimiser = torch.optim.AdamW(groups(trained.values(), 0.1))
+    record = resume(tmp_path, trained, average, [optimiser])
+    assert (record["renders"], record["steps"]) == (24, 6)
     again = tmp_path / "again"
     again.mkdir()
-    _save(again, WORDS, model, optimiser, average, done, step, seconds)
+    save(again, trained, average, [optimiser], record)
     held, kept = load_file(checkpoint), load_file(again / checkpoint.name)
     assert held.keys() == kept.keys()
     for name, value in held.items():
         assert torch.equal(value, kept[name]), name
-    assert record_of(again / checkpoint.name) == record_of(checkpoint)
+    assert record_of(again) == record
 
 
 @pytest.mark.usefixtures("forked")
