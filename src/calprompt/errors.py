@@ -28,7 +28,7 @@ class Parameter:
 
     Attributes:
         name: Name in Python.
-        value: What to give it; None to name the parameter alone.
+        value: Suggested value; None to name only the parameter.
         command: The command that has it as a flag, if it is not the one that was called.
 
     >>> str(Parameter("skip_bad", True)), Parameter("skip_bad", True).spelled({"skip_bad": "--skip-bad"})
@@ -117,7 +117,7 @@ class ImageError(DataError):
 
     Attributes:
         reason: What is wrong with it.
-        name: Which image it is, if that is known.
+        name: The image, if known.
     """
 
     def __init__(self, reason: str, name: str | None = None) -> None:

@@ -47,7 +47,7 @@ class ExtractionSettings:
         splits: Which images: train, val, test.
         views: Random crops of every training image; the view for evaluation comes besides.
         crop: Smallest share of an image's area in a crop.
-        device: Where to compute: cpu, cuda, cuda:1, …
+        device: Device to compute on: cpu, cuda, cuda:1, …
         dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.
         autocast: What the towers run in: bfloat16 or float16; their own dtype if None.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.

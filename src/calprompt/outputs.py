@@ -21,9 +21,9 @@ class Outputs:
         image: Image features [B, D].
         text: Tuned text features [C, D], or [B, C, D] if they depend on the image.
         frozen_text: Text features [C, D] of the untuned model.
-        logit_scale: What cosines are multiplied by.
+        logit_scale: Factor that turns cosines into logits.
         frozen_image: Returns the image features [B, D] of the untuned model; called only if a loss needs them.
-        terms: What the tuner adds to the objective, already weighted, by name.
+        terms: Weighted terms that the tuner adds to the objective, by name.
         predicted: Logits [B, C] of the prediction, where they differ from those of training.
         seed: Seed of this step, for losses that draw at random.
     """

@@ -90,7 +90,7 @@ class Predictor:
         tuner: Prompts, their backbone and the classes to tell apart.
         calibrator: A fitted calibrator; `None`: the softmax of the logits as they are.
         text: Tuned text features [C, D] that calibrators such as DAC compare; the tuner's own, unless given.
-        base_text: Those of the classes that the prompts were tuned on; the same classes, unless given.
+        base_text: Text features of the classes that the prompts were tuned on; by default, the same classes.
         base_frozen_text: Untuned text features of these.
         upright: Turn images as their EXIF data say; a run that was trained so predicts so.
 
@@ -130,13 +130,13 @@ class Predictor:
             run: The folder of the run, or the run itself if it was read.
             calibrator: Such as "temperature". What it learned is read back from what `calprompt evaluate` wrote, or,
                 if it was not evaluated, fitted on the run's validation images in the same way. `None`: no calibration.
-            part: Which classes to tell apart: "base" (or "all" of a few-shot run), which is the default, "novel", or
+            part: The classes to tell apart: "base" (or "all" for a few-shot run), which is the default, "novel", or
                 "all" for base and novel together.
             class_names: Other classes instead.
-            backbone: Where its weights are now; they must be the same weights.
+            backbone: New location of the backbone's weights, which must be the same weights.
             device: Instead of the one it was trained on.
             imports: The Python files of your own that it needs; they are run only if named here.
-            resources: What is loaded already.
+            resources: Backbones and features that are already loaded.
 
         Raises:
             CalpromptError: if the run is not finished or damaged, or its prompts do not apply to these classes.
@@ -217,7 +217,7 @@ class Predictor:
         """Predictions in batches, in constant memory however many images there are.
 
         Args:
-            images: As `predict` takes them; a generator is read as predictions are taken.
+            images: Images as for `predict`; a generator is read as predictions are taken.
             skip_unreadable: Go on past images that cannot be read, which the batch then names.
             progress: Callback for progress; of a generator, whose length is not known, it shows what is done.
 

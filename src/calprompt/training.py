@@ -53,12 +53,12 @@ class TrainingState:
     """All that a run needs to continue after an epoch.
 
     Attributes:
-        epoch: How many epochs are done.
+        epoch: Number of finished epochs.
         prompts: The parameters of the tuner.
-        momenta: Of the optimiser, by parameter.
+        momenta: The optimiser's momentum buffers, by parameter.
         tuner: The training state of the tuner.
         scale: That of the loss scale, in float16.
-        steps: What was measured in every step that was diagnosed so far: its epoch, its number in it, loss, terms,
+        steps: Measurements of every step diagnosed so far: its epoch, its number in it, loss, terms,
             gradient norms and their ratios.
     """
 
@@ -107,8 +107,8 @@ def train(
 
     Args:
         tuner: Whose prompts are trained.
-        data: What they are trained on.
-        objective: What is minimised.
+        data: Training images and labels.
+        objective: The objective to minimise.
         config: Epochs, batch size, learning rate and so on.
         state: Continue after its last epoch.
         after_epoch: Called with the state to save and the epoch's record.

@@ -36,7 +36,7 @@ class Histogram(Calibrator):
     """Confidence of the predicted class replaced by the accuracy of its bin. Returns log-probabilities.
 
     Attributes:
-        n_bins: How many bins.
+        n_bins: Number of bins.
         accuracy: Accuracy of each bin, after the fit; None for a bin without images.
 
     >>> import torch

@@ -44,23 +44,23 @@ class Check(Record):
     """What was measured on some images.
 
     Attributes:
-        source: Which images: "held out" or "cross-fitted", or the name of other data.
-        images: How many.
+        source: The images: "held out", "cross-fitted", or the name of other data.
+        images: Number of images.
         accuracy: Share of right predictions.
         interval: 95 % interval of the accuracy.
         majority: Accuracy of always answering the class that is most frequent among these images.
-        majority_class: Which one that is.
+        majority_class: The most frequent class.
         zero_shot: Accuracy of the untuned model; None if it is not known.
         metrics: All metrics with the calibrator.
         chance_ece: The ECE that a perfectly calibrated model with these confidences would show on so many images.
         uncalibrated: All metrics without it.
         per_class: For each class, images and right predictions.
-        confusion: How often a true class (row) was taken for another (column).
-        bands: How often answers of some confidence were right.
-        outcomes: What was answered, and whether promises held; empty where they were made on these very images.
+        confusion: Counts of true class (row) by answered class (column).
+        bands: How often answers were right, by band of confidence.
+        outcomes: Counts of answers and whether promises held; empty if the promises were made on these very images.
         fitted_majority: Accuracy of always answering the class that was most frequent when the model was fitted; None
             if that is the same class.
-        fitted_majority_class: Which one that is.
+        fitted_majority_class: The most frequent class when the model was fitted.
     """
 
     source: str

@@ -59,9 +59,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The labels, in the order of the columns of probabilities.
-        class_names_: What the model reads for each of them.
-        promises_: What is promised, refused or withdrawn.
-        checks_: What was measured on images that it did not learn from.
+        class_names_: The name that the model reads for each of them.
+        promises_: Promises made, refused or withdrawn.
+        checks_: Measurements on images that it did not learn from.
         rule_: The thresholds of answers.
         predictor_: From images to probabilities.
         model_: Everything else that was fitted.
@@ -90,7 +90,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             added: More images, such as those labelled while a model was in use, as X without y; they are learned from,
                 and nothing is promised on them. With `groups`, each of them is a group by itself.
             resources: Backbones that are loaded already.
-            progress: Shows how far it is; bars on standard error unless given, if `verbose`.
+            progress: Progress callback; by default, bars on standard error if `verbose`.
             announce: Is told in sentences how the images are divided; standard error unless given, if `verbose`.
 
         Raises:
@@ -144,7 +144,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
 
         Args:
             X: As `predict` takes it.
-            coverage: How often the set contains the truth; the one of the fit, unless given.
+            coverage: Share of sets that contain the truth; by default, that of the fit.
             per_class: Sets whose coverage holds for each class by itself.
         """
         rule = self.set_rule(coverage, per_class)
@@ -174,7 +174,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             X: As `predict` takes it; a generator is read as answers are taken.
             set_rule: Makes prediction sets, see `set_rule`; None: there are none.
             skip_unreadable: Go on past images that cannot be read, which the batch then names.
-            progress: Shows how far it is.
+            progress: Progress callback.
         """
         for batch in self._fitted().stream(X, skip_unreadable=skip_unreadable, progress=progress):
             yield self._answers(batch, set_rule), batch
@@ -185,7 +185,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Args:
             X: As `fit` takes it; of data with splits, the test images.
             y: A label for each image, of those it was fitted on.
-            progress: Shows how far it is.
+            progress: Progress callback.
 
         Raises:
             DataError: if there are labels that it does not know, or images that it learned from.
@@ -301,10 +301,10 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Args:
             out: The folder, which must not exist or be empty.
             int8: Round the image tower to 8 bits; thresholds and promises are made again on the held-out images.
-            data: With `int8`, the images that the model was fitted on, as `fit` took X (with y, a pair of X and y).
-            max_accuracy_drop: With `int8`, refuse if the accuracy is lower by more than this share.
-            max_ece_rise: With `int8`, refuse if the calibration error is higher by more than this share.
-            progress: Shows how far it is.
+            data: For `int8`, the images that the model was fitted on, as `fit` took X (with y, a pair of X and y).
+            max_accuracy_drop: For `int8`, refuse if the accuracy is lower by more than this share.
+            max_ece_rise: For `int8`, refuse if the calibration error is higher by more than this share.
+            progress: Progress callback.
 
         Returns:
             With `int8`, what was measured before and after; otherwise nothing.
@@ -356,8 +356,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """Read a model that `save` wrote.
 
         Args:
-            folder: Where it is.
-            backbone: Where its weights are now; they must be the same weights.
+            folder: The model's folder.
+            backbone: New location of the backbone's weights, which must be the same weights.
             device: Instead of the one it was fitted on.
             imports: The Python files of your own that it needs; they are run only if named here.
             resources: Backbones that are loaded already.
@@ -373,8 +373,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         """A model that `read_model` read, with its backbone.
 
         Args:
-            model: As it was read.
-            folder: Where it was read from, for errors.
+            model: The model as read from its folder.
+            folder: The folder that it was read from, for error messages.
             resources: Backbones that are loaded already.
         """
         shared = resources or Resources()

@@ -33,44 +33,46 @@ class FitSettings:
     Attributes:
         backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
             OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
-        tuner: What is learned and how; see 'calprompt list'. With auto, the likeliest by cross-fitting.
-        budget: Time for comparing learners, such as 2m, after which the rest is left out; no limit if None.
+        tuner: Name of the method, see 'calprompt list'; with auto, the one with the best cross-fitted likelihood.
+        budget: Time limit for comparing learners, such as 2m; those not reached are left out. No limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
-        calibrator: Makes confidences match how often they are right; none: the model's own.
-        target_error: Largest error rate among answered images that is promised, such as 0.05; 0: no such promise.
-        coverage: How often the true class is in the prediction set, which is promised; 0: no prediction sets.
-        per_class: Promise the coverage for each class by itself too.
-        level: How sure the promise on errors is.
-        coverage_level: How sure the coverage is for this very model, such as 0.95; on average over models if None.
-        none_of_these: Share of images of its own classes that may be called none of these; 0: nothing ever is.
-        costs: What errors cost, such as 'scratched as good: 20', where others cost 1; or a CSV with the columns truth,
-            answer and cost. Answers are those with the smallest expected cost.
-        never_miss: From a class to the share of its images that may be called something else, which is promised.
+        calibrator: Calibrator of the confidences; none keeps the model's own.
+        target_error: Promised largest error rate among answered images, such as 0.05; 0 for no such promise.
+        coverage: Promised share of prediction sets that contain the true class; 0 for no prediction sets.
+        per_class: Also promise the coverage for each class separately.
+        level: Confidence level of the promise on errors.
+        coverage_level: Confidence level of the coverage for this very model, such as 0.95; on average over models if
+            None.
+        none_of_these: Share of images of its own classes that may be called 'none of these'; 0 turns this answer off.
+        costs: Costs of errors, such as 'scratched as good: 20', others costing 1; or a CSV with the columns truth,
+            answer and cost. The model gives the answer with the smallest expected cost.
+        never_miss: Promised largest share of a class's images that may be called something else, by class.
         fixes: CSV of 'calprompt data inspect' with the images to leave out and to relabel.
-        shots: Images of a class to tune on at most, the others being held out; all that are not held out if None.
-        held_out: Share of each class to hold out for promises; what they need if None.
-        folds: Folds of the cross-fitting that the calibrator is fitted on.
-        group_by: Regular expression; images whose names it finds the same text in stay together, such as '^[^_]+'.
+        shots: Maximum number of images per class to tune on, the others being held out; all that are not held out if
+            None.
+        held_out: Share of each class to hold out for promises; as much as they need if None.
+        folds: Number of cross-fitting folds for fitting the calibrator.
+        group_by: Regular expression, such as '^[^_]+'; images whose names match it with the same text stay together.
         options: Options of the tuner, such as context=4.
-        epochs: Passes over the training images; what suits the learner and the backbone if None.
+        epochs: Passes over the training images; chosen for the learner and the backbone if None.
         batch_size: Images in a training step.
-        lr: Learning rate; what suits the learner and the backbone if None.
+        lr: Learning rate; chosen for the learner and the backbone if None.
         seed: Seed of the division, of prompts and of batches.
         views: Random crops of every training image, taken in turn by the epochs; 0: images as they are tested.
         crop: Smallest share of an image's area in a crop.
         template: Sentence of the untuned model; the dataset's, or 'a photo of a {}.', if None.
-        class_names: What the model reads for labels that are no words: from label to name.
+        class_names: Names that the model reads for labels that are not words: from label to name.
         classes: File with the order and names of the classes, and their template.
         root: Folder that has the datasets, or the images of a table.
         ignore_exif: Leave images as they are stored, instead of turning them as their EXIF data say.
         skip_bad: Leave out images that cannot be read, instead of stopping with a list of them.
-        device: Where to compute: cpu, cuda, cuda:1, …
+        device: Device to compute on: cpu, cuda, cuda:1, …
         dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.
         chunk: Classes encoded at a time, to save memory; all of them if None.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.
         imports: Python files of your own that register tuners, losses or calibrators.
-        work_dir: Where an interrupted fit is kept to be continued; the cache folder if None.
-        verbose: Show progress, and say at the end what was done and how sure it is.
+        work_dir: Folder that keeps an interrupted fit until it is resumed; None for the cache folder.
+        verbose: Show progress and a summary at the end.
     """
 
     backbone: str | None = None

@@ -55,10 +55,10 @@ def bootstrap_intervals(
 
     Args:
         predictions: Checked probabilities and labels.
-        names: Which metrics; all registered ones, unless given.
+        names: Metrics to compute; by default, all that are registered.
         n_bins: Bins of the calibration errors.
-        convention: How to bin.
-        resamples: How often the images are drawn.
+        convention: Binning convention.
+        resamples: Number of bootstrap resamples.
         seed: Seed of the draws.
 
     Returns:

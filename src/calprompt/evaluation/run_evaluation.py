@@ -172,7 +172,7 @@ def evaluate_run(
 
     Args:
         folder: Folder of the run.
-        settings: How to evaluate it; the defaults, unless given.
+        settings: Evaluation settings.
         progress: Callback for progress.
 
     Raises:

@@ -25,12 +25,12 @@ class EvaluationSettings:
     Attributes:
         calibrators: Names as in 'calprompt list', with options or chained ('a -> b') if need be; none comes first.
         bins: Bins of the calibration errors.
-        convention: How to bin: default, tcpt or dac.
+        convention: Binning convention: default, tcpt or dac.
         bootstrap: Resamples of the images for the intervals; 0: no intervals.
         seed: Seed of the resamples, and of halving the validation images for thresholds.
         zero_shot: Evaluate the untuned model as well.
         target_error: Choose a threshold that keeps the error of accepted predictions at most this, such as 0.05.
-        confidence_level: How sure the guarantee of that threshold has to be.
+        confidence_level: Confidence level of the guarantee behind that threshold.
         imports: Python files that register calibrators or metrics of the user.
     """
 

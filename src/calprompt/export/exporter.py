@@ -41,15 +41,15 @@ def export_predictor(
     is handed over, its features and probabilities of random images are compared with the predictor's.
 
     Args:
-        predictor: What to export; its calibrator is exported with it.
+        predictor: Predictor to export, with its calibrator.
         out: The folder, which must not exist or be empty.
         rule: When the model answers, is unsure, or says none of these; `DecisionRule()` always answers.
-        labels: What the classes are called in data, and, as text, in answers: text or numbers, one per class.
-        promises: What is promised of the answers, one sentence each.
+        labels: The label of each class in data and, as text, in answers: text or numbers, one per class.
+        promises: Promises about the answers, one sentence each.
         card: A model card in Markdown, kept beside the model.
-        track_record: How often its answers were right on held-out images; kept with the model.
+        track_record: How often its answers were right on held-out images; stored with the model.
         image_watch: Compares images with the held-out ones; kept with the model, for `calprompt serve`.
-        progress: Shows how far it is.
+        progress: Progress callback.
 
     Returns:
         The folder.

@@ -65,11 +65,11 @@ def quantize_folder(
         refit: Given the int8 model's logits [n, C] of the images, and the zero-shot ones if its calibrator needs them,
             fits the calibrator and the rule again; returns the calibrator's steps, as `Calibrator.export` gives them,
             the rule, and what is promised with it, in sentences.
-        max_accuracy_drop: How much lower the accuracy on the images may be, as a fraction.
-        max_ece_rise: How much higher the calibration error on the images may be, as a fraction.
+        max_accuracy_drop: Largest allowed drop in accuracy on the images, as a fraction.
+        max_ece_rise: Largest allowed rise in calibration error on the images, as a fraction.
         range_images: Images that the ranges of activations are taken from; `images`, unless given. Promises that
             `refit` makes are sound only if these are others.
-        progress: Shows how far it is.
+        progress: Progress callback.
 
     Returns:
         What was measured: accuracy, ece, nll, bytes and images_per_second (of one thread), each `before` and `after`;

@@ -117,8 +117,8 @@ class Model:
 
     Attributes:
         class_names: In the order of the columns of logits and probabilities.
-        labels: What these classes are called in data, and, as text, in answers; the class names, unless given.
-        promises: What is promised of the answers.
+        labels: The label of each class in data and, as text, in answers; by default, the class names.
+        promises: Promises about the answers.
         rule: When it answers; `rule.withdrawn` says why its promises do not hold, if so.
         record: Everything in model.json.
     """

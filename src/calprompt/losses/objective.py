@@ -23,8 +23,8 @@ class Term:
     """One summand of an objective.
 
     Attributes:
-        name: As it was written.
-        weight: What the loss is multiplied by.
+        name: The loss as it was written.
+        weight: Weight of the loss.
         loss: Called with the outputs of a step.
     """
 

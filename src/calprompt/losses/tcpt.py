@@ -132,7 +132,7 @@ class Moments:
     Attributes:
         mean_weight: Weight of the distance between means.
         covariance_weight: Weight of the distance between covariances.
-        classes: How many classes to draw at each step, as the paper describes it; all of them, unless given.
+        classes: Number of classes to draw at each step, as the paper describes it; by default, all.
     """
 
     mean_weight: float = 1.0

@@ -43,7 +43,7 @@ class BinTable:
     Attributes:
         lower: Lower edges.
         upper: Upper edges.
-        count: How many samples weigh in each bin.
+        count: Number of samples that weigh in each bin.
         confidence: Mean confidence of each bin; NaN if it has no samples.
         accuracy: Fraction correct in each bin; NaN if it has no samples.
         total: N, the number of all samples.
@@ -103,7 +103,7 @@ class EqualWidth:
         closed: "right" for (lo, hi], "left" for [lo, hi).
         edges: "fraction" is k/n rounded to the nearest float64, so that a typed 0.3 is an edge of ten bins; "linspace"
             is k·(1/n) as in `numpy.linspace` (0.30000000000000004); "float32" is `torch.linspace` in single precision.
-        outermost: What to do with the value that half-open intervals leave out, 0 if closed right and 1 if closed left.
+        outermost: Treatment of the value that half-open intervals leave out: 0 if closed right, 1 if closed left.
             "keep" puts it into its end bin; "drop" into none, though it still counts in N; "weigh" into the weight of
             its end bin but not into that bin's means.
     """
@@ -130,8 +130,8 @@ def equal_width_table(
     Args:
         confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
-        n_bins: How many bins.
-        bins: Where the edges are; (lo, hi] with edges at k/n, unless given.
+        n_bins: Number of bins.
+        bins: Bin edges; by default (lo, hi] with edges at k/n.
 
     >>> table = equal_width_table([0.0, 0.5, 0.6, 1.0], [0, 1, 0, 1], n_bins=2)
     >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
@@ -154,8 +154,8 @@ def equal_mass_table(
     Args:
         confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
-        n_bins: How many bins.
-        quantile: How samples are assigned to bins.
+        n_bins: Number of bins.
+        quantile: Rule that assigns samples to bins.
 
     >>> equal_mass_table([0.2, 0.9, 0.9, 0.9], [0, 1, 1, 0], n_bins=2).rows()[1]["count"]
     3
@@ -288,7 +288,7 @@ class Convention:
     Attributes:
         ece: Bins of ECE and class-wise ECE.
         mce: Bins of MCE and of weighted MCE.
-        ace: How ACE assigns samples to bins.
+        ace: Rule by which ACE assigns samples to bins.
         softmax: Precision of the softmax.
     """
 

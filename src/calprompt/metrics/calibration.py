@@ -122,7 +122,7 @@ def proximity_calibration_error(
         n_bins: Bins of confidence.
         n_distance_bins: Bins of distance; as many as of confidence, unless given.
         from_logits: Whether `probs` are logits.
-        convention: How to bin.
+        convention: Binning convention.
 
     >>> round(proximity_calibration_error([[0.8, 0.2], [0.75, 0.25]], [0, 1], distances=[0.1, 0.9]), 6)
     0.475
@@ -146,8 +146,8 @@ def calibration_errors_from_confidence(
         confidence: Confidence of each sample, in [0, 1].
         correct: Whether each prediction is correct.
         distances: Distance of each sample to its neighbours; with them, PIECE is computed as well.
-        n_bins: How many bins.
-        convention: How to bin.
+        n_bins: Number of bins.
+        convention: Binning convention.
 
     Returns:
         ece, ace, mce, weighted_mce, confidence_gap, and piece if there are distances.
@@ -185,10 +185,10 @@ def reliability_table(
     Args:
         probs: Probabilities or logits [N, C], or checked `Predictions`.
         labels: Class indices [N].
-        n_bins: How many bins.
+        n_bins: Number of bins.
         equal_mass: Use the bins of the ACE instead of those of the ECE.
         from_logits: Whether `probs` are logits.
-        convention: How to bin.
+        convention: Binning convention.
 
     >>> reliability_table([[0.8, 0.2], [0.75, 0.25]], [0, 1], n_bins=2).rows()[1]
     {'lower': 0.5, 'upper': 1.0, 'count': 2, 'confidence': 0.775, 'accuracy': 0.5, 'gap': 0.275}

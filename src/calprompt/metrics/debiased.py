@@ -62,7 +62,7 @@ class DebiasedError:
         value: Estimate of the error that very many images would show.
         low: Lower end of its interval.
         high: Upper end of its interval.
-        p_value: How often a calibrated model shows at least such an error on as many images.
+        p_value: Probability that a calibrated model shows at least this error on as many images.
     """
 
     measured: float
@@ -80,7 +80,7 @@ def debiased_errors(
     Args:
         sample: Checked probabilities and labels.
         n_bins: Number of bins.
-        convention: How to bin.
+        convention: Binning convention.
     """
     rule, right = find_convention(convention), sample.correct.astype(np.float64)
     return {
@@ -94,7 +94,7 @@ def debiased_error(table: BinTable, *, level: float = 0.95) -> DebiasedError:
 
     Args:
         table: Bins, such as those of `reliability_table`.
-        level: How often the interval covers the error that very many images would show.
+        level: Coverage of the interval for the error in the limit of many images.
 
     >>> from calprompt.metrics import equal_width_table
     >>> found = debiased_error(equal_width_table([0.8] * 100, [True] * 70 + [False] * 30))

@@ -32,7 +32,7 @@ Args:
     labels: True classes [N]; not given with `Predictions`.
     n_bins: Number of bins, for metrics that have bins.
     from_logits: Whether `probs` are logits.
-    convention: How to bin: "default", "tcpt", "dac" or a `Convention`.
+    convention: Binning convention: "default", "tcpt", "dac" or a `Convention`.
 """
 
 
@@ -55,11 +55,11 @@ class MetricInfo:
     """How a metric is written and read.
 
     Attributes:
-        label: What people call it.
+        label: Display name.
         unit: "%" for fractions that are shown as percent, else what it is measured in.
         better: "higher", "lower", or "zero" for signed numbers that are best at 0.
-        about: How it is computed, in a sentence; reports show it beside the column.
-        shown: Which of "results" and "report" show it without being asked.
+        about: One sentence on how it is computed; reports show it beside the column.
+        shown: Where it is shown by default: "results", "report" or both.
     """
 
     label: str
@@ -146,10 +146,10 @@ def evaluate(
     Args:
         probs: Probabilities or logits [N, C], or checked `Predictions`.
         labels: Class indices [N].
-        names: Which metrics; all registered ones, unless given.
+        names: Metrics to compute; by default, all that are registered.
         n_bins: Bins of the calibration errors.
         from_logits: Whether `probs` are logits.
-        convention: How to bin.
+        convention: Binning convention.
 
     Returns:
         Values by name, as fractions.

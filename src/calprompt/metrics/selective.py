@@ -53,8 +53,8 @@ class RiskCoverage:
 
     Attributes:
         threshold: The confidences, falling.
-        accepted: How many images are at least that confident.
-        wrong: How many of these are wrong.
+        accepted: Number of images with at least that confidence.
+        wrong: Number of wrong predictions among them.
     """
 
     threshold: Floats
@@ -161,12 +161,12 @@ class GuaranteedThreshold(AcceptanceRates):
     Attributes:
         threshold: Accept confidences of this and above; None if nothing can be guaranteed.
         target_error: The error rate that is guaranteed.
-        confidence_level: How sure the guarantee is.
-        images: How many validation images there are.
-        accepted: How many of them are at or above the threshold.
-        wrong: How many of the accepted ones are wrong.
+        confidence_level: Confidence level of the guarantee.
+        images: Number of validation images.
+        accepted: Number of validation images at or above the threshold.
+        wrong: Number of wrong predictions among the accepted.
         reason: Why there is no threshold.
-        needed: How many accepted images it would take, at the error rate of the best start; None if no number would do.
+        needed: Number of accepted images it would take at the lowest error rate seen; None if no number would do.
         tested: If there is no threshold, the start that came nearest: threshold, accepted and wrong images.
     """
 
@@ -253,7 +253,7 @@ def guaranteed_threshold(
         confidence: Confidence of each validation image, in [0, 1].
         correct: Whether each prediction is right.
         target_error: The largest error rate, above 0 and below 1.
-        confidence_level: How sure the guarantee has to be, above 0 and below 1.
+        confidence_level: Confidence level of the guarantee, above 0 and below 1.
         starts: Thresholds where the sequences start, of `THRESHOLDS`; these images must have had no part in them.
 
     Raises:

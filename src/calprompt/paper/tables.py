@@ -200,9 +200,9 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     """The tables of a name, one per split.
 
     Args:
-        name: Of the table, such as main; see `calprompt table --help`.
+        name: Name of the table, such as main; see `calprompt table --help`.
         source: Results: `read_source(places, usual=table_definition(name).sweeps)`.
-        options: What is different from the paper's table.
+        options: Changes to the paper's table.
 
     Returns:
         Tables as data, for the writers of `calprompt.report.writers`.

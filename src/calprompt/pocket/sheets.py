@@ -33,7 +33,7 @@ class Sheet:
     """One dataset of the package: its record, and its drawings, which are read when needed.
 
     Attributes:
-        name: Of the dataset, without "pocket_".
+        name: Name of the dataset, without "pocket_".
         record: What is in the JSON file.
         folder: Where the files are.
     """

@@ -179,8 +179,8 @@ class Promise(Record):
         kind: "error", "sets", "sets per class" or "never miss".
         text: The promise, in words.
         status: "made", "refused" or "withdrawn".
-        detail: What it rests on and what it costs; or why it is refused or withdrawn, and what would help.
-        images: How many held-out images it rests on.
+        detail: Evidence and price of the promise; or why it is refused or withdrawn, and what would help.
+        images: Number of held-out images behind it.
         needed: About how many images in all it would take, if it is refused for want of images.
         excluded: Classes that no held-out image speaks for, named in the sentence too. The promise does not cover their
             images, if `whole` is false; otherwise it holds even if all of them are wrong.

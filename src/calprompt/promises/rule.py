@@ -109,9 +109,9 @@ class DecisionRule(Record):
         min_confidence: Probabilities below this are "unsure"; None: nothing is.
         target_error: The error rate among answered images that is promised; None: none is.
         open_set: When an image is none of the classes; None: never.
-        sets: How prediction sets are made, by coverage and kind.
+        sets: Rules for prediction sets, by coverage and kind.
         withdrawn: Why the promises that go with these thresholds do not hold, if so.
-        costs: What it costs to answer a class (column) where another is true (row); None: all errors cost the same.
+        costs: Cost of answering a class (column) when another is true (row); None if all errors cost the same.
         guards: Classes that must not be missed.
     """
 

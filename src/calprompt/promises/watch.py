@@ -54,8 +54,8 @@ class Watch:
     Attributes:
         target_error: The error rate among answers that is promised.
         false_alarms: Share of models that keep the promise and alarm all the same, at most; 0.5 or less.
-        marked: How many answers were marked.
-        wrong: How many of them were wrong.
+        marked: Number of answers with feedback.
+        wrong: Number of wrong answers among them.
         recent: The last 100 marks, or the last before and with the alarm, one digit each: 1 is wrong.
         sums: S_t of each ratio; zero before the first mark.
         broken_at: The mark with which the alarm came, counted from 1; it stays. None: there was none.

@@ -228,9 +228,9 @@ class TableOptions:
         metrics: In the place of the paper's, if any.
         methods: Only these, such as vanilla and tcpt, or a loss, or "tcpt, temperature"; the paper's, and other losses
             that the results have, if empty.
-        spread: With the standard deviation over seeds.
-        difference: With the average's paired difference to the plain tuner, and its interval over datasets.
-        published: With the paper's numbers.
+        spread: Show the standard deviation over seeds.
+        difference: Show the average's paired difference from the plain tuner, with its interval over datasets.
+        published: Show the paper's numbers.
     """
 
     splits: tuple[str, ...] = ()

@@ -33,8 +33,8 @@ def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progre
 
     Args:
         out: Folder of runs.
-        calibrators: What to measure with; those of the folder's sweeps, unless given.
-        progress: Shows how far it is.
+        calibrators: Calibrators to measure with; by default, those of the folder's sweeps.
+        progress: Progress callback.
 
     Returns:
         A row per run, model, calibrator and split.

@@ -86,7 +86,7 @@ def compare_contenders(
         contenders: Two methods or more, each with one run or more per dataset.
         baseline: The method that others are compared with; the first, unless given.
         n_bins: Bins of the calibration errors.
-        resamples: How often images and seeds are drawn for intervals.
+        resamples: Number of resamples of images and seeds for intervals.
 
     Raises:
         DataError: if there is nothing that two methods were both tested on.
@@ -218,7 +218,7 @@ def run_contenders(runs: Sequence[Run], *, zero_shot: bool = False) -> list[Cont
 
     Args:
         runs: Finished runs, in the order of the comparison.
-        zero_shot: With the untuned model, which every run has stored.
+        zero_shot: Include the untuned model, which every run has stored.
 
     Raises:
         CalpromptError: if a run is not finished or its files are damaged.

@@ -55,9 +55,9 @@ class ReportSource:
     Attributes:
         title: Names of the places, in a line.
         table: All rows; a run without results has a row with its status, without `model` and metrics.
-        folders: Of the finished runs among them that are here, in the order of the places.
-        sweeps: Those that chose the runs; all runs of the places, if there are none.
-        places: As they were given.
+        folders: Folders of those runs that are finished and here, in the order of the places.
+        sweeps: Sweeps that chose the runs; if empty, all runs of the places count.
+        places: The places as given.
     """
 
     title: str
@@ -131,8 +131,8 @@ def read_source(
         out: Folder of runs, as `calprompt sweep --out` has it; one more place.
         usual: Names of sweeps. If no place is a sweep, the one of these chooses that the places have most runs of; and
             none, if they have no run of any.
-        calibrators: What to measure stored logits with; those of the sweeps, unless given.
-        progress: Shows how far it is.
+        calibrators: Calibrators to apply to stored logits; by default, those of the sweeps.
+        progress: Progress callback.
 
     Returns:
         The rows of all places, the runs whose folders are here, and what is missing.

@@ -63,7 +63,7 @@ class Table:
 
     Attributes:
         rows: Column -> value; what is not known is None or not there, and never 0.
-        source: What errors call it.
+        source: Name of the table in error messages.
         decimals: Column -> digits behind the point that a file rounded its numbers to.
         checked: Whether rows are those of another table, whose numbers have their types.
     """
@@ -146,7 +146,7 @@ def read_table(path: str | Path) -> Table:
     """A table from a CSV or Parquet file that `calprompt results` wrote.
 
     Args:
-        path: Of the file; a CSV file may be compressed, as .csv.xz.
+        path: The file; CSV may be compressed, as .csv.xz.
 
     Raises:
         CalpromptError: if it is not there, or is no such table.
@@ -321,7 +321,7 @@ def merge_tables(tables: Sequence[Table]) -> Table:
     """One table of several.
 
     Args:
-        tables: Of which the same run may be in more than one. What one table misses and another has is not missing.
+        tables: Tables to merge. A run may be in several; a run that is missing from one counts if another has it.
 
     Returns:
         All rows, each once, in the order of all tables.

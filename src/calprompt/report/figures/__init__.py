@@ -79,8 +79,8 @@ def draw(name: str, source: ReportSource, **options: Any) -> Figure:
 
     Args:
         name: One of `figure_names()`.
-        source: What `read_source` returned.
-        **options: Of that figure, such as split, metric or methods.
+        source: Results from `read_source`.
+        **options: Options of that figure, such as split, metric or methods.
 
     Raises:
         UnknownNameError: if there is no such figure, or it has no such option.

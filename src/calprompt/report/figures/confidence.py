@@ -41,7 +41,7 @@ def error_figure(methods: Mapping[str, Sequence[Predictions]], *, bins: int = BI
 
     Args:
         methods: Method -> its runs, of which means are shown.
-        bins: How many bins of equal width.
+        bins: Number of bins of equal width.
         note: Under the figure.
 
     Raises:

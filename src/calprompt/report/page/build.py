@@ -51,11 +51,11 @@ def build_report(
     """A report on results.
 
     Args:
-        source: As `calprompt.results.sources.read_source` reads it.
-        settings: What the report contains; the defaults, unless given.
+        source: Results from `calprompt.results.sources.read_source`.
+        settings: Contents of the report.
         near: Folder that the report goes to; places of runs are remembered as seen from there.
         unfinished: Title, status and reason of what has no result; those of the source, unless given.
-        progress: Shows how far it is.
+        progress: Progress callback.
 
     Raises:
         DamagedFileError: if stored logits are not what was written.

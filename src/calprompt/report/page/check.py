@@ -107,10 +107,10 @@ def check_report(
     """Compute every number of a report again and compare it with what the report says and shows.
 
     Args:
-        path: Of the report.
+        path: The report's HTML file.
         runs: Folder in which its run folders are now; where they were, unless given.
-        tolerance: How far numbers may be apart, in percentage points.
-        progress: Shows how far it is.
+        tolerance: Largest allowed difference, in percentage points.
+        progress: Progress callback.
 
     Raises:
         NotFoundError: if the report, or the runs or tables that it was made from, are not there.

@@ -37,12 +37,12 @@ class ReportSettings:
     """What a report contains; checked when it is made.
 
     Attributes:
-        title: Of the page; what was run, if None.
+        title: Title of the page; by default, what was run.
         bins: Bins of the calibration errors.
         bootstrap: Resamples of the images for the intervals; 0: no such intervals.
-        seed: Of the resamples, and of halving the validation images for thresholds.
+        seed: Seed for resampling and for halving the validation images for thresholds.
         errors: Error rates to find thresholds for, as fractions.
-        mistakes: How many of the most confident mistakes to show of each split.
+        mistakes: Number of most confident mistakes to show per split.
         no_images: Leave out the pictures of mistakes.
         no_figures: Leave out the figures.
     """

@@ -33,8 +33,8 @@ def write_report(report: Report, path: str | Path) -> Path:
     """Write the page; a file that is there is replaced in one step.
 
     Args:
-        report: What to write.
-        path: Of the file, which ends in .html.
+        report: The report to write.
+        path: The file to write, ending in .html.
 
     Raises:
         SettingError: if it ends in something else, or is a folder.
