@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import samples
-from calprompt import metrics
+from calprompt import losses, metrics
 from calprompt.cli import main
 from calprompt.errors import CalpromptError
 from calprompt.registry import extension_digest, load_extension
@@ -144,8 +144,11 @@ def test_a_loss_gives_one_number(tmp_path: Path, gives: str, got: str) -> None:
     path = tmp_path / f"{name}.py"
     path.write_text(OWN.format(name=name).replace("outputs.logits.abs().pow(self.power).mean()", gives))
     config = samples.config(imports=(str(path),), loss=f"ce + {name}")
-    with pytest.raises(CalpromptError, match=f"loss '{name}' must return a tensor of one number.*got {got}"):
-        run(config, tmp_path / "runs")
+    try:
+        with pytest.raises(CalpromptError, match=f"loss '{name}' must return a tensor of one number.*got {got}"):
+            run(config, tmp_path / "runs")
+    finally:
+        del losses.losses._things[name]
 
 
 def test_invalid_input_is_reported(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_the_folder_of_a_split_dataset_keeps_its_test_images(run, tmp_path: Path
 
 def test_more_classes_than_are_encoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part at a time; a list of classes as long as that is cut in messages."""
-    for name, value in (("MANY", 110), ("CHUNK", 50)):
+    for name, value in (("MANY_CLASSES", 110), ("CLASSES_AT_ONCE", 50)):
         monkeypatch.setattr(f"calprompt.classifier.settings.{name}", value)
     words = [f"thing number {number}" for number in range(120)]
     pictures = np.random.default_rng(0).integers(0, 255, (120, 4, 4, 3), dtype=np.uint8)

@@ -362,6 +362,7 @@ class TensorRows(Images):
         return TensorRow(self.rows[index], self.has_pixels)
 
 
+@dataclass(frozen=True, eq=False)
 class ImageRows(TensorRows):
     """Pixels in memory, [n, 3, size, size], already normalised as the backbone wants them."""
 

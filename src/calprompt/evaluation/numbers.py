@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 
@@ -30,10 +29,12 @@ class Number(NamedTuple):
         >>> str(Number.over([3.0, 1.0]))
         '+2.00 [-10.71, +14.71]'
         """
-        n, middle = len(values), mean(values)
+        n = len(values)
+        middle = math.fsum(values) / n
         if n == 1:
             return cls(middle)
-        half = student_quantile(n - 1) * stdev(values) / math.sqrt(n)
+        deviation = math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1))
+        half = student_quantile(n - 1) * deviation / math.sqrt(n)
         return cls(middle, middle - half, middle + half)
 
     @property
@@ -64,4 +65,4 @@ def dataset_means(values: Mapping[tuple[str, Any], float]) -> list[float]:
     grouped: dict[str, list[float]] = {}
     for (dataset, _), value in sorted(values.items(), key=lambda pair: pair[0][0]):
         grouped.setdefault(dataset, []).append(value)
-    return [mean(group) for group in grouped.values()]
+    return [math.fsum(group) / len(group) for group in grouped.values()]

@@ -43,10 +43,13 @@ def dataset_table(measured: Measurements, levels: Mapping[str, Levels]) -> Table
     rows = []
     for dataset, found in levels.items():
         results = _own(measured.where(dataset=dataset))
-        methods = ordered(result.method for result in results)
+        by_method: dict[Method, list[Result]] = {}
+        for result in results:
+            by_method.setdefault(result.method, []).append(result)
+        methods = ordered(by_method)
         for split in (*_splits(results), HARMONIC):
             for method in (each for each in methods if (split, each.name, "accuracy") in found):
-                own = [each for each in results if each.method == method and each.split in (split, "base")]
+                own = [each for each in by_method[method] if each.split in (split, "base")]
                 numbers = (found.get((split, method.name, key), Number()) for key in (*METRICS, *DIFFERENCES))
                 seeds = Number(len({each.seed for each in own}))
                 rows.append(Row((dataset, split, method.name, seeds, *numbers), _runs(own)))
@@ -80,8 +83,9 @@ def average_table(measured: Measurements) -> Table | None:
         for result in results:
             if result.split == split:
                 by_method.setdefault(result.method, {})[result.dataset, result.seed] = result
+        plains = [method for method in by_method if method.is_plain]
         for method in ordered(by_method):
-            own, plain = by_method[method], plain_of(method, by_method)
+            own, plain = by_method[method], plain_of(method, plains)
             partners = {} if plain is None else by_method[plain]
             numbers = [_over_datasets({key: each.numbers[metric] for key, each in own.items()}) for metric in METRICS]
             numbers += [
@@ -183,10 +187,11 @@ def _from_numbers(results: Sequence[Result]) -> Levels:
     """Levels and differences on one dataset, from the numbers of its seeds."""
     by_method = _by_method(results)
     levels: Levels = {}
+    splits, plains = _splits(results), [method for method in by_method if method.is_plain]
     for method, seeds in by_method.items():
-        plain = plain_of(method, by_method)
+        plain = plain_of(method, plains)
         partners: Seeds = {} if plain is None else by_method[plain]
-        for split in _splits(results):
+        for split in splits:
             there = {seed: parts[split] for seed, parts in seeds.items() if split in parts}
             pairs = [(each, partners[seed][split]) for seed, each in there.items() if split in partners.get(seed, {})]
             for metric in METRICS if there else ():
