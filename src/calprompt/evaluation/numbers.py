@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from statistics import mean
 from typing import Any, NamedTuple
 
 
@@ -29,8 +30,7 @@ class Number(NamedTuple):
         >>> str(Number.over([3.0, 1.0]))
         '+2.00 [-10.71, +14.71]'
         """
-        n = len(values)
-        middle = math.fsum(values) / n
+        n, middle = len(values), mean(values)
         if n == 1:
             return cls(middle)
         deviation = math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1))
@@ -65,4 +65,4 @@ def dataset_means(values: Mapping[tuple[str, Any], float]) -> list[float]:
     grouped: dict[str, list[float]] = {}
     for (dataset, _), value in sorted(values.items(), key=lambda pair: pair[0][0]):
         grouped.setdefault(dataset, []).append(value)
-    return [math.fsum(group) / len(group) for group in grouped.values()]
+    return [mean(group) for group in grouped.values()]
