@@ -123,7 +123,7 @@ def test_docstrings_describe_every_parameter_of_the_public_interface() -> None:
         assert len(public) < 2 or not missing, f"{name}: {missing}"
 
 
-def test_what_can_be_had_without_torch(tmp_path: Path) -> None:
+def test_package_parts_that_need_no_torch(tmp_path: Path) -> None:
     """Importing the package, its help and its names, data, metrics and settings; and a wrong path is told at once."""
     script = """
 import json, sys

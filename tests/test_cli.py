@@ -93,7 +93,7 @@ def test_train_and_show_as_a_user_runs_them(tmp_path: Path) -> None:
         assert row[1:] == ["9", "3", *measured, f"{100 * values['confidence_gap']:+.2f}"]
 
 
-def test_no_digit_is_cut_on_a_narrow_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_narrow_terminals_show_every_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path)) == 0
     run = load_run(next(tmp_path.iterdir()))
     for part in (run.metrics["base"], run.metrics["novel"]):
@@ -138,7 +138,7 @@ def test_errors_are_reported_without_a_traceback(
     assert says in output.err
 
 
-def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_folder_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").write_text("")
     assert main(arguments(tmp_path / "runs")) == 2
     said = capsys.readouterr().err
@@ -229,7 +229,7 @@ def test_show_prints_the_status_of_an_unfinished_run(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.startswith("interrupted after ")
 
 
-def test_defaults_are_those_of_the_library() -> None:
+def test_defaults_equal_the_library() -> None:
     chosen = create_parser().parse_args(["train", "--backbone", "b", "--data", "d"])
     assert build_config(**run_settings(chosen)) == RunConfig(backbone="b", data="d")
 

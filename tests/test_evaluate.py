@@ -112,7 +112,7 @@ def plain_metrics(logits: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-def test_numbers_are_those_of_the_logits_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_equal_the_logits_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain = "temperature -> dac"
     assert evaluated(folder, "--calibrators", "temperature", "sals", chain, "--zero-shot") == 0
     printed = capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_numbers_are_those_of_the_logits_file(folder: Path, capsys: pytest.Captu
     assert record["runs"][0]["splits"]["novel"] == {"images": 90, "classes": 3}
 
 
-def test_uncalibrated_numbers_are_those_of_the_run(folder: Path) -> None:
+def test_uncalibrated_numbers_equal_the_run(folder: Path) -> None:
     assert evaluated(folder, "--zero-shot", "--calibrators", "none") == 0
     metrics, found = load_run(folder).metrics, rows_of(folder / "evaluation.json")
     assert {key[2] for key in found} == {"none"}
@@ -492,7 +492,7 @@ def test_no_model_is_loaded_or_imported(folder: Path) -> None:
     ]
 
 
-def test_defaults_are_those_of_the_library() -> None:
+def test_defaults_equal_the_library() -> None:
     chosen = create_parser().parse_args(["evaluate", "run"])
     assert set(vars(chosen)) == {"command", "command_name", "runs", "out", "json"}
     assert EvaluationSettings().specs == ("none", "temperature", "dac", "sals")

@@ -73,7 +73,7 @@ def test_base_and_novel(
     assert "CoOp + TCPT, novel: says" in capsys.readouterr().out
 
 
-def test_what_is_shown_is_escaped() -> None:
+def test_shown_text_is_escaped() -> None:
     html = Answer("<b>.jpg", "answer", "<i>", 0.5)._repr_html_()
     assert "&lt;b&gt;.jpg" in html
     assert "<i>" not in html

@@ -64,7 +64,7 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     for name in (".run.json.tmp", ".hidden", "a.tmp"):
         (tmp_path / name).write_text("")
     clear_leftovers(tmp_path)

@@ -281,7 +281,7 @@ def _table(path: Path, *, header: str = "path,label,split\n", change: Callable[.
         ("path,label,split\n", lambda p, c, s: (p, float(LABELS[c]), s), "the labels are the numbers 0.0, 1.0"),
     ],
 )
-def test_tables_that_say_something_else(tmp_path: Path, said: Said, header: str, change: Any, says: str) -> None:
+def test_tables_with_other_columns_or_values(tmp_path: Path, said: Said, header: str, change: Any, says: str) -> None:
     table = _table(tmp_path / "t.csv", header=header, change=change)
     assert says in said("data", "check", table, "--root", samples.pictures())
 
@@ -580,7 +580,7 @@ def _pocket() -> calprompt.Backbone:
     return load_backbone("pocket")
 
 
-def test_deep_prompts_take_the_blocks_there_are(tmp_path: Path, said: Said) -> None:
+def test_deep_prompts_are_limited_to_existing_blocks(tmp_path: Path, said: Said) -> None:
     with pytest.warns(UserWarning, match="they go into the first 3 blocks, as the option depth of 3 says"):
         tuner = tuners.create("maple", _pocket(), ["cat", "dog"], depth=9)
     assert len(tuner.deep) == 2  # type: ignore[arg-type]
@@ -626,7 +626,7 @@ def test_calibrators_take_lists_and_arrays() -> None:
         ([[1.0, 2.0]], [0, 1], "labels must have the shape"),
     ],
 )
-def test_what_calibrators_do_not_take(logits: Any, labels: Any, says: str) -> None:
+def test_invalid_calibrator_arguments(logits: Any, labels: Any, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         StoredLogits(logits, labels)
     with pytest.raises(SettingError, match=says):
@@ -654,7 +654,7 @@ def test_images_to_predict(run: Path, tmp_path: Path, said: Said, capsys: pytest
     assert "no image can be read" in said("predict", run, tmp_path / "some" / "bad.png", "--skip-bad")
 
 
-def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> None:
+def test_refusals_of_a_runs_predictor(run: Path, tmp_path: Path, said: Said) -> None:
     few = finished("few-shot")
     assert "has no novel classes, it was tuned on all of them; give --part all" in said(
         "predict", few, image(), "--part", "novel"
@@ -682,7 +682,7 @@ def test_what_a_run_cannot_predict(run: Path, tmp_path: Path, said: Said) -> Non
 @pytest.mark.parametrize(
     ("given", "status"), [(["train", "--backbone", "pocket", "--data", "nowhere"], 2), (["list"], 0)]
 )
-def test_what_needs_no_torch(given: list[str], status: int) -> None:
+def test_parts_that_need_no_torch(given: list[str], status: int) -> None:
     script = (
         "import sys, calprompt.cli; code = calprompt.cli.main(sys.argv[1:]); "
         "sys.exit(99 if 'torch' in sys.modules else code)"

@@ -86,7 +86,7 @@ def close(probabilities: np.ndarray, logits: torch.Tensor, atol: float = 1e-5) -
 
 @pytest.mark.parametrize("tuner", [*LEARNED, "zero-shot"])
 @pytest.mark.parametrize("part", ["base", "novel"])
-def test_probabilities_are_those_that_the_run_stored(tuner: str, part: str) -> None:
+def test_probabilities_equal_the_stored_ones(tuner: str, part: str) -> None:
     paths, logits = stored(trained(tuner), part)
     predictor = Predictor.from_run(trained(tuner), part=part, resources=SHARED)
     close(predictor.predict_proba(paths), logits)
@@ -95,7 +95,7 @@ def test_probabilities_are_those_that_the_run_stored(tuner: str, part: str) -> N
 
 @pytest.mark.parametrize("spec", CALIBRATORS)
 @pytest.mark.parametrize("tuner", ["coop", "cocoop", "maple"])
-def test_calibrated_probabilities_are_those_of_evaluate(tuner: str, spec: str) -> None:
+def test_calibrated_probabilities_equal_evaluate(tuner: str, spec: str) -> None:
     folder = calibratable(tuner)
     model = stored_models(load_run(folder))["tuned"]
     calibrator = create_calibrator(spec)
@@ -107,7 +107,7 @@ def test_calibrated_probabilities_are_those_of_evaluate(tuner: str, spec: str) -
         close(predictor.predict_proba(paths), calibrator(model.tests[part]))
 
 
-def test_what_evaluate_fitted_is_read_back(tmp_path: Path) -> None:
+def test_fitted_calibrators_are_read_back(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(calibratable(), tmp_path / "run"))
     settings = EvaluationSettings(("temperature", "temperature->dac"), bootstrap=0)
     evaluation = evaluate_run(folder, settings)

@@ -82,7 +82,7 @@ def test_metrics_can_be_recomputed_from_the_logits(tmp_path: Path) -> None:
             assert set(again) == set(metrics.metrics.available())
 
 
-def test_logits_are_those_of_the_stored_prompts(tmp_path: Path) -> None:
+def test_logits_follow_from_the_stored_prompts(tmp_path: Path) -> None:
     done = run(samples.config(), tmp_path)
     tensors, about = read_tensor_file(done.folder / "logits.safetensors")
     prompts, told = read_tensor_file(done.folder / "prompts.safetensors")
@@ -238,7 +238,7 @@ def test_prompts_of_classes_cannot_be_evaluated_on_others(tmp_path: Path) -> Non
     assert "novel/zero_shot_logits" in tensors
 
 
-def test_without_val_there_is_none(tmp_path: Path) -> None:
+def test_datasets_without_val_have_no_validation(tmp_path: Path) -> None:
     held = {name: tensor for name, tensor in samples.tensors().items() if not name.startswith("val")}
     done = run(samples.config(samples.tensor_file(tmp_path / "toys.safetensors", held)), tmp_path)
     assert set(done.metrics) == {"base", "novel", "zero_shot"}
@@ -267,7 +267,7 @@ def test_of_the_published_templates_a_tuner_takes_those_of_its_table(tmp_path: P
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e38])
-def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_good_prompts(tmp_path: Path, lr: float) -> None:
+def test_non_finite_loss_fails_the_run_and_keeps_good_prompts(tmp_path: Path, lr: float) -> None:
     with pytest.raises(NonFiniteLossError, match="epoch") as caught:
         run(samples.config(lr=lr, shots=None), tmp_path)
     failed = load_run(next(tmp_path.iterdir()))
@@ -503,5 +503,5 @@ def test_a_small_clip_gives_the_same_bits_with_any_number_of_threads(tmp_path: P
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_the_seed_is_that_of_the_training() -> None:
+def test_predictor_seed_equals_the_training_seed() -> None:
     assert RunConfig(backbone="b", data="d", training=TrainingConfig(seed=7)).seed == 7

@@ -105,7 +105,7 @@ def test_nothing_to_learn_is_no_training() -> None:
     assert train(ZeroShot(BACKBONE, NAMES), data(), Objective.parse("ce"), TrainingConfig()) == []
 
 
-def test_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_good_prompts() -> None:
+def test_non_finite_loss_names_the_step_and_keeps_good_prompts() -> None:
     tuner, broken = CoOp(BACKBONE, NAMES, context=4), data(4)
     good: list[Tensor] = []
     broken.features = broken.features.clone()
@@ -120,7 +120,7 @@ def test_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_good_pro
     assert torch.equal(tuner.context, good[-1])
 
 
-def test_a_gradient_that_is_not_finite_stops_before_anything_is_updated() -> None:
+def test_non_finite_gradient_stops_before_the_update() -> None:
     class Steep(torch.autograd.Function):
         @staticmethod
         def forward(context: object, value: Tensor) -> Tensor:

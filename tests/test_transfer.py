@@ -201,7 +201,7 @@ def test_calibrators_are_the_same_on_other_data(tmp_path: Path) -> None:
     assert "does not apply to others" in vector.reasons["drawings/base"]
 
 
-def test_what_is_done_is_not_done_again(tmp_path: Path, folder: Path) -> None:
+def test_finished_work_is_not_repeated(tmp_path: Path, folder: Path) -> None:
     data = samples.picture_folder(tmp_path / "drawings", DRAWN, each=4)
     first = evaluate_on(folder, Target(str(data)))
     times = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}

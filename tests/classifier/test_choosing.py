@@ -32,7 +32,7 @@ def test_candidates_of_auto_and_of_one_tuner() -> None:
         candidates_of("auto", {"context": 2})
 
 
-def test_the_standard_error_is_that_of_paired_differences() -> None:
+def test_standard_error_is_of_paired_differences() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.uniform(0.2, 0.9, (2, 50))
     labels = np.zeros(50, dtype=np.int64)
@@ -95,7 +95,7 @@ def test_auto_says_and_records_what_it_chose(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_what_the_budget_leaves_out_is_recorded_and_stays_left_out(
+def test_learners_beyond_the_budget_are_recorded_and_stay_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = fitting._Fit.finish
@@ -117,9 +117,7 @@ def test_what_the_budget_leaves_out_is_recorded_and_stays_left_out(
 
 
 @pytest.mark.usefixtures("few")
-def test_what_was_compared_in_time_is_compared_when_the_fit_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_fit_compares_the_same_learners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish, is_over = fitting._Fit.finish, fitting._Clock.is_over
 
     def stop(*_: object) -> None:

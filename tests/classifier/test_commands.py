@@ -54,7 +54,7 @@ def test_from_a_folder_to_answers(tmp_path: Path, run) -> None:
     assert json.loads(out)["images"] == 18 == json.loads((tmp_path / "check.json").read_text())["images"]
 
 
-def test_the_majority_is_that_of_the_images_evaluated(tmp_path: Path, run) -> None:
+def test_majority_class_is_of_the_evaluated_images(tmp_path: Path, run) -> None:
     """Twenty bees and an ant, evaluated by a model that was fitted on as many of each of six classes."""
     samples.picture(tmp_path / "fresh" / "ant" / "0.png", seed=8000)
     for number in range(20):
@@ -169,7 +169,7 @@ def test_images_are_moved_by_their_answers(tmp_path: Path, run) -> None:
     assert all(Path(row["to"]).is_file() for row in log)
 
 
-def test_what_does_not_go_together(run, tmp_path: Path) -> None:
+def test_contradicting_options_are_refused(run, tmp_path: Path) -> None:
     path = picture_paths()[0]
     for words, problem in (
         (("predict", saved(), path, "--part", "all"), f"--part is for a run, and {saved()} is the folder of a model"),

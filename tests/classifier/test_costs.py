@@ -46,7 +46,7 @@ def test_the_promise_is_made_saved_and_loaded(tmp_path: Path) -> None:
     assert promise.sentence in (tmp_path / "model" / "README.md").read_text()
 
 
-def test_answers_are_the_cheapest_and_guarded_images_are_called_nothing_else() -> None:
+def test_answers_minimise_cost_and_keep_guarded_classes() -> None:
     model = guarded()
     paths = picture_paths()
     p = model.predict_proba(paths)

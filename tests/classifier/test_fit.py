@@ -339,7 +339,7 @@ def test_something_is_learned_on_the_pocket() -> None:
     assert check.metrics["nll"] < 3
 
 
-def test_the_majority_is_that_of_the_folder(tmp_path: Path) -> None:
+def test_majority_class_is_of_the_folder(tmp_path: Path) -> None:
     """Also where a limit on tuning makes classes equal."""
     for name, each in (("ant", 20), ("bee", 100)):
         for number in range(each):
@@ -389,7 +389,7 @@ def test_two_fits_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert first.other.classes_.tolist() == first.classes_.tolist()
 
 
-def test_a_fit_that_fails_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fit_leaves_the_old_model_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     model = classifier(tuner="zero-shot").fit(samples.pictures(), resources=SHARED)
     paths = [path for path in picture_paths() if Path(path).parent.name in ("ant", "bee")]
 

@@ -46,7 +46,7 @@ def test_the_folder_has_what_it_says(model: Path) -> None:
     assert not any(b"pickle" in path.read_bytes() for path in model.iterdir() if path.suffix != ".png")
 
 
-def test_what_a_promise_counts_can_be_counted_again(tmp_path: Path) -> None:
+def test_counts_of_a_promise_can_be_recomputed(tmp_path: Path) -> None:
     """In images.csv: a confidence above the threshold is not enough, an image may be none of the classes."""
     settings = {"tuner": "zero-shot", "target_error": 0.95, "level": 0.5, "coverage": 0.5}
     model = classifier(**settings).fit(samples.pictures(), resources=SHARED)
@@ -93,7 +93,7 @@ def test_a_model_of_another_version_is_refused_with_a_message(model: Path) -> No
 
 
 @pytest.mark.parametrize("name", [CARD, DIAGRAM, IMAGES])
-def test_what_is_for_people_may_be_edited(model: Path, name: str) -> None:
+def test_cards_and_summaries_may_be_edited(model: Path, name: str) -> None:
     (model / name).write_text("mine")
     assert len(Classifier.load(model).classes_) == 6
 
@@ -115,7 +115,7 @@ def test_other_weights_are_refused(model: Path) -> None:
     assert found.predict(picture_paths()[:2]).tolist() == fitted().predict(picture_paths()[:2]).tolist()
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
+def test_folders_that_are_not_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"is not the folder of a model, it has no config\.json"):
         Classifier.load(tmp_path)
 

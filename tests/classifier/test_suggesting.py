@@ -25,12 +25,12 @@ def test_one_of_each_group_is_suggested() -> None:
     assert {place // 25 for place in suggest(BLOBS, p, 4)} == {0, 1, 2, 3}
 
 
-def test_what_is_labelled_already_is_not_suggested_again() -> None:
+def test_labelled_images_are_not_suggested_again() -> None:
     p = np.full((100, 2), 0.5)
     assert {place // 25 for place in suggest(BLOBS, p, 2, labelled=BLOBS[:50])} == {2, 3}
 
 
-def test_what_the_model_is_sure_of_comes_last() -> None:
+def test_sure_answers_are_suggested_last() -> None:
     p = np.where(np.arange(100)[:, None] < 75, [[0.999, 0.001]], [[0.5, 0.5]])
     assert suggest(BLOBS, p, 1)[0] >= 75
 
@@ -66,7 +66,7 @@ def test_the_command_lists_images_to_label(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("image,predicted,probability,unsure\n")
 
 
-def test_the_documented_gain_is_that_of_the_measurements() -> None:
+def test_documented_gain_equals_the_measurements() -> None:
     root = Path(__file__).parents[2]
     rows = list(csv.DictReader((root / "experiments" / "suggest.csv").open(encoding="utf-8")))
     names = ("clothes", "digits", "signs", "animals", "flags", "objects")

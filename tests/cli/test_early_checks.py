@@ -123,7 +123,7 @@ def test_the_same_file_in_two_classes_is_named(tmp_path: Path, told, capsys: pyt
     assert "bee/copy.png (bee)" in said
 
 
-def test_settings_that_would_do_nothing_are_refused(told) -> None:
+def test_settings_without_effect_are_refused(told) -> None:
     run, photos = reports.folders()[0], samples.pictures()
     train = ("train", "--backbone", samples.backbone(), "--data", photos, "--epochs", 1, "--lr", 0.5)
     for words, says in (
@@ -157,7 +157,7 @@ def test_evaluations_of_a_model_are_written_as_their_names_say(tmp_path: Path, t
     )
 
 
-def test_a_dry_run_looks_at_everything_that_is_given(told, tmp_path: Path) -> None:
+def test_dry_run_checks_every_input(told, tmp_path: Path) -> None:
     sweep, typo = tmp_path / "sweep.yaml", tmp_path / "typo.yaml"
     settings = f"settings: {{backbone: {samples.backbone()}, data: {samples.pictures()}"
     sweep.write_text(f"{settings}}}\naxes: {{seed: [1, 2]}}\n")
@@ -190,7 +190,7 @@ def test_sweep_options_are_checked_against_the_files() -> None:
         }
 
 
-def test_what_a_killed_sweep_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_sweep_are_removed(tmp_path: Path) -> None:
     script = "import os, sys; from pathlib import Path; from calprompt.executors.protocol import shared_marker\n"
     script += "with shared_marker(Path(sys.argv[1])): os._exit(9)"
     subprocess.run([sys.executable, "-c", script, tmp_path], check=False)

@@ -51,7 +51,7 @@ def test_evaluation_against_open_clip(mode: str, resize_mode: str, interpolation
 @pytest.mark.parametrize("size", [(40, 36), (32, 32), (31, 97), (200, 64), (33, 34), (1, 5), (113, 71)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK"])
 @pytest.mark.parametrize("options", [{}, {"interpolation": "bilinear"}, {"resize_mode": "squash"}])
-def test_pixels_are_those_of_the_public_transforms(options: dict[str, str], mode: str, size: tuple[int, int]) -> None:
+def test_pixels_equal_the_public_transforms(options: dict[str, str], mode: str, size: tuple[int, int]) -> None:
     noise = np.random.default_rng(size).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     image, preprocessing = Image.fromarray(noise).convert(mode), Preprocessing(32, **options)
     settings = {"resize_mode": "shortest", "interpolation": "bicubic"} | options
@@ -116,7 +116,7 @@ def test_training_leaves_global_randomness_alone_and_repeats() -> None:
     assert not torch.equal(again, preprocessing.training(torch.Generator().manual_seed(6))(image))
 
 
-def test_crops_leave_the_share_that_is_asked_for() -> None:
+def test_crops_keep_the_requested_share() -> None:
     for smallest in (0.3, 0.7, 1.0):
         generator = torch.Generator().manual_seed(0)
         crops = [random_crop(100, 100, generator, smallest) for _ in range(200)]

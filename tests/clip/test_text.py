@@ -118,7 +118,7 @@ def test_sentences_equal_open_clip() -> None:
     assert_close(BACKBONE.encode_strings(texts[:1]), MODEL.encode_text(BACKBONE.tokenizer(texts[:1])))
 
 
-def test_name_that_does_not_fit_is_named() -> None:
+def test_too_long_class_name_is_named() -> None:
     with pytest.raises(CalpromptError, match=r"class 'word word .*91 tokens.* reads 77"):
         BACKBONE.layout(["cat", " ".join(["word"] * 72)], 16)
 

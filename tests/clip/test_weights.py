@@ -344,7 +344,7 @@ def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
         (torch.ones(2), "holds Tensor"),
     ],
 )
-def test_checkpoints_of_something_else(tmp_path: Path, thing: Any, message: str) -> None:
+def test_foreign_checkpoints_are_refused(tmp_path: Path, thing: Any, message: str) -> None:
     torch.save(thing, tmp_path / "w.pt")
     with pytest.raises(CalpromptError, match=message):
         read_weights(tmp_path / "w.pt")

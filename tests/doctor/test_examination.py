@@ -31,7 +31,7 @@ def test_a_check_that_cannot_be_imported(apart: bool) -> None:
     )
 
 
-def test_checks_run_in_one_process_that_is_not_this_one() -> None:
+def test_checks_share_one_child_process() -> None:
     first, second = examined("fine", "fine")
     assert first.value == second.value != str(os.getpid())
 

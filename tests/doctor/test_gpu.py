@@ -27,7 +27,7 @@ def test_a_device_that_agrees() -> None:
     assert all("ms a step" in each.value for each in found)
 
 
-def test_a_device_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_with_wrong_results_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     train = gpu.train_steps
 
     def wrong(name: str, backbone: object) -> gpu.Training:
@@ -44,7 +44,7 @@ def test_a_device_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
     assert "no kernel image" in found[2].value
 
 
-def test_without_a_gpu_there_is_nothing_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     (found,) = gpu.check_gpu()
     assert (found.status, found.value) == ("note", "torch finds no GPU, so there is nothing to verify")

@@ -42,7 +42,7 @@ def test_every_extra_says_what_it_is_for() -> None:
     assert set(DEVELOPMENT) < set(EXTRAS)
 
 
-def test_requirements_are_read_as_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requirements_match_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["open_clip_torch>=3.0", "regex", "av>=12; extra == 'video'", 'types-PyYAML; extra == "test"']
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
     assert requirements() == {"open_clip_torch": "3.0", "regex": ""}
@@ -100,9 +100,7 @@ def test_packages_that_do_not_fit_each_other(monkeypatch: pytest.MonkeyPatch) ->
     assert found["importing PIL"].advice == "Install it again: pip install --force-reinstall pillow"
 
 
-def test_what_is_missing_is_not_a_second_problem(
-    versions: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_one_problem_only(versions: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     versions["torch"] = None
     tried: list[str] = []
     monkeypatch.setattr(installation, "import_module", tried.append)
@@ -110,7 +108,7 @@ def test_what_is_missing_is_not_a_second_problem(
     assert "torch" not in tried
 
 
-def test_a_package_that_is_not_installed_but_run_from_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_run_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

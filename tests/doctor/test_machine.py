@@ -28,7 +28,7 @@ def found() -> dict[str, Finding]:
     return {finding.name: finding for finding in check_machine()}
 
 
-def test_a_machine_with_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_machine_has_no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     assert {finding.status for finding in found().values()} == {"ok"}
@@ -52,13 +52,13 @@ def test_a_container_with_a_quota_and_too_many_threads(tmp_path: Path, monkeypat
     assert usable_cores() == 1
 
 
-def test_omp_num_threads_that_is_no_number_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_omp_num_threads_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(machine.THREADS, "all")
     assert found()["threads"].status == "note"
     assert "should be a number" in found()["threads"].advice
 
 
-def test_what_slows_a_machine_down_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_settings_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (8.0, 0.1, 0.1), raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine.NO_VECTOR_UNITS)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")

@@ -133,7 +133,7 @@ def test_the_pocket_is_what_it_should_be() -> None:
     assert "128 finite numbers, and was recognised as 'airplane'" in found[-1].value
 
 
-def test_a_pocket_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_pocket_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> None:
         raise BackboneError("a truncated file")
 

@@ -34,7 +34,7 @@ def test_the_median_is_not_disturbed_by_others(monkeypatch: pytest.MonkeyPatch) 
     assert per_second(call, 5.25) == pytest.approx(10)
 
 
-def test_products_are_those_of_the_tower() -> None:
+def test_products_equal_those_of_the_tower() -> None:
     """Counted by torch on the meta device, for towers of one, two and three blocks."""
     from dataclasses import replace
 

@@ -118,7 +118,7 @@ def test_the_seed_decides_and_holding_fewer_at_a_time_changes_nothing(monkeypatc
         assert pieces[name] == pytest.approx(interval, abs=1e-12), name
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+def test_intervals_have_their_stated_coverage() -> None:
     """Images whose predictions are right as often as the confidence says, on average; truth from a large sample."""
     truth = evaluate(drawn(99, n=100_000))
     names = ("accuracy", "nll", "brier", "confidence_gap", "mean_confidence")

@@ -55,7 +55,7 @@ def test_the_stated_meaning_of_a_confidence_covers_the_truth() -> None:
             assert float(row["covered"]) >= least(int(row["told"])), row
 
 
-def test_differences_are_covered_and_rarely_seen_where_there_are_none() -> None:
+def test_intervals_of_differences_have_their_coverage() -> None:
     for row in experiment().read("intervals_differences.csv"):
         trials = int(row["trials"])
         assert float(row["covered"]) >= least(trials), row

@@ -59,7 +59,7 @@ def test_resources_that_make_no_sense(content: dict[str, object], message: str) 
     assert "mine.yaml: resources" in str(caught.value)
 
 
-def test_resources_as_they_are_written() -> None:
+def test_resources_in_sweep_files() -> None:
     usual = WorkerResources(cpus=2)
     assert parse_resources({}, "here", usual) == usual
     assert parse_resources({"gpus": 0.5, "memory": "2GB"}, "here", usual) == WorkerResources(2, 0.5, 2_000_000_000)
@@ -81,7 +81,7 @@ def test_nothing_imports_ray_before_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingError, match=r"pip install 'calprompt\[ray\]'"):
         RayExecutor("auto").connect()
@@ -106,7 +106,7 @@ def test_an_unreachable_cluster() -> None:
         ray_cluster._try(f"127.0.0.1:{port}", 3)
 
 
-def test_a_folder_that_is_seen_and_one_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_and_unshared_folders_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "PATIENCE", 0.0)
     with shared_marker(tmp_path) as marker:
         assert is_shared(marker)
@@ -114,7 +114,7 @@ def test_a_folder_that_is_seen_and_one_that_is_not(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_folder_replaces_the_old_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is there in full or not at all, in place of what was there; locks and half-written files stay behind."""
     source, target = tmp_path / "source", tmp_path / "target"
     for name in ("run.json", "transfer/other/logits.safetensors", ".lock", ".run.json.12.tmp"):

@@ -67,7 +67,7 @@ def test_steps_give_what_torch_gives(spec: str, seed: int, classes: int, scale: 
         np.testing.assert_array_equal(ours.argmax(axis=1), record.logits.numpy().argmax(axis=1))
 
 
-def test_every_step_is_that_of_a_calibrator() -> None:
+def test_every_step_of_a_chain_is_a_calibrator() -> None:
     record = complete(*drawn(0))
     steps = [calibrators.parse(name).fit(record).export(record) for name in calibrators.available()]
     assert {step["step"] for each in steps for step in each} == set(kernel.STEPS)

@@ -90,7 +90,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         OnnxPredictor(out)
 
 
-def test_what_people_may_change_is_not_checked(tmp_path: Path) -> None:
+def test_editable_files_are_not_sealed(tmp_path: Path) -> None:
     out = own_copy(tmp_path / "out")
     (out / "README.md").unlink()
     (out / "predict.py").write_text("print('mine')\n")

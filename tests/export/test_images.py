@@ -79,7 +79,7 @@ PREPROCESSINGS = [
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("upright", [False, True])
-def test_pixels_are_those_of_the_library(kind: str, upright: bool) -> None:
+def test_exported_pixels_equal_the_library(kind: str, upright: bool) -> None:
     for preprocessing in PREPROCESSINGS:
         wanted = open_image(KINDS[kind], 0, upright=upright).views(preprocessing)[0]
         plain = preprocessing.to_dict()
@@ -102,7 +102,7 @@ def failures(path: Path) -> Iterator[tuple[str, Any]]:
     yield "32 bits", Image.fromarray(np.full((4, 4), 70000, dtype=np.int32))
 
 
-def test_what_the_library_cannot_read_is_refused_with_the_name(tmp_path: Path) -> None:
+def test_unreadable_images_are_refused_by_name(tmp_path: Path) -> None:
     ours = loaded()
     for number, (_, image) in enumerate(failures(tmp_path)):
         with pytest.raises(ImageError) as library:

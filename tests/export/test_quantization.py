@@ -79,7 +79,7 @@ def test_the_pocket_in_int8(tmp_path: Path) -> None:
         quantize_folder(tmp_path / "int8", tmp_path / "again", images, labels, refit=refit)
 
 
-def test_an_int8_model_that_is_worse_is_refused_with_the_numbers(tmp_path: Path) -> None:
+def test_worse_int8_model_is_refused_with_numbers(tmp_path: Path) -> None:
     _, images, labels = clothes()
 
     def overconfident(

@@ -52,7 +52,7 @@ def test_probabilities_decisions_and_sets_are_the_predictors(name: str, kind: st
     assert max(ours.record["difference"].values()) < CLOSE
 
 
-def test_a_graph_takes_any_number_of_images_and_tells_nothing_of_this_machine() -> None:
+def test_graphs_take_any_batch_and_name_no_local_path() -> None:
     for path in (folder("cocoop") / "model.onnx", folder("cocoop") / "logits.onnx"):
         model = onnx.load(path)
         (given,), (made,) = model.graph.input, model.graph.output
@@ -61,7 +61,7 @@ def test_a_graph_takes_any_number_of_images_and_tells_nothing_of_this_machine() 
         assert not re.search(rb"\.py\b|calprompt", path.read_bytes())
 
 
-def test_a_tuner_that_is_being_trained_is_left_as_it_was(tmp_path: Path) -> None:
+def test_export_leaves_a_tuner_in_training_unchanged(tmp_path: Path) -> None:
     tuner = tuned("coop").train()
     export(Predictor(tuner), tmp_path / "out")
     assert tuner.training
@@ -103,7 +103,7 @@ def test_a_graph_that_cannot_be_written_is_a_clear_error(tmp_path: Path, monkeyp
         ({"rule": None}, "rule must be a DecisionRule"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_work(tmp_path: Path, options: dict[str, object], says: str) -> None:
+def test_incompatible_settings_are_refused_first(tmp_path: Path, options: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         export(Predictor(tuned("coop")), tmp_path / "out", **options)
     assert not list(tmp_path.iterdir())

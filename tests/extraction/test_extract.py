@@ -78,7 +78,7 @@ def test_a_later_run_computes_no_feature(tmp_path: Path, computed: list[int], ch
             assert (done.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
-def test_what_is_stored_is_skipped(tmp_path: Path, computed: list[int]) -> None:
+def test_stored_features_are_skipped(tmp_path: Path, computed: list[int]) -> None:
     plan = plan_extraction(settings(), store=tmp_path)
     portions = sum(map(len, plan.groups))
 
@@ -211,7 +211,7 @@ def test_invalid_input(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkey
         extract(replace(plan, groups=tuple(map(tuple, other))), executor=Here())
 
 
-def test_views_are_those_that_runs_look_for(tmp_path: Path) -> None:
+def test_extracted_views_are_found_by_runs(tmp_path: Path) -> None:
     """The same keys and bits as the extraction of a run, one by one."""
     plan = plan_extraction(settings(splits=("train",)), store=tmp_path)
     extract(plan, executor=Here())

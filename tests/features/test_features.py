@@ -121,7 +121,7 @@ def test_pixels_and_features_are_of_the_same_views() -> None:
     assert torch.equal(bank.images(indices, 1), bank.images(indices, 4))
 
 
-def test_rows_have_one_view_and_features_are_taken_as_they_are() -> None:
+def test_rows_have_one_view_and_features_pass_unchanged() -> None:
     held = samples.tensors("images")["train_images"][:5]
     torch.testing.assert_close(features(ImageRows(held), VIEWS), backbone().encode_image(held)[None])
     rows = load_dataset(samples.feature_file()).train.images

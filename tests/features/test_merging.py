@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_missing_is_copied(tmp_path: Path) -> None:
+def test_merging_copies_missing_features(tmp_path: Path) -> None:
     other = {"backbone": "c", "dtype": "float32"}
     fill(tmp_path / "a", range(20))
     fill(tmp_path / "b", range(10, 30))
@@ -129,7 +129,7 @@ def test_rounding_is_counted_and_more_is_a_conflict(tmp_path: Path) -> None:
         ({"dtype": "float64"}, 2**-44),
     ],
 )
-def test_what_rounding_explains_follows_from_the_precision(about: dict[str, str], limit: float) -> None:
+def test_rounding_tolerance_follows_from_precision(about: dict[str, str], limit: float) -> None:
     assert housekeeping.rounding_limit(about, torch.float32) == limit
 
 

@@ -61,7 +61,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "LARGE_TOWER", 0)  # batches of 16
 
 
-def test_what_was_computed_once_is_read(tmp_path: Path, computed: list[int]) -> None:
+def test_stored_features_are_read_again(tmp_path: Path, computed: list[int]) -> None:
     expected = features(None, views=2)
     computed.clear()
     assert torch.equal(features(tmp_path, views=2), expected)
@@ -107,7 +107,9 @@ def changed_weights(folder: Path) -> Backbone:
     return load_backbone(folder)
 
 
-def test_a_stale_hit_is_impossible(tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_inputs_never_hit_the_store(
+    tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, root = tmp_path / "store", samples.picture_folder(tmp_path / "photos", each=2)
     paths = [f"{name}/0.png" for name in samples.NAMES]
     images = ImageFiles(root, tuple(paths))
@@ -217,7 +219,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, harm: str, computed: list[i
     assert sum(computed) == 30
 
 
-def test_what_is_intact_of_a_damaged_file_is_kept(tmp_path: Path) -> None:
+def test_intact_features_of_a_damaged_file_are_kept(tmp_path: Path) -> None:
     """A page of the index is overwritten: all features are there, and none can be looked up."""
     space = FeatureStore(tmp_path).space({"about": "this"}, "tiny")
     keys = [key(hashlib.sha256(str(number).encode()).hexdigest(), 0) for number in range(3000)]
@@ -354,7 +356,7 @@ def test_a_folder_that_cannot_be_created_is_only_a_warning(tmp_path: Path) -> No
         assert torch.equal(features(tmp_path / "file" / "store"), features(None))
 
 
-def test_what_another_process_wrote_meanwhile_is_seen(tmp_path: Path, computed: list[int]) -> None:
+def test_features_of_another_process_are_seen(tmp_path: Path, computed: list[int]) -> None:
     mine = FeatureStore(tmp_path)
     features(mine, files().take(range(5)))
     features(tmp_path, files().take(range(5, 30)))
@@ -455,7 +457,7 @@ def test_prune_by_backbone_age_and_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert spaces(FeatureStore(tmp_path / "nothing")) == []
 
 
-def test_prune_removes_what_is_damaged_or_left_behind_and_nothing_of_others(tmp_path: Path) -> None:
+def test_prune_removes_only_damaged_and_abandoned_files(tmp_path: Path) -> None:
     features(tmp_path)
     for name in (".1.tmp", ".2.tmp", "3.damaged"):
         (tmp_path / name).write_text("half")

@@ -160,7 +160,7 @@ def test_named_sums_are_what_their_names_say() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_named_sums_read_as_they_are_written(name: str) -> None:
+def test_named_sums_parse_to_what_they_print(name: str) -> None:
     assert Objective.parse(str(Objective.parse(name))).record() == Objective.parse(name).record()
 
 

@@ -252,7 +252,7 @@ def test_targets_are_fractions(value: float) -> None:
 
 
 @pytest.mark.parametrize(("rate", "images"), [(0.0, 40), (0.03, 80), (0.06, 150), (0.2, 100)])
-def test_the_chance_of_a_guarantee_is_how_often_it_is_given(rate: float, images: int) -> None:
+def test_chance_of_a_guarantee_equals_its_frequency(rate: float, images: int) -> None:
     """Half of the images are sure, and wrong at the rate; the others are unsure and often wrong."""
     rng = np.random.default_rng(0)
 

@@ -70,7 +70,7 @@ def test_sets_for_this_draw_hold_with_the_stated_probability(n: int, coverage: f
     assert rank_needed(28, 0.9, level=0.95) > 28, "28 images are too few"
 
 
-def test_sets_are_all_classes_if_there_are_too_few_images() -> None:
+def test_too_few_images_give_sets_of_all_classes() -> None:
     rng = np.random.default_rng(0)
     rule = fit_sets(rng.normal(size=(16, 5)), rng.integers(0, 5, 16), 0.95)
     assert not rule.useful

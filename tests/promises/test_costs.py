@@ -51,7 +51,7 @@ def test_costs_are_read_from_words_and_from_a_file(tmp_path: Path) -> None:
             cost_matrix([text], NAMES)
 
 
-def test_an_image_that_may_be_guarded_is_called_nothing_else() -> None:
+def test_guarded_classes_have_their_own_threshold() -> None:
     p = np.array([[0.99, 0.01], [0.95, 0.05], [0.2, 0.8], [0.95, 0.05]])
     open_set = OpenSetRule("max_logit", 1.0, -1.0, (0.0, 0.0, 0.0), None)
     logits = np.log(p)
@@ -80,7 +80,7 @@ def folder(counts: list[int]) -> list[int]:
     return [label for label, count in enumerate(counts) for _ in range(count)]
 
 
-def test_images_of_guards_take_no_part_in_anything_else() -> None:
+def test_guard_images_are_used_for_nothing_else() -> None:
     labels = folder([200, 300])
     requests = Requests(target_error=0.1, never_miss=(("scratched", 0.05),))
     found = divide(labels, NAMES, requests, most_tuned=64)
@@ -119,7 +119,7 @@ def evidence(n: int, rng: np.random.Generator) -> Evidence:
     return Evidence.of(logits, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), labels)
 
 
-def test_a_promise_never_to_miss_is_broken_as_rarely_as_it_says() -> None:
+def test_never_miss_promises_are_broken_within_their_level() -> None:
     rng = np.random.default_rng(1)
     requests = Requests(never_miss=(("scratched", 0.05),))
     world = evidence(200_000, rng)
@@ -135,7 +135,7 @@ def test_a_promise_never_to_miss_is_broken_as_rarely_as_it_says() -> None:
     assert np.mean(missed) > 0.01  # and not by calling everything scratched
 
 
-def test_without_enough_images_a_threshold_is_set_and_nothing_promised() -> None:
+def test_too_few_images_set_a_threshold_without_a_promise() -> None:
     rng = np.random.default_rng(2)
     requests = Requests(never_miss=(("scratched", 0.05),))
     rule, (promise,) = make_promises(requests, evidence(100, rng), evidence(50, rng), class_names=NAMES)

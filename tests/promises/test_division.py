@@ -98,7 +98,7 @@ def test_groups_stay_together_and_are_promised_on_once(groups: list[int], seed: 
         assert place.setdefault(groups[index], fold) == fold
 
 
-def test_images_of_large_groups_are_drawn_as_often_as_they_are_in_the_folder() -> None:
+def test_large_groups_are_drawn_in_proportion() -> None:
     """Thirty groups of four images and sixty single ones: two thirds of the images are of the large groups."""
     groups = [number // 4 for number in range(120)] + list(range(100, 160))
     labels = [group % 2 for group in groups]
@@ -236,7 +236,9 @@ def test_more_than_shots_are_held_out() -> None:
         ([0, 1], ["cat", "dog"], {"groups": ["x", "x"]}, "all images are one group"),
     ],
 )
-def test_what_cannot_be_divided(labels: list[int], class_names: list[str], options: dict, problem: str) -> None:
+def test_undividable_folders_are_refused(
+    labels: list[int], class_names: list[str], options: dict, problem: str
+) -> None:
     with pytest.raises(SettingError, match=problem):
         divide(labels, class_names, Requests(), **options)
 

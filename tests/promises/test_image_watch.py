@@ -50,7 +50,7 @@ rows = st.lists(st.lists(st.integers(-2, 1), min_size=len(SCORES), max_size=len(
 
 
 @given(rows, rows)
-def test_the_evidence_is_that_of_its_definition(held_out: list[list[int]], new: list[list[int]]) -> None:
+def test_evidence_equals_its_definition(held_out: list[list[int]], new: list[list[int]]) -> None:
     """Ranks by counting, and the sum over scores, densities and beginnings of a change."""
     watch = of_scores(held_out, false_alarms=1e-90)
     reference = watch.reference

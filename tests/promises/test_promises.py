@@ -72,7 +72,7 @@ def test_a_promise_that_fails_says_what_would_help() -> None:
     assert hopeless.needed is None
 
 
-def test_what_is_never_held_out_is_counted_and_named() -> None:
+def test_classes_never_held_out_are_counted_and_named() -> None:
     requests = Requests(0.2, 0.9)
     few, many = Unseen(("emu", "yak"), 0.02), Unseen(("emu", "yak"), 0.5)
     error, sets = make_promises(requests, images(100, 1), images(200, 2), unseen=few)[1]

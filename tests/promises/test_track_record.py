@@ -67,7 +67,7 @@ def test_images_of_other_confidences_say_nothing() -> None:
     assert record(5).meaning(0.9).share is None
 
 
-def test_images_that_are_never_answered_say_nothing_of_answers() -> None:
+def test_unanswered_images_do_not_count_for_answers() -> None:
     sure = np.full(100, 0.9)
     wrong_ones_rejected = TrackRecord("held out", sure, np.arange(100) < 90, np.arange(100) < 90)
     assert wrong_ones_rejected.meaning(0.9).images == 90
@@ -78,7 +78,7 @@ def test_no_images_are_no_record() -> None:
     assert TrackRecord.of("test", np.empty((0, 3)), []) is None
 
 
-def test_the_summary_is_that_of_the_metrics() -> None:
+def test_summary_equals_the_metrics() -> None:
     found = record(bias=0.2)
     probabilities = np.stack([found.confidence, 1 - found.confidence], axis=1)
     keep = found.confidence >= 0.5

@@ -248,7 +248,7 @@ def test_the_watch_of_a_fitted_model() -> None:
     assert promise.text in usual.sentence
 
 
-def test_where_nothing_is_promised_there_is_nothing_to_watch() -> None:
+def test_watch_needs_a_promise() -> None:
     with pytest.raises(SettingError, match="the model promises no error rate"):
         Watch.of(DecisionRule(min_confidence=0.9))
     with pytest.raises(SettingError, match="no error rate: classes were added"):

@@ -50,7 +50,7 @@ def accuracy(found: Answers) -> float:
     return float((found.probabilities.argmax(axis=1) == found.labels).mean())
 
 
-def test_values_are_those_of_the_answers_and_differences_are_paired() -> None:
+def test_compared_values_equal_the_answers_and_differences_are_paired() -> None:
     first, second = answers(1), answers(2)
     found = compare_contenders(contenders(one=[first], two=[second]), resamples=20)
     assert value(found, "one") == pytest.approx(accuracy(first))
@@ -130,7 +130,7 @@ def test_names_distinguish_settings() -> None:
     assert [each.name for each in methods_of([{**rows[0], "loss": "tcpt"}, rows[1]])] == ["CoOp + TCPT", "CoOp"]
 
 
-def test_runs_compare_as_they_were_measured() -> None:
+def test_compared_runs_equal_their_measurements() -> None:
     """The numbers are those that the runs themselves say."""
     runs = read_source(reports.runs()).runs
     found = compare_contenders(run_contenders(runs, zero_shot=True), baseline="CoOp", resamples=10)

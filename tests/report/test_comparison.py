@@ -85,7 +85,7 @@ def test_differences_are_paired() -> None:
     assert found["base", "B minus A", "accuracy"].number.excludes_zero
 
 
-def test_seed_resamples_draw_one_fewer_than_there_are() -> None:
+def test_resampling_draws_one_seed_fewer() -> None:
     """Runs that are all right or all wrong: images do not matter, and the mean is a share of the seeds drawn."""
     right, wrong = (predictions([probs] * 5, [0] * 5) for probs in ([0.9, 0.1], [0.1, 0.9]))
     runs = 4 * [right, wrong]

@@ -157,7 +157,7 @@ def test_a_table_is_not_enough_where_logits_are_needed(name: str) -> None:
         draw(name, table(rows()))
 
 
-def test_stored_runs_are_those_of_the_folders_and_none_twice(source: ReportSource, folder: Path) -> None:
+def test_stored_runs_are_read_once_per_folder(source: ReportSource, folder: Path) -> None:
     stored = stored_runs(source, "novel", zero_shot=True)
     assert list(stored) == ["zero-shot", "cross-entropy", "TCPT"]
     assert [len(runs) for runs in stored.values()] == [1, 2, 2]
@@ -216,7 +216,7 @@ def test_the_curve_of_risk_ends_at_the_error_rate(source: ReportSource) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 40))
-def test_margins_are_those_of_the_loss(seed: int, classes: int, n: int) -> None:
+def test_margins_equal_those_of_the_loss(seed: int, classes: int, n: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(n, classes, generator=generator, dtype=torch.float64)
     labels = torch.randint(classes, (n,), generator=generator)
@@ -331,7 +331,7 @@ def test_runs_without_diagnostics_have_no_gradients(folder: Path, tmp_path: Path
         draw("gradients", read_source(tmp_path / "runs"))
 
 
-def test_the_quantiles_of_gradients_are_those_of_the_steps(source: ReportSource) -> None:
+def test_gradient_quantiles_follow_from_the_steps(source: ReportSource) -> None:
     values = [step["rho_margin/CE"] for each in source.runs for step in each.steps() if "rho_margin/CE" in step]
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
     assert f"margin / cross-entropy: median {middle:.3g} [{low:.2g}, {high:.2g}]" in texts(draw("gradients", source))

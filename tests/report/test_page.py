@@ -50,7 +50,7 @@ def stored(loss: str, seed: int, split: str, kind: str = "logits") -> tuple[np.n
     raise AssertionError
 
 
-def test_numbers_of_the_page_are_those_of_the_metrics_on_stored_logits() -> None:
+def test_page_numbers_equal_metrics_on_stored_logits() -> None:
     page = read_page(reports.written())
     table = next(each for each in page.data["tables"] if each["key"] == "results")
     names = [name for name, _ in table["columns"]]
@@ -101,7 +101,7 @@ def test_means_over_seeds_and_paired_differences() -> None:
     assert rows["harmonic mean", "CoOp"]["accuracy"].value == pytest.approx(harmonic, abs=1e-6)
 
 
-def test_classes_and_mistakes_are_those_of_the_logits() -> None:
+def test_classes_and_mistakes_follow_from_the_logits() -> None:
     report = reports.report()
     logits, labels = stored("tcpt", 1, "novel")
     sample = predictions(logits, labels, from_logits=True)
@@ -177,7 +177,7 @@ def test_the_policy_names_the_one_style_and_the_one_script() -> None:
     assert len(script[1]) < 10_000
 
 
-def test_pictures_of_mistakes_are_small_and_of_the_image_that_is_named() -> None:
+def test_pictures_of_mistakes_are_small_and_show_the_named_image() -> None:
     for mistake in reports.report().mistakes:
         assert mistake.picture is not None
         data = base64.b64decode(mistake.picture.partition(",")[2])

@@ -113,7 +113,7 @@ def look(bar: Any) -> tuple[Any, ...]:
     return bar.get_facecolor()[:3], bar.get_edgecolor()[:3], bar.get_hatch()
 
 
-def test_what_is_drawn_is_what_the_legend_says() -> None:
+def test_legends_describe_what_is_drawn() -> None:
     bins = ((0.9, 10, 10), (0.6, 18, 2), (0.3, 1, 4))  # confidence, right, wrong
     confidence = [sure for sure, right, wrong in bins for _ in range(right + wrong)]
     panel = confidence_panel(

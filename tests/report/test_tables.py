@@ -118,7 +118,7 @@ def test_missing_results_are_never_numbers() -> None:
     assert "†" in to_markdown(make_tables("ablation", one_seed)[0])
 
 
-def test_a_variance_is_that_of_the_seeds() -> None:
+def test_variance_is_taken_over_seeds() -> None:
     found = source("paper/pocket-variance")
     table = make_tables("variance", found)[0]
     seeds = values(

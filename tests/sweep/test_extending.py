@@ -27,7 +27,7 @@ def read(folder: Path, text: str, first: str = FIRST) -> Sweep:
     return read_sweep(folder / "inside" / "second.yaml")
 
 
-def test_a_file_that_says_nothing_else_is_the_other(tmp_path: Path) -> None:
+def test_extending_without_changes_gives_the_same_sweep(tmp_path: Path) -> None:
     second = read(tmp_path, "extends: ../first.yaml", FIRST.replace("options: {position: end}", "crop: 1.0"))
     assert second.cells == read_sweep(tmp_path / "first.yaml").cells
     assert (second.name, second.calibrators) == ("second", ("dac",))

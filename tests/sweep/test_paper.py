@@ -130,7 +130,7 @@ def test_the_grids_of_the_paper() -> None:
     assert {cell.settings["diagnose_every"] for cell in read_sweep("paper/gradients").cells} == {1}
 
 
-def test_the_rates_of_the_pocket_are_those_of_the_experiment() -> None:
+def test_pocket_rates_equal_the_experiment() -> None:
     rates = json.loads((ROOT / "experiments" / "pocket_rates.json").read_text("utf-8"))
     for name in POCKET:
         for cell in read_sweep(name).cells:

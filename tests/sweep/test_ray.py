@@ -130,7 +130,7 @@ def test_ctrl_c_and_the_same_command_again(cluster: Any, tmp_path: Path) -> None
     assert sweeps.table(out) == expected
 
 
-def test_what_a_sweep_file_says_of_workers(tmp_path: Path) -> None:
+def test_workers_in_a_sweep_file(tmp_path: Path) -> None:
     file = sweeps.write(tmp_path / "a.yaml", threads=2, resources={"memory": "2GB"})
     assert read_sweep(file).resources == WorkerResources(cpus=2, memory=2_000_000_000)
     file = sweeps.write(tmp_path / "b.yaml", device="cuda", resources={"cpus": 4})

@@ -194,7 +194,7 @@ def test_parquet_is_the_table_that_csv_is(out: Path, tmp_path: Path) -> None:
     assert columns_of(file)[0] == [name for name in names if name not in TIMES]
 
 
-def test_types_in_parquet_are_those_of_the_settings(out: Path, tmp_path: Path) -> None:
+def test_parquet_types_follow_the_settings(out: Path, tmp_path: Path) -> None:
     (tmp_path / "table.parquet").write_bytes(results(out).to_parquet())
     _, kinds, _ = columns_of(tmp_path / "table.parquet")
     hints = {**get_type_hints(RunConfig), **get_type_hints(TrainingConfig)}

@@ -109,7 +109,7 @@ def test_runs_of_a_group_load_the_backbone_once(tmp_path: Path, monkeypatch: pyt
     assert len(loaded) == 1
 
 
-def test_a_failing_cell_stops_nothing_and_is_retried_on_demand(tmp_path: Path) -> None:
+def test_failing_run_stops_no_other_and_is_retried_on_demand(tmp_path: Path) -> None:
     axes = {"loss": [GOOD, BAD], "data": [str(samples.feature_file()), str(tmp_path / "later.safetensors")]}
     file, out = sweeps.write(tmp_path / "tiny.yaml", axes=axes, seeds=[1]), tmp_path / "out"
     state = done(file, out)
@@ -257,7 +257,7 @@ def test_damaged_runs(tmp_path: Path) -> None:
     assert sweeps.table(out) == whole
 
 
-def test_what_a_run_left_when_it_was_killed_at_the_very_end_is_cleared(tmp_path: Path) -> None:
+def test_leftovers_of_a_run_killed_at_its_end_are_cleared(tmp_path: Path) -> None:
     file, out = sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1]), tmp_path / "out"
     done(file, out)
     rest = next(out.glob("*/run.json")).with_name("checkpoint.safetensors")
