@@ -313,7 +313,7 @@ def test_unfamiliar_images_are_noticed_without_feedback(browser: Browser, chromi
         section = visit.page.locator("#images-watch")
         expect(section).to_contain_text("Nothing seen yet")
         visit.add(*(file(flag, f"{number}.png") for number, flag in enumerate(flags)))
-        expect(section).to_contain_text("Other images than in the fit")
+        expect(section).to_contain_text("These images look different")
         expect(section).to_contain_text("These images are not like those the model was fitted on")
         expect(section).to_contain_text("calprompt evaluate")
         expect(visit.page.locator("#standing")).to_contain_text("No promise for these images")
@@ -384,6 +384,33 @@ def test_a_busy_server_is_asked_again_as_often_as_is_reasonable(browser: Browser
         card = visit.add(file(some("answer", 1))).last
         expect(card.locator(".verdict")).to_have_text("Not answered")
         assert visit.asked("v1/predict") - before == 6
+
+
+def test_an_image_is_sent_again_if_a_proxy_lost_the_replica_that_held_it(browser: Browser, address: str) -> None:
+    """Ray's proxy answers 500 in plain text then; a 500 of the server itself would come again."""
+    with visiting(browser, address) as visit:
+        lost = 2
+
+        def proxy(route: Route) -> None:
+            nonlocal lost
+            lost -= 1
+            if lost < 0:
+                route.continue_()
+            else:
+                route.fulfill(status=500, content_type="text/plain", body="Internal Server Error")
+
+        visit.page.route("**/v1/predict*", proxy)
+        visit.open()
+        expect(visit.add(file(some("answer")))).to_have_attribute("data-state", "answer")
+        assert visit.asked("v1/predict") == 3
+        own = json.dumps({"title": "Internal Server Error", "status": 500, "detail": "see the server log"})
+        visit.page.unroute("**/v1/predict*")
+        visit.page.route(
+            "**/v1/predict*",
+            lambda route: route.fulfill(status=500, content_type="application/problem+json", body=own),
+        )
+        expect(visit.add(file(some("answer", 1))).last).to_contain_text("See the server log")
+        assert visit.asked("v1/predict") == 4
 
 
 def test_images_wait_while_there_is_no_network(browser: Browser, address: str) -> None:

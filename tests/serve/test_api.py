@@ -210,7 +210,7 @@ def test_edited_classes_withdraw_promises_and_answer_as_the_library_does(client:
         (["bee"] * 1500, "1000 names at most"),
     ],
 )
-def test_classes_that_make_no_sense(client: TestClient, classes: list[str], says: str) -> None:
+def test_invalid_classes_are_refused_with_a_reason(client: TestClient, classes: list[str], says: str) -> None:
     found = client.get("/v1/model", params={"classes": classes})
     assert (found.status_code, found.headers["content-type"]) == (422, "application/problem+json")
     assert says in found.json()["detail"]
@@ -226,7 +226,7 @@ def test_classes_that_make_no_sense(client: TestClient, classes: list[str], says
         ({"top": "0"}, "top"),
     ],
 )
-def test_options_that_make_no_sense(client: TestClient, options: dict[str, str], says: str) -> None:
+def test_invalid_options_are_refused_with_a_reason(client: TestClient, options: dict[str, str], says: str) -> None:
     in_address = client.post("/v1/predict", content=PICTURES[0], params=options)
     in_form = client.post("/v1/predict", files={"image": PICTURES[0]}, data=options)
     for found in (in_address, in_form):
@@ -256,7 +256,7 @@ def test_feedback_moves_the_watch_and_counts_once(tmp_path: Path) -> None:
         other = client.post("/v1/feedback", data={"id": answer["id"], "right": "true"}, files={"image": PICTURES[1]})
         assert "image is not the one that was answered" in other.json()["detail"]
         forged = client.post("/v1/feedback", json={**said, "id": answer["id"][:-4] + "AAAA"})
-        assert "not of an answer that this server gave" in forged.json()["detail"]
+        assert "belongs to no answer of this server" in forged.json()["detail"]
         state = client.get("/v1/watch").json()
         assert state == first["watch"]
         text = client.get("/metrics").text
@@ -331,7 +331,7 @@ def test_the_same_image_counts_once_for_the_watch() -> None:
     assert "no longer holds" in book.state()["sentence"]
 
 
-def test_a_token_and_foreign_names_and_sites() -> None:
+def test_requests_without_the_token_or_from_other_sites_are_refused() -> None:
     with serving(fits.saved(), token="secret-token") as client:
         assert client.get("/v1/model").status_code == 401
         assert client.get("/metrics").status_code == 401
@@ -344,7 +344,7 @@ def test_a_token_and_foreign_names_and_sites() -> None:
         assert (cross.status_code, cross.json()["detail"]) == (403, "pages of other sites may not use this server")
 
 
-def test_headers_of_every_answer(client: TestClient) -> None:
+def test_every_answer_has_security_headers(client: TestClient) -> None:
     for path in ("/", "/v1/model", "/nowhere", "/static/page.js", "/v1/predict"):
         headers = client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -390,7 +390,7 @@ def test_invalid_settings_raise(settings: dict[str, Any], says: str) -> None:
         ServeSettings(**settings)
 
 
-def test_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no folder"):
         load_served(tmp_path / "nowhere")
     with pytest.raises(NotFoundError, match="is not the folder of a model, of an exported model or of a run"):

@@ -13,7 +13,7 @@ from calprompt.serve.admission import Admission, OverloadedError
 from calprompt.serve.engine import Batcher
 
 
-def test_what_gathers_while_the_model_works_is_one_batch() -> None:
+def test_images_that_wait_for_the_model_form_one_batch() -> None:
     seen: list[tuple[Hashable, list[Any]]] = []
     free = threading.Event()
 
@@ -88,7 +88,7 @@ def test_clients_take_turns_in_a_batch() -> None:
     assert seen == [["first"], [0, "other"], [1, 2], [3]]
 
 
-def test_the_door_is_closed_when_it_is_full_and_opens_again() -> None:
+def test_a_full_queue_refuses_images_until_there_is_room() -> None:
     admission = Admission(images=4, size=100, rate=lambda: 2.0)
     with admission.ticket("a") as first:
         first.take(images=2, size=60)

@@ -33,7 +33,7 @@ def client(served: Running, **options: str) -> calprompt.Client:
     return calprompt.Client(f"http://127.0.0.1:{served.port}", token=TOKEN, **options)
 
 
-def test_images_feedback_and_watch(served: Running, tmp_path: Path) -> None:
+def test_the_client_sends_images_and_feedback(served: Running, tmp_path: Path) -> None:
     path = tmp_path / "größe.png"
     path.write_bytes(picture())
     asking = client(served)
@@ -54,7 +54,7 @@ def test_images_feedback_and_watch(served: Running, tmp_path: Path) -> None:
     assert many[0]["class_name"] in ("ant", "yak")
 
 
-def test_models_and_versions(served: Running) -> None:
+def test_the_client_switches_versions(served: Running) -> None:
     asking = client(served)
     assert [each["name"] for each in asking.models()] == ["colours", "other"]
     assert client(served, model="other").model()["classes"] == ["left", "right"]

@@ -84,7 +84,7 @@ class Load:
         return Counter(answer.status for _, answer in self.answers)
 
 
-def test_killed_decoder_loses_only_its_own_image() -> None:
+def test_a_killed_decoder_loses_only_its_own_image() -> None:
     with serving.server(decoders=2) as served:
         with Load(served, clients=6) as load:
             killed = 0
@@ -124,7 +124,7 @@ def test_an_image_that_crashes_its_decoder_is_refused_and_others_are_answered() 
         served.check_health()
 
 
-def test_no_decoder_at_all_and_they_come_back() -> None:
+def test_decoders_come_back_after_all_of_them_were_killed() -> None:
     with serving.server(decoders=2) as served:
         for pid in served.decoders():
             os.kill(pid, signal.SIGKILL)

@@ -66,7 +66,7 @@ def test_one_server_owns_the_file(tmp_path: Path) -> None:
     FeedbackStore(tmp_path / "feedback.db", "m", 0.1).close()
 
 
-def test_what_is_no_feedback_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_feedback_is_refused(tmp_path: Path) -> None:
     for name, content in {"text": b"some text that is no database at all" * 100, "json": b'{"format": 1}\n'}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DamagedFileError, match="is not a feedback file"):

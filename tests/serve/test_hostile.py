@@ -51,21 +51,21 @@ def test_there_are_over_three_hundred_hostile_requests() -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images(unharmed: Running, name: str) -> None:
+def test_a_hostile_image_is_refused_with_a_reason(unharmed: Running, name: str) -> None:
     found = unharmed.predict(IMAGES[name])
     assert found.status == 422, found.body
     assert found.detail.startswith("the image cannot be read: ")
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_images_that_only_look_dangerous(unharmed: Running, name: str) -> None:
+def test_harmless_images_that_look_dangerous_are_answered(unharmed: Running, name: str) -> None:
     found = unharmed.predict(HARMLESS[name], X_Image_Name="a.png")
     assert found.status == 200, found.body
     assert "alert" not in found.body.decode()
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_requests(unharmed: Running, name: str) -> None:
+def test_a_hostile_request_is_refused_and_harms_nobody(unharmed: Running, name: str) -> None:
     case: Case = REQUESTS[name]
     found = unharmed.raw(case.data, end=case.end)
     if found is None:
@@ -111,7 +111,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_only_shown(unharmed: Running, name: str) -> None:
+def test_image_names_are_shown_as_text(unharmed: Running, name: str) -> None:
     found = unharmed.predict(X_Image_Name=quote(name))
     assert found.status == 200, found.body
     assert found.json["name"] == NAMES[name]
@@ -122,7 +122,7 @@ def test_names_are_only_shown(unharmed: Running, name: str) -> None:
         assert found.json["name"] == NAMES[name]
 
 
-def test_class_names_are_only_shown(unharmed: Running) -> None:
+def test_class_names_are_shown_as_text(unharmed: Running) -> None:
     names = ["<img src=x onerror=alert(1)>", "'; DROP TABLE classes; --", "猫", "../../etc/passwd"]
     body = b"".join(part("classes", name.encode()) for name in names) + part("image", picture(), "a.png") + END
     found = unharmed.form("/v1/predict", body)

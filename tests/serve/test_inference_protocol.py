@@ -65,7 +65,7 @@ def test_health_and_metadata_have_the_fields_of_the_specification(client: TestCl
         assert list(found.json()) == ["error"]
 
 
-def test_a_request_as_the_specification_has_it(client: TestClient) -> None:
+def test_the_request_of_the_specification_is_answered(client: TestClient) -> None:
     """Its example asks for one output by name and has an id."""
     found = infer(client, {"id": "42", "inputs": [image_input()], "outputs": [{"name": "probabilities"}]})
     assert (found["id"], found["model_name"], found["model_version"]) == ("42", "colours", "1")
@@ -177,7 +177,7 @@ def test_errors_follow_the_protocol(client: TestClient, change: dict[str, Any], 
     assert says in found.json()["error"]
 
 
-def test_bodies_that_promise_what_they_do_not_hold(client: TestClient) -> None:
+def test_bodies_that_contradict_their_header_are_refused(client: TestClient) -> None:
     tensor = image_input(parameters={"binary_data_size": 99})
     del tensor["data"]
     head = json.dumps({"inputs": [tensor]}).encode()

@@ -66,7 +66,7 @@ def answered(client: TestClient, seed: int) -> str:
     return str(found.json()["id"])
 
 
-def test_roles(client: TestClient) -> None:
+def test_a_key_may_do_what_its_role_allows(client: TestClient) -> None:
     receipt = answered(client, 1)
     body = {"id": receipt, "right": True}
     refused = ask(client, "reader", "POST", "/v1/feedback", json=body)
@@ -160,7 +160,7 @@ def test_a_rotated_log_is_reopened(client: TestClient, place: Path) -> None:
     assert len((place / "access.jsonl").read_text().splitlines()) == 1
 
 
-def test_guesses_are_limited_for_those_who_guess(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_guesses_are_limited_and_valid_keys_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ring = KeyRing(path=key_file(tmp_path))
     assert ring.check("Bearer bbbbbbbb2", "10.0.0.1").name == "anna"
     statuses = []
@@ -198,7 +198,7 @@ def test_a_changed_file_of_keys_is_read_again(monkeypatch: pytest.MonkeyPatch, t
         ("anna admin short\n", "8 or more characters"),
     ],
 )
-def test_files_that_are_no_keys(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_key_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         read_keys(key_file(tmp_path, text))
 
@@ -219,7 +219,7 @@ def test_pages_of_other_sites_get_nothing(client: TestClient, site: str) -> None
 
 
 @pytest.mark.parametrize("host", ["[::1]evil.com", "[::1]:80:90", "localhost@evil.com", "evil.com", "x" * 3000])
-def test_hosts_that_are_not_ours(client: TestClient, host: str) -> None:
+def test_unknown_host_names_are_refused(client: TestClient, host: str) -> None:
     found = client.get("/health", headers={"Host": host})
     assert found.status_code == 403
     assert found.json()["detail"].startswith("host not allowed")

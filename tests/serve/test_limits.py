@@ -60,7 +60,7 @@ def test_memory_of_all_bodies_together_is_bounded() -> None:
         served.check_health()
 
 
-def test_what_is_announced_takes_no_room() -> None:
+def test_an_announced_length_reserves_no_memory() -> None:
     """Bodies that are announced, or of which one byte has come, keep nobody from being answered."""
     with serving.server(max_memory="8MB", timeout=20.0, queue=16) as served:
         with suppress(OSError):
@@ -132,7 +132,7 @@ def test_a_request_with_two_lengths_is_refused_and_closed() -> None:
         assert client.recv(1) == b""
 
 
-def test_connections_that_wait_are_closed_for_those_that_ask() -> None:
+def test_idle_connections_are_closed_when_others_need_room() -> None:
     """A thousand half-sent headers: an address has a quarter of the places, and who asks finds one."""
     with serving.server(connections=1000, timeout=60.0) as served:
         served.check_health()

@@ -321,7 +321,7 @@ def test_machine_with_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "2:1", "many", "1:2:3", "-1", ""])
-def test_replicas_that_make_no_sense(text: str) -> None:
+def test_invalid_numbers_of_replicas_are_refused(text: str) -> None:
     with pytest.raises(SettingError, match="replicas must be a number of 1 or more, or MIN:MAX"):
         Replicas.parse(text)
 

@@ -234,7 +234,7 @@ def test_switches_under_load_drop_no_request(tmp_path: Path) -> None:
         assert versions == {"1", "2"}
 
 
-def test_what_is_wrong_with_a_folder_of_models(folder: Path, tmp_path: Path) -> None:
+def test_errors_in_a_folder_of_models_are_reported(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="is not the folder of a model"):
         Models(folder / "notes")
     with pytest.raises(NotFoundError, match="there is no folder"):
@@ -273,7 +273,7 @@ def test_two_changes_at_once_and_a_stale_one_are_refused(folder: Path) -> None:
 
 def test_a_process_that_begins_later_reads_receipts_of_versions_before(folder: Path) -> None:
     keeper, model = Keeper(Models(folder), ServeSettings()), Models(folder).load("colours", "v9")
-    secret = keeper.open(ModelFacts.of(model))
+    secret, _ = keeper.open(ModelFacts.of(model))[model.version]
     app = create_app(Models(folder), ServeSettings(decoders=1), keeper=keeper)
     receipt = Signer(secret).sign(Receipt.of(model.fingerprint, b"pixels", "answer", "red", False))
     with TestClient(app, base_url=LOCAL) as served:

@@ -27,11 +27,7 @@ SENDER_GRACE = 1.0  # seconds before a sender is compared with others
 
 
 class OverloadedError(CalpromptError):
-    """There is no room for a request.
-
-    Attributes:
-        retry_after: Seconds after which there may be.
-    """
+    """There is no room for a request; after so many seconds there may be."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
@@ -39,13 +35,7 @@ class OverloadedError(CalpromptError):
 
 
 class Admission:
-    """How many images and bytes are under way.
-
-    Args:
-        images: That may be under way at a time.
-        size: Bytes of requests that may be under way at a time.
-        rate: Images per second that are answered at the moment, to say when to come back.
-    """
+    """How many images and bytes of requests are under way, and may be; `rate`: images answered a second, now."""
 
     def __init__(self, images: int, size: int, rate: Callable[[], float]) -> None:
         self.most_images, self.most_bytes, self.rate = images, size, rate
@@ -92,27 +82,16 @@ class Admission:
 
 
 class Ticket:
-    """What one request takes up.
-
-    Args:
-        admission: Where it counts.
-        client: Whose it is.
-
-    Attributes:
-        images: So many so far.
-        bytes: So many so far.
-        on_drop: Called if the request is dropped while it arrives; None: it is complete.
-    """
+    """What one request takes up."""
 
     def __init__(self, admission: Admission, client: str) -> None:
         self.admission, self.client = admission, client
         self.images = self.bytes = 0
-        self.on_drop: Callable[[], None] | None = None
+        self.on_drop: Callable[[], None] | None = None  # called if it is dropped while it arrives; None: it is complete
         self._start = time.monotonic()
 
     @property
     def age(self) -> float:
-        """Seconds since it was made."""
         return time.monotonic() - self._start
 
     @property
@@ -121,7 +100,6 @@ class Ticket:
         return math.inf if self.age < SENDER_GRACE else self.bytes / self.age
 
     def take(self, *, images: int = 0, size: int = 0) -> None:
-        """Take up more room."""
         room = self.admission
         held_images, held_bytes = room.taken_by(self.client)
         if room.images + images > room.most_images or held_images + images > room.share(room.most_images):
@@ -149,7 +127,6 @@ class Ticket:
             self.on_drop = None
 
     def release(self) -> None:
-        """Give back everything it took."""
         self.admission.images -= self.images
         self.admission.bytes -= self.bytes
         self.images = self.bytes = 0
@@ -174,10 +151,7 @@ class FairQueue(Generic[T]):
     def push(self, client: str, item: T, *, first: bool = False) -> None:
         """Add an item behind those of the same client, or before them."""
         items = self._items.setdefault(client, deque())
-        if first:
-            items.appendleft(item)
-        else:
-            items.append(item)
+        (items.appendleft if first else items.append)(item)
 
     def pop(self) -> tuple[str, T]:
         """The next client and its oldest item."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,7 +19,6 @@ from calprompt.errors import CalpromptError, SettingError
 REPEATED = (429, 503)  # the server is busy, or the process that held the image was lost
 LONGEST_WAIT = 30.0  # seconds before a request is repeated
 PROBLEM = "problem+json"  # a 500 that is none comes from a proxy, such as Ray's, whose replica was lost
-JSON = {"Content-Type": "application/json"}
 
 Image = str | Path | bytes
 
@@ -85,8 +85,7 @@ class Client:
         """
         name, data = _read(image)
         headers = {"Content-Type": "application/octet-stream", "X-Image-Name": quote(name)}
-        found: dict[str, Any] = self._ask("POST", f"v1/predict{_query(options)}", data, headers)
-        return found
+        return dict(self._ask("POST", f"v1/predict{_query(options)}", data, headers))
 
     def predict_many(self, images: Iterable[Image], *, at_a_time: int = 16, **options: Any) -> Iterator[dict[str, Any]]:
         """Answers in the order of the images; one that cannot be read has a `problem` instead.
@@ -96,14 +95,9 @@ class Client:
             at_a_time: Sent in one request.
             **options: As in `predict`.
         """
-        batch: list[tuple[str, bytes]] = []
-        for image in images:
-            batch.append(_read(image))
-            if len(batch) == at_a_time:
-                yield from self._predict_batch(batch, options)
-                batch = []
-        if batch:
-            yield from self._predict_batch(batch, options)
+        every = iter(images)
+        while batch := [_read(image) for image in islice(every, at_a_time)]:
+            yield from self._ask("POST", f"v1/predict/batch{_query(options)}", *_form(batch, {}))["answers"]
 
     def feedback(
         self, answer: Mapping[str, Any], *, right: bool, class_name: str | None = None, image: Image | None = None
@@ -118,13 +112,13 @@ class Client:
         """
         fields = {"id": answer["id"], "right": right} | ({} if class_name is None else {"class_name": class_name})
         if image is None:
-            return dict(self._ask("POST", "v1/feedback", json.dumps(fields).encode(), JSON))
+            return self._post("v1/feedback", fields)
         texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in fields.items()}
         return dict(self._ask("POST", "v1/feedback", *_form([_read(image)], texts)))
 
     def undo(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Take feedback on an answer back; returns the state of the watch."""
-        return dict(self._ask("POST", "v1/feedback/undo", json.dumps({"id": answer["id"]}).encode(), JSON))
+        return self._post("v1/feedback/undo", {"id": answer["id"]})
 
     def model(self) -> dict[str, Any]:
         """Classes, promises, track record and limits."""
@@ -144,26 +138,23 @@ class Client:
 
     def switch(self, version: str) -> dict[str, Any]:
         """Have another version answer, once it is loaded and tried."""
-        return self._change("switch", version)
+        return self._post("v1/versions", {"action": "switch", "version": version})
 
     def rollback(self) -> dict[str, Any]:
         """Have the version before answer again."""
-        return self._change("rollback", None)
+        return self._post("v1/versions", {"action": "rollback"})
 
     def shadow(self, version: str | None) -> dict[str, Any]:
         """Have a version answer beside the active one, unseen; None: none."""
-        return self._change("shadow", version)
+        return self._post("v1/versions", {"action": "shadow", "version": version})
 
     def comparison(self) -> dict[str, Any]:
         """Where the shadow version answers differently, and which of the two was right."""
         return dict(self._ask("GET", "v1/shadow"))
 
-    def _change(self, action: str, version: str | None) -> dict[str, Any]:
-        body = json.dumps({"action": action, "version": version}).encode()
-        return dict(self._ask("POST", "v1/versions", body, JSON))
-
-    def _predict_batch(self, batch: list[tuple[str, bytes]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return list(self._ask("POST", f"v1/predict/batch{_query(options)}", *_form(batch, {}))["answers"])
+    def _post(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        return dict(self._ask("POST", path, json.dumps(fields).encode(), headers))
 
     def _ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Any:
         """The JSON of an answer, after as many tries as it takes."""
@@ -182,7 +173,7 @@ class Client:
             is_lost = response.status == 500 and PROBLEM not in kind and path.startswith("v1/predict")
             if is_last or not (response.status in REPEATED or is_lost):
                 raise _error(response, data)
-            time.sleep(min(LONGEST_WAIT, _seconds(response.headers.get("Retry-After"))))
+            time.sleep(min(LONGEST_WAIT, _seconds(response.headers.get("Retry-After", str(attempt)))))
         raise AssertionError("unreachable")
 
     def _send(
@@ -255,11 +246,8 @@ def _query(options: Mapping[str, Any]) -> str:
 def _form(images: Iterable[tuple[str, bytes]], fields: Mapping[str, str]) -> tuple[bytes, dict[str, str]]:
     """A form and its headers."""
     boundary = secrets.token_hex(16)
-    parts = [_part(boundary, f'name="image"; filename="{quote(name)}"', data) for name, data in images]
-    parts += [_part(boundary, f'name="{name}"', text.encode()) for name, text in fields.items()]
-    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
-    return body, {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-
-
-def _part(boundary: str, disposition: str, data: bytes) -> bytes:
-    return f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + data + b"\r\n"
+    parts = [(f'name="image"; filename="{quote(name)}"', data) for name, data in images]
+    parts += [(f'name="{name}"', text.encode()) for name, text in fields.items()]
+    head = f"--{boundary}\r\nContent-Disposition: form-data; "
+    body = b"".join(f"{head}{names}\r\n\r\n".encode() + data + b"\r\n" for names, data in parts)
+    return body + f"--{boundary}--\r\n".encode(), {"Content-Type": f"multipart/form-data; boundary={boundary}"}

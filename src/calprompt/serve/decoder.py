@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,36 +61,22 @@ Process = asyncio.subprocess.Process
 
 @dataclass(frozen=True)
 class View:
-    """What an image goes through before the model sees it.
+    """What an image goes through before the model sees it."""
 
-    Attributes:
-        size: Pixels along a side.
-        interpolation: "bicubic" or "bilinear".
-        mode: "shortest" or "squash", see `calprompt.kernel`.
-        upright: Turned as its EXIF data say.
-    """
-
-    size: int
-    interpolation: str
-    mode: str
-    upright: bool
+    size: int  # pixels along a side
+    interpolation: str  # "bicubic" or "bilinear"
+    mode: str  # "shortest" or "squash", see `calprompt.kernel`
+    upright: bool  # turned as its EXIF data say
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an image may be and cost.
+    """What an image may be and cost."""
 
-    Attributes:
-        formats: That are read.
-        pixels: Of the largest JPEG; other formats may have half as many.
-        memory: Bytes of address space that a process may take; None: as many as there are.
-        seconds: After which a process ends itself if it still works on an image; None: never.
-    """
-
-    formats: tuple[str, ...]
-    pixels: int
-    memory: int | None = None
-    seconds: float | None = None
+    formats: tuple[str, ...]  # that are read
+    pixels: int  # of the largest JPEG; other formats may have half as many
+    memory: int | None = None  # bytes of address space that a process may take; None: as many as there are
+    seconds: float | None = None  # after which a process ends itself if it still works on an image; None: never
 
 
 def decode_image(data: bytes, view: View, limits: Limits) -> tuple[dict[str, Any], bytes]:
@@ -143,17 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _set_alarm(limits.seconds or 0)
         found = decode_image(data, View(**asked), own)
         _set_alarm(0)
-        _write(target, *found)
-        del data, found
+        facts, levels = json.dumps(found[0]).encode(), found[1]
+        target.write(struct.pack("!I", len(facts)) + facts + struct.pack("!I", len(levels)) + levels)
+        target.flush()
+        del data, found, levels
         if size > LARGE_FILE:
             release_memory()
     return 0
-
-
-def _write(target: BinaryIO, facts: dict[str, Any], levels: bytes) -> None:
-    text = json.dumps(facts).encode()
-    target.write(struct.pack("!I", len(text)) + text + struct.pack("!I", len(levels)) + levels)
-    target.flush()
 
 
 def _set_alarm(seconds: float) -> None:
@@ -177,36 +159,20 @@ class DecoderLostError(CalpromptError):
 
 @dataclass(frozen=True, eq=False)
 class DecodedImage:
-    """An image ready for the model.
+    """An image ready for the model."""
 
-    Attributes:
-        pixels: 8-bit levels [size, size, 3].
-        width: Of the file's image.
-        height: Of the file's image.
-        format: Of the file, such as "JPEG".
-    """
-
-    pixels: NDArray[np.uint8]
-    width: int
-    height: int
-    format: str
+    pixels: NDArray[np.uint8]  # 8-bit levels [size, size, 3]
+    width: int  # of the file's image
+    height: int  # of the file's image
+    format: str  # of the file, such as "JPEG"
 
 
 class DecoderPool:
-    """Processes that decode images.
-
-    Args:
-        limits: What an image may be and cost.
-        count: Images that are decoded at a time; there is one process more, ready to take the place of another.
-        timeout: Seconds that an image may take.
-
-    Attributes:
-        restarts: How many processes had to be replaced.
-    """
+    """Processes that decode images, `count` at a time; one more is ready to take the place of another."""
 
     def __init__(self, limits: Limits, count: int, *, timeout: float = 5.0) -> None:
         self.limits, self.count, self.timeout = limits, count, timeout
-        self.restarts = 0
+        self.restarts = 0  # processes that had to be replaced
         self._waiting: FairQueue[asyncio.Future[Process]] = FairQueue()
         self._free: list[Process] = []
         self._processes: set[Process] = set()
@@ -218,7 +184,6 @@ class DecoderPool:
 
     @property
     def alive(self) -> int:
-        """Processes that run."""
         return sum(map(_is_alive, self._processes))
 
     async def start(self) -> None:
@@ -254,14 +219,12 @@ class DecoderPool:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.timeout)
         for process in list(self._processes):
-            if process.returncode is None:
-                if process.stdin is not None:
-                    process.stdin.close()
-                try:
-                    await asyncio.wait_for(process.wait(), 2)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                await asyncio.wait_for(process.wait(), 2)
+            except TimeoutError:
+                await _kill(process)
 
     async def _take(self, client: str) -> Process:
         """A free process, when it is this client's turn."""
@@ -316,10 +279,7 @@ class DecoderPool:
         try:
             return exchange.result()
         except BROKEN_PIPE:
-            if process.returncode is None:
-                process.kill()
-            status = await process.wait()
-            if -status in CRASHES:
+            if -await _kill(process) in CRASHES:
                 raise ImageError("damaged: it crashes the decoder") from None
             raise DecoderLostError("the process that decoded this image was ended; send it again") from None
 
@@ -362,9 +322,7 @@ class DecoderPool:
             except (*BROKEN_PIPE, TimeoutError) as error:
                 logger.warning("a decoding process could not be started (%s); trying again", error or "no answer")
                 if process is not None:
-                    if process.returncode is None:
-                        process.kill()
-                    await process.wait()
+                    await _kill(process)
                 await asyncio.sleep(RETRY_PAUSE)
                 continue
             self._processes.add(process)
@@ -372,6 +330,13 @@ class DecoderPool:
             _hold(asyncio.create_task(self._watch(process)), self._watchers)
             self._dispatch()
             return
+
+
+async def _kill(process: Process) -> int:
+    """How it ended, if it had not ended before."""
+    if process.returncode is None:
+        process.kill()
+    return await process.wait()
 
 
 def _is_alive(process: Process) -> bool:

@@ -29,27 +29,16 @@ SUM_TOLERANCE = 1e-3  # of probabilities
 
 
 class Deployment:
-    """The versions of a model that this process has in memory.
-
-    Args:
-        name: That clients ask.
-        plan: Which versions are in use.
-
-    Attributes:
-        loaded: Versions in memory.
-        books: Signer of receipts and view of each version that answered; they stay when their version goes.
-        recent: Images answered last.
-    """
+    """The versions of a model that this process has in memory."""
 
     def __init__(self, name: str, plan: Plan) -> None:
         self.name, self.plan = name, plan
         self.loaded: dict[str, ServedModel] = {}
-        self.books: dict[str, tuple[Signer, View]] = {}
+        self.books: dict[str, tuple[Signer, View]] = {}  # of each version that answered, also of those that are gone
         self.recent: deque[NDArray[np.uint8]] = deque(maxlen=SAMPLE)
 
     @property
     def active(self) -> ServedModel:
-        """The version that answers."""
         return self.loaded[self.plan.active]
 
     @property
@@ -73,7 +62,7 @@ class Deployment:
             if found is not None:
                 return found, version, view
         raise SettingError(
-            "id is not of an answer that this server gave, or it was started anew since; send the image again"
+            "id belongs to no answer of this server, or the server was restarted since; send the image again"
         )
 
 

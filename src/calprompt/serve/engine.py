@@ -14,14 +14,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import SettingError
-from calprompt.promises import ANSWER, Answer, Meaning
+from calprompt.promises import Answer, Meaning
 from calprompt.serve.admission import Admission, FairQueue
 from calprompt.serve.decoder import DecodedImage, DecoderPool, Limits
 from calprompt.serve.served_model import ServedModel
@@ -36,17 +36,11 @@ class _Waiting(Generic[R]):
     client: str
     key: Hashable
     item: object
-    future: asyncio.Future[R] = field(repr=False)
+    future: asyncio.Future[R]
 
 
 class Batcher(Generic[R]):
-    """Gathers items into batches and works on them in a thread of its own.
-
-    Args:
-        work: Called with a key and the items of a batch, which all have that key; returns a result for each item.
-        size: Of a batch at most.
-        on_batch: Told the size of each batch and the seconds it took.
-    """
+    """Gathers items into batches, each of items with one key, and works on them in a thread of its own."""
 
     def __init__(
         self,
@@ -63,11 +57,9 @@ class Batcher(Generic[R]):
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Items that wait."""
         return len(self._waiting)
 
     async def start(self) -> None:
-        """Begin to work."""
         self._task = asyncio.create_task(self._run())
 
     async def submit(self, key: Hashable, item: object, client: str = "") -> R:
@@ -140,23 +132,14 @@ TOP = 20  # probabilities in an answer, unless asked otherwise
 
 @dataclass(frozen=True)
 class Options:
-    """How an image is to be answered.
+    """How an image is to be answered."""
 
-    Attributes:
-        coverage: Of the prediction set; None: there is none.
-        per_class: Whether the coverage holds for each class by itself.
-        min_confidence: Instead of the model's own threshold.
-        classes: Instead of the model's own classes.
-        top: How many probabilities to give.
-        preview: Whether the image only is looked at, as a camera's frames are: no watch counts it.
-    """
-
-    coverage: float | None = None
-    per_class: bool = False
-    min_confidence: float | None = None
-    classes: tuple[str, ...] = ()
-    top: int = TOP
-    preview: bool = False
+    coverage: float | None = None  # of the prediction set; None: there is none
+    per_class: bool = False  # whether the coverage holds for each class by itself
+    min_confidence: float | None = None  # instead of the model's own threshold
+    classes: tuple[str, ...] = ()  # instead of the model's own classes
+    top: int = TOP  # how many probabilities to give
+    preview: bool = False  # whether the image only is looked at, as a camera's frames are: no watch counts it
 
     def __post_init__(self) -> None:
         for name in ("coverage", "min_confidence"):
@@ -169,46 +152,19 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """An answer with all that is said about it.
+    """An answer with all that is said about it."""
 
-    Attributes:
-        answer: Decision, class and probability.
-        model: That gave it.
-        probabilities: Class and probability, falling.
-        meaning: How often answers this sure were right; None if that is not known.
-        image: What was decoded.
-        logits: [C], before calibration.
-        row: [C], calibrated, in the order of the model's classes.
-    """
-
-    answer: Answer
-    model: ServedModel
-    probabilities: list[tuple[str, float]]
-    meaning: Meaning | None
-    image: DecodedImage
-    logits: NDArray[Any]
-    row: list[float]
-
-    @property
-    def meaning_text(self) -> str | None:
-        """The meaning in words."""
-        if self.meaning is None:
-            return None
-        return self.meaning.sentence("answers" if self.answer.decision == ANSWER else "guesses")
+    answer: Answer  # decision, class and probability
+    model: ServedModel  # that gave it
+    probabilities: list[tuple[str, float]]  # class and probability, falling
+    meaning: Meaning | None  # how often answers this sure were right; None if that is not known
+    image: DecodedImage  # what was decoded
+    logits: NDArray[Any]  # [C], before calibration
+    row: list[float]  # [C], calibrated, in the order of the model's classes
 
 
 class Engine:
-    """Answers images with models.
-
-    Args:
-        settings: How.
-        on_batch: Told the size of each batch and the seconds it took.
-
-    Attributes:
-        admission: How much is under way.
-        decoders: Processes that decode images.
-        batcher: Gathers images for the model.
-    """
+    """Answers images with models: decoders and a batcher, and how much of them is under way."""
 
     def __init__(
         self, settings: ServeSettings, *, on_batch: Callable[[int, float], None] = lambda size, seconds: None
@@ -220,15 +176,8 @@ class Engine:
         self._edited: OrderedDict[tuple[ServedModel, tuple[str, ...]], ServedModel] = OrderedDict()
         self._editing = asyncio.Lock()
         self._editor = ThreadPoolExecutor(1, thread_name_prefix="classes")  # images are answered meanwhile
-        self.started = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can answer."""
-        return self.started and self.decoders.alive > 0
 
     async def start(self) -> None:
-        """Start the processes."""
         await self.batcher.start()
         await self.decoders.start()
 
@@ -242,7 +191,6 @@ class Engine:
 
     async def close(self) -> None:
         """Stop everything, after what is under way."""
-        self.started = False
         await self.decoders.close()
         await self.batcher.close()
         self._editor.shutdown(wait=False, cancel_futures=True)

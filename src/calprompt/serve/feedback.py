@@ -25,8 +25,8 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,43 +46,29 @@ UNWATCHED = "The model promises nothing of its errors, so there is nothing to wa
 
 @dataclass(frozen=True)
 class Receipt:
-    """An answer that was given.
+    """An answer that was given."""
 
-    Attributes:
-        nonce: Differs from receipt to receipt.
-        model: Fingerprint of the model that answered.
-        image: sha256 of the pixels that the model saw.
-        decision: "answer", "unsure" or "none of these".
-        class_name: The most probable class.
-        promised: Whether the promise on errors stood behind it.
-    """
-
-    nonce: str
-    model: str
-    image: str
-    decision: str
-    class_name: str
-    promised: bool
+    nonce: str  # differs from receipt to receipt
+    model: str  # fingerprint of the model that answered
+    image: str  # sha256 of the pixels that the model saw
+    decision: str  # "answer", "unsure" or "none of these"
+    class_name: str  # the most probable class
+    promised: bool  # whether the promise on errors stood behind it
 
     @classmethod
     def of(cls, model: str, pixels: bytes, decision: str, class_name: str, promised: bool) -> Receipt:
-        """For an answer about an image."""
         return cls(secrets.token_hex(8), model, hashlib.sha256(pixels).hexdigest(), decision, class_name, promised)
 
 
 class Signer:
-    """Signs receipts and reads them back.
-
-    Args:
-        secret: Shared by all processes that serve one model.
-    """
+    """Signs receipts and reads them back."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def sign(self, receipt: Receipt) -> str:
         """The receipt as clients get it."""
-        body = _encode(json.dumps(asdict(receipt), ensure_ascii=False, separators=(",", ":")).encode())
+        body = _encode(json.dumps(vars(receipt), ensure_ascii=False, separators=(",", ":")).encode())
         return f"{body}.{_encode(self._mac(body))}"
 
     def read(self, text: str) -> Receipt | None:
@@ -91,7 +77,8 @@ class Signer:
         own = _encode(self._mac(body))
         if len(text) > LONGEST_RECEIPT or not hmac.compare_digest(signature.encode("utf-8", "replace"), own.encode()):
             return None
-        return Receipt(**json.loads(_decode(body)))
+        found = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        return Receipt(**json.loads(found))
 
     def _mac(self, body: str) -> bytes:
         return hmac.new(self._secret, body.encode("utf-8", "replace"), hashlib.sha256).digest()[:16]
@@ -99,10 +86,6 @@ class Signer:
 
 def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 class DuplicateFeedbackError(CalpromptError):
@@ -119,46 +102,16 @@ class NotYoursError(CalpromptError):
 
 @dataclass(frozen=True)
 class FeedbackResult:
-    """What became of feedback.
+    """What became of feedback."""
 
-    Attributes:
-        counted: Whether it counts for the watch.
-        reason: Why it does not.
-        kept: Whether the image was kept.
-        watch: The state of the watch after it.
-    """
-
-    counted: bool
-    reason: str | None
-    kept: bool
-    watch: dict[str, Any]
+    counted: bool  # whether it counts for the watch
+    reason: str | None  # why it does not
+    kept: bool  # whether the image was kept
+    watch: dict[str, Any]  # the state of the watch after it
 
 
 class FeedbackBook:
-    """All feedback on a served model; safe to use from several threads.
-
-    Args:
-        rule: Of the model; what it promises is watched.
-        fingerprint: Of the model.
-        class_names: Of the model.
-        false_alarms: How often at most the watch may alarm although the promise holds.
-        path: File that keeps the feedback; None: it is forgotten at the end.
-        keep: Keeps images whose true class is known; None: none are kept.
-        image_watch: What images are compared with, as `ServedModel.image_watch`; None: they are not watched.
-        not_watched: Why they are not.
-        image_path: File that keeps the watch of images; None: it is forgotten at the end.
-
-    Attributes:
-        secret: For receipts; as old as the file.
-        watch: Of the promise on errors; None if none is made.
-        missed: Of the classes that must not be missed, by name; feedback that tells the true class counts for them,
-            whatever was decided.
-        images: Watches what images are like; None if nothing does.
-
-    Raises:
-        DamagedFileError: if the file is not a feedback file.
-        SettingError: if it is of another model or promise.
-    """
+    """All feedback on a served model; safe to use from several threads."""
 
     def __init__(
         self,
@@ -221,22 +174,14 @@ class FeedbackBook:
             if receipt.nonce in self._authors:
                 raise DuplicateFeedbackError("there is feedback on this answer already; undo it first to change it")
             reason = self._why_not(receipt)
-            record = FeedbackRecord(
-                receipt.nonce,
-                receipt.image,
-                receipt.decision,
-                receipt.class_name,
-                right,
-                receipt.class_name if right else class_name,
-                reason is None,
-                time.time(),
-                author,
-                receipt.model == self.fingerprint,
-            )
-            kept = self.keep is not None and image is not None and record.true is not None
-            with ExitStack() as stack:
-                if self.keep is not None and image is not None and record.true is not None:
-                    stack.enter_context(self.keep.keeping(record.image, record.true, image, format))
+            true, is_own = receipt.class_name if right else class_name, receipt.model == self.fingerprint
+            told = (receipt.nonce, receipt.image, receipt.decision, receipt.class_name, right, true)
+            record = FeedbackRecord(*told, reason is None, time.time(), author, is_own)
+            keeping: AbstractContextManager[Any] = nullcontext()
+            kept = self.keep is not None and image is not None and true is not None
+            if self.keep is not None and image is not None and true is not None:
+                keeping = self.keep.keeping(record.image, true, image, format)
+            with keeping:
                 self._store.add(record)
                 self._remember(record)
             if record.counted and self.watch is not None:
@@ -257,7 +202,7 @@ class FeedbackBook:
             return self._state()
 
     def handle_alarm(self, watch: str, action: str, note: str, *, author: str = "") -> dict[str, Any]:
-        """Acknowledge an alarm, or start a watch anew; returns the state after it."""
+        """Acknowledge an alarm, or restart a watch; returns the state after it."""
         with self._lock:
             if (self.watch if watch == PROMISE else self.images) is None:
                 raise SettingError(f"there is no watch of {watch}", parameter="watch")
@@ -295,16 +240,14 @@ class FeedbackBook:
             return compared(version, self._store.shadow_answers(version))
 
     def save(self) -> None:
-        """Write what is not written yet."""
         with self._lock:
             self._save()
 
     def close(self) -> None:
         """Write what is not written yet, and let go of the file."""
         with self._lock:
-            if self.keep is not None:
-                with suppress(ValueError):
-                    self.keep.claims.remove(self._is_labelled)
+            if self.keep is not None and self._is_labelled in self.keep.claims:
+                self.keep.claims.remove(self._is_labelled)
             try:
                 self._save()
             finally:
@@ -339,43 +282,19 @@ class FeedbackBook:
 
     def _state(self) -> dict[str, Any]:
         images = unwatched(self._not_watched) if self.images is None else self.images.state()
-        images |= self._handled(IMAGES)
-        watch = self.watch
-        found: dict[str, Any] = {
-            "status": "unwatched",
-            "sentence": UNWATCHED,
-            "target_error": None,
-            "false_alarm_rate": None,
-            "feedback": 0,
-            "wrong": 0,
-            "evidence": None,
-            "alarm": None,
-            "broken_at": None,
-        }
-        if watch is not None:
-            found = {
-                "status": "broken" if watch.broken else "holds",
-                "sentence": watch.sentence,
-                "target_error": watch.target_error,
-                "false_alarm_rate": watch.false_alarms,
-                "feedback": watch.marked,
-                "wrong": watch.wrong,
-                "evidence": watch.evidence,
-                "alarm": 1 / watch.false_alarms,
-                "broken_at": watch.broken_at,
-            }
+        found: dict[str, Any] = {"status": "unwatched", "sentence": UNWATCHED, "feedback": 0, "wrong": 0}
+        found |= dict.fromkeys(("target_error", "false_alarm_rate", "evidence", "alarm", "broken_at"))
+        if self.watch is not None:
+            watch = self.watch
+            found = {**_told(watch), "wrong": watch.wrong, "target_error": watch.target_error}
+            found |= {"false_alarm_rate": watch.false_alarms, "alarm": 1 / watch.false_alarms}
+            found |= {"evidence": watch.evidence, "broken_at": watch.broken_at}
         missed = [
-            {
-                "class_name": name,
-                "promise": Requests().missed_words(name, each.target_error),
-                "status": "broken" if each.broken else "holds",
-                "sentence": each.sentence,
-                "feedback": each.marked,
-                "missed": each.wrong,
-            }
+            {"class_name": name, "promise": Requests().missed_words(name, each.target_error), "missed": each.wrong}
+            | _told(each)
             for name, each in self.missed.items()
         ]
-        return {**found, **self._handled(PROMISE), "images": images, "classes": missed}
+        return {**found, **self._handled(PROMISE), "images": images | self._handled(IMAGES), "classes": missed}
 
     def _handled(self, watch: str) -> dict[str, Any]:
         """What admins did about the alarms of a watch: the last reset, and the last acknowledgement since then."""
@@ -383,9 +302,9 @@ class FeedbackBook:
         for event in self._events:
             if event.watch == watch:
                 found = {"time": event.time, "author": event.author, "note": event.note}
-                last = (
-                    {"acknowledged": None, "reset": found} if event.action == RESET else {**last, "acknowledged": found}
-                )
+                last = {**last, "acknowledged": found}
+                if event.action == RESET:
+                    last = {"acknowledged": None, "reset": found}
         return last
 
     def _why_not(self, receipt: Receipt) -> str | None:
@@ -433,6 +352,14 @@ class FeedbackBook:
             self._counted.add(record.image)
 
 
+def _told(watch: Watch) -> dict[str, Any]:
+    return {
+        "status": "broken" if watch.broken else "holds",
+        "sentence": watch.sentence,
+        "feedback": watch.marked,
+    }
+
+
 SHOWN_DIFFERENCES = 100  # of a comparison, the newest first
 CLEAR = 20.0  # evidence with which one version is said to be better: a chance of 5 % at most if none is
 
@@ -456,7 +383,7 @@ def compared(version: str, rows: Iterable[tuple[ShadowAnswer, bool | None, str |
             counts["only_right"] += right and not shadow_right
             counts["only_shadow_right"] += shadow_right and not right
         if not same and len(differences) < SHOWN_DIFFERENCES:
-            differences.append({**asdict(answer), "true": true, "right": right, "shadow_right": shadow_right})
+            differences.append({**vars(answer), "true": true, "right": right, "shadow_right": shadow_right})
     a, b = counts["only_right"], counts["only_shadow_right"]
     n = a + b
     evidence = math.exp(min(700.0, n * math.log(2) + math.lgamma(a + 1) + math.lgamma(b + 1) - math.lgamma(n + 2)))

@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
@@ -49,79 +49,45 @@ class NoRoomError(CalpromptError):
 
 @dataclass(frozen=True)
 class FeedbackRecord:
-    """Feedback on one answer, as it is kept.
+    """Feedback on one answer, as it is kept."""
 
-    Attributes:
-        nonce: Of the answer's receipt.
-        image: Digest of the image's pixels.
-        decision: What the model decided.
-        answered: The class it named.
-        right: Whether that was right.
-        true: The true class, if it is known.
-        counted: Whether it counts for the watch.
-        time: When it was given, in seconds since 1970.
-        author: Name of the key that it was given with.
-        own: Whether the model answered with its own classes and threshold.
-    """
-
-    nonce: str
-    image: str
-    decision: str
-    answered: str
-    right: bool
-    true: str | None
-    counted: bool
-    time: float
-    author: str = ""
-    own: bool = True
+    nonce: str  # of the answer's receipt
+    image: str  # digest of the image's pixels
+    decision: str  # what the model decided
+    answered: str  # the class it named
+    right: bool  # whether that was right
+    true: str | None  # the true class, if it is known
+    counted: bool  # whether it counts for the watch
+    time: float  # when it was given, in seconds since 1970
+    author: str = ""  # name of the key that it was given with
+    own: bool = True  # whether the model answered with its own classes and threshold
 
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """An alarm that was acknowledged, or a watch that was started anew.
+    """An alarm that was acknowledged, or a watch that was restarted."""
 
-    Attributes:
-        watch: "promise" or "images".
-        action: "acknowledge" or "reset".
-        note: Why, in the words of the author.
-        time: When, in seconds since 1970.
-        author: Name of the key that did it.
-        after: Feedback with a larger id came later.
-    """
-
-    watch: str
-    action: str
-    note: str
-    time: float
-    author: str
-    after: int = 0
+    watch: str  # "promise" or "images"
+    action: str  # "acknowledge" or "reset"
+    note: str  # why, in the words of the author
+    time: float  # when, in seconds since 1970
+    author: str  # name of the key that did it
+    after: int = 0  # feedback with a larger id came later
 
 
 @dataclass(frozen=True)
 class ShadowAnswer:
-    """How a model and another version of it answered the same image.
+    """How a model and another version of it answered the same image."""
 
-    Attributes:
-        version: The other one.
-        image: Digest of the image's pixels.
-        time: When, in seconds since 1970.
-        decision: Of the model.
-        class_name: Its most probable class.
-        probability: Of that class.
-        shadow_decision: Of the other version.
-        shadow_class_name: Its most probable class.
-        shadow_probability: Of that class.
-    """
-
-    version: str
-    image: str
-    time: float
-    decision: str
-    class_name: str
-    probability: float
-    shadow_decision: str
-    shadow_class_name: str
-    shadow_probability: float
+    version: str  # the other one
+    image: str  # digest of the image's pixels
+    time: float  # when, in seconds since 1970
+    decision: str  # of the model
+    class_name: str  # its most probable class
+    probability: float  # of that class
+    shadow_decision: str  # of the other version
+    shadow_class_name: str  # its most probable class
+    shadow_probability: float  # of that class
 
 
 MOST_SHADOW_ANSWERS = 100_000  # that are kept, the newest
@@ -129,29 +95,9 @@ NAMES = tuple(field.name for field in fields(FeedbackRecord))
 
 
 class FeedbackStore:
-    """The feedback on one model, in a file or, without a path, in memory.
+    """The feedback on one model, in a file or, without a path, in memory."""
 
-    Args:
-        path: The file; it is created if it is not there.
-        model: Fingerprint of the model.
-        target_error: What it promises; feedback on another model or promise is refused.
-
-    Attributes:
-        secret: Of receipts; as old as the file.
-
-    Raises:
-        SettingError: if another server uses the file, or it belongs to another model or promise.
-        DamagedFileError: if it is not a feedback file.
-    """
-
-    def __init__(
-        self,
-        path: Path | None,
-        model: str,
-        target_error: float | None,
-        *,
-        _old: tuple[bytes, list[FeedbackRecord]] | None = None,
-    ) -> None:
+    def __init__(self, path: Path | None, model: str, target_error: float | None) -> None:
         self.path = path
         self._model = json.dumps([model, target_error])
         if path is not None:
@@ -166,28 +112,27 @@ class FeedbackStore:
             ":memory:" if path is None else path, timeout=1.0, isolation_level=None, check_same_thread=False
         )
         try:
-            self.secret = self._prepare(_old)
+            self.secret = self._prepare()
         except BaseException:
             self._db.close()
             raise
 
-    def records(self, *, undone: bool = False) -> Iterator[tuple[int, FeedbackRecord]]:
-        """Ids and records in the order in which they were given; those that were undone only if asked for."""
-        which = "" if undone else "WHERE undone IS NULL"
-        for number, *row in self._db.execute(f"SELECT id, {', '.join(NAMES)} FROM feedback {which} ORDER BY id"):
+    def records(self) -> Iterator[tuple[int, FeedbackRecord]]:
+        """Ids and records in the order in which they were given, but for those that were undone."""
+        query = f"SELECT id, {', '.join(NAMES)} FROM feedback WHERE undone IS NULL ORDER BY id"
+        for number, *row in self._db.execute(query):
             values = dict(zip(NAMES, row, strict=True))
             values |= {name: bool(values[name]) for name in ("right", "counted", "own")}
             yield number, FeedbackRecord(**values)
 
     def events(self) -> list[WatchEvent]:
-        """Acknowledged alarms and resets, in their order."""
-        columns = ", ".join(field.name for field in fields(WatchEvent))
+        columns = "watch, action, note, time, author, after"
         return [WatchEvent(*row) for row in self._db.execute(f"SELECT {columns} FROM events ORDER BY id")]
 
     def add(self, record: FeedbackRecord) -> None:
         """Keep a record; when this returns it is on the disk."""
         with self._changing():
-            self._insert(record)
+            self._insert("feedback", record)
 
     def undo(self, nonce: str, *, author: str, time: float) -> None:
         """Take feedback back; it stays on record as undone."""
@@ -201,18 +146,15 @@ class FeedbackStore:
         """Keep an event, with all feedback so far before it."""
         with self._changing():
             (after,) = self._db.execute("SELECT coalesce(max(id), 0) FROM feedback").fetchone()
-            values = (after, event.watch, event.action, event.note, event.time, event.author)
-            self._db.execute(
-                "INSERT INTO events (after, watch, action, note, time, author) VALUES (?, ?, ?, ?, ?, ?)", values
-            )
-        return WatchEvent(event.watch, event.action, event.note, event.time, event.author, after)
+            event = replace(event, after=after)
+            self._insert("events", event)
+        return event
 
     def add_shadow_answers(self, answers: Sequence[ShadowAnswer]) -> None:
         """Keep answers of two versions; of an image that was answered before, the new ones."""
         with self._changing():
-            self._db.executemany(
-                "INSERT OR REPLACE INTO shadow_answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(astuple, answers)
-            )
+            for answer in answers:
+                self._insert("shadow_answers", answer)
             self._db.execute(
                 "DELETE FROM shadow_answers WHERE rowid NOT IN "
                 "(SELECT rowid FROM shadow_answers ORDER BY rowid DESC LIMIT ?)",
@@ -234,12 +176,14 @@ class FeedbackStore:
         """Let go of the file."""
         self._db.close()
 
-    def _insert(self, record: FeedbackRecord) -> None:
-        self._db.execute(
-            f"INSERT INTO feedback ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))})", astuple(record)
-        )
+    def _insert(self, table: str, record: FeedbackRecord | WatchEvent | ShadowAnswer) -> None:
+        """Keep a record; a second answer in the shadow on one image takes the place of the first."""
+        how = "INSERT OR REPLACE" if table == "shadow_answers" else "INSERT"
+        names = ", ".join(vars(record))
+        marks = ", ".join("?" * len(vars(record)))
+        self._db.execute(f"{how} INTO {table} ({names}) VALUES ({marks})", tuple(vars(record).values()))
 
-    def _prepare(self, old: tuple[bytes, list[FeedbackRecord]] | None) -> bytes:
+    def _prepare(self) -> bytes:
         """Take hold of the file, create or convert its tables, and return its secret."""
         with self._problems():
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -252,11 +196,8 @@ class FeedbackStore:
                 for statement in TABLES.split(";"):
                     self._db.execute(statement)
                 if not tables:
-                    secret, records = old or (secrets.token_bytes(32), [])
-                    facts = {"format": str(FORMAT), "model": self._model, "secret": secret.hex()}
+                    facts = {"format": str(FORMAT), "model": self._model, "secret": secrets.token_hex(32)}
                     self._db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-                    for record in records:
-                        self._insert(record)
             facts = dict(self._db.execute("SELECT name, value FROM facts"))
             if int(facts["format"]) > FORMAT:
                 raise NewerFormatError(f"{self.path} has format {facts['format']}, and {FORMAT} is known here")
@@ -329,7 +270,12 @@ def _convert_lines(path: Path, model: str, target_error: float | None) -> None:
     new, kept = path.with_name(f"{path.name}.new"), path.with_name(f"{path.name}.old")
     for leftover in path.parent.glob(f"{new.name}*"):
         leftover.unlink()
-    FeedbackStore(new, model, target_error, _old=(secret, list(records.values()))).close()
+    store = FeedbackStore(new, model, target_error)
+    with store._changing():
+        store._db.execute("UPDATE facts SET value = ? WHERE name = 'secret'", (secret.hex(),))
+        for record in records.values():
+            store._insert("feedback", record)
+    store.close()
     kept.unlink(missing_ok=True)
     os.link(path, kept)
     new.replace(path)

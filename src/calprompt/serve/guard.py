@@ -72,12 +72,7 @@ class _Address:
 
 
 class KeyRing:
-    """The keys of a server.
-
-    Args:
-        keys: Name, role and token of each.
-        path: A file with more, read again when it changes.
-    """
+    """The keys of a server: those that are given, and those of a file, which is read again when it changes."""
 
     def __init__(self, keys: Iterable[tuple[str, str, str]] = (), path: str | Path | None = None) -> None:
         self._given = tuple(keys)
@@ -87,7 +82,6 @@ class KeyRing:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
     def __bool__(self) -> bool:
-        """Whether keys are needed."""
         return bool(self._keys) or self._path is not None
 
     def check(self, authorization: str, address: str) -> Key:
@@ -149,21 +143,13 @@ class KeyRing:
 
 @dataclass
 class Caller:
-    """Who asks, and what the access log says of it.
+    """Who asks, and what the access log says of it."""
 
-    Attributes:
-        id: Of the request.
-        address: Of the client.
-        key: That it sent.
-        has_key: Whether keys tell clients apart; else addresses do.
-        notes: For the access log.
-    """
-
-    id: str
-    address: str
-    key: Key = LOCAL
-    has_key: bool = False
-    notes: dict[str, Any] = field(default_factory=dict)
+    id: str  # of the request
+    address: str  # of the client
+    key: Key = LOCAL  # that it sent
+    has_key: bool = False  # whether keys tell clients apart; else addresses do
+    notes: dict[str, Any] = field(default_factory=dict)  # for the access log
 
     @property
     def client(self) -> str:
@@ -172,7 +158,6 @@ class Caller:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks."""
     found: Caller = request.scope["caller"]
     return found
 
@@ -183,12 +168,8 @@ Observe = Callable[[Caller, str, str, int, float], None]
 class Guard:
     """Middleware around the whole app.
 
-    Args:
-        app: What is guarded.
-        keys: That clients need one of; none are needed if it is empty.
-        hosts: Names that it may be asked by; empty: any, for a server behind a proxy that checks them.
-        proxies: Addresses of proxies whose X-Forwarded-For is believed.
-        observe: Told caller, method, route, status and seconds of every request.
+    `hosts` are names that it may be asked by; empty: any, for a server behind a proxy that checks them. `observe` is
+    told caller, method, route, status and seconds of every request.
     """
 
     def __init__(
@@ -219,17 +200,13 @@ class Guard:
             await send(message)
 
         try:
-            problem = self._problem(scope, headers, caller)
-            if problem is None and named and not named[2]:  # the addresses in the page are relative to its own
-                problem = ProblemError(
-                    308,
-                    "the page of a model is at this address with a / behind it",
-                    Location=f"{quote(named[1], safe='')}/",
-                )
-            if problem is None:
-                await run_while_connected(self.app, scope, receive, watched)
-            else:
-                await respond(problem, watched, caller.id)
+            self._check(scope, headers, caller)
+            if named and not named[2]:  # the addresses in the page are relative to its own
+                place = f"{quote(named[1], safe='')}/"
+                raise ProblemError(308, "the page of a model is at this address with a / behind it", Location=place)
+            await run_while_connected(self.app, scope, receive, watched)
+        except ProblemError as problem:
+            await respond(problem, watched, caller.id)
         except Exception:
             LOG.exception("request %s: internal error", caller.id)
             started, status = status != CLIENT_CLOSED, 500
@@ -246,46 +223,38 @@ class Guard:
             address = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64] or address
         return Caller(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8), address)
 
-    def _problem(self, scope: Scope, headers: Headers, caller: Caller) -> ProblemError | None:
+    def _check(self, scope: Scope, headers: Headers, caller: Caller) -> None:
+        """Raise what is wrong with a request, whatever it asks for; notes its key."""
         path = scope["path"]
         size = len(path) + len(scope["query_string"]) + sum(map(len, chain(*scope["headers"])))
         if len(scope["headers"]) > MOST_HEADERS or size > HEAD_BYTES:
-            return ProblemError(
+            raise ProblemError(
                 431, f"the address and headers exceed the limit of {HEAD_BYTES // 1024} KB and {MOST_HEADERS} lines"
             )
         if "transfer-encoding" in headers and "content-length" in headers:
-            return ProblemError(
+            raise ProblemError(
                 400, "a request has either Content-Length or Transfer-Encoding, not both", Connection="close"
             )
         host = headers.get("host", "").lower()
         if self.hosts and host_name(host) not in self.hosts:
-            return ProblemError(
+            raise ProblemError(
                 403, f"host not allowed: {host[:SHOWN_HOST]!r}; start the server with allowed_hosts to add a name"
             )
-        if path != "/" and headers.get("sec-fetch-site", "none") not in OWN_SITE:
-            return ProblemError(403, "pages of other sites may not use this server")
-        origin = headers.get("origin")
-        if origin is not None and scope["method"] not in SAFE_METHODS and origin.lower().partition("://")[2] != host:
-            return ProblemError(403, "pages of other sites may not use this server")
+        changes = scope["method"] not in SAFE_METHODS
+        origin = headers.get("origin", "").lower().partition("://")[2] if "origin" in headers else host
+        is_foreign = path != "/" and headers.get("sec-fetch-site", "none") not in OWN_SITE
+        if is_foreign or (changes and origin != host):
+            raise ProblemError(403, "pages of other sites may not use this server")
         if not self.keys or path in PUBLIC or path.startswith("/static/"):
-            return None
-        try:
-            caller.key, caller.has_key = self.keys.check(headers.get("authorization", ""), caller.address), True
-        except ProblemError as problem:
-            return problem
-        role = required_role(scope["method"], path)
+            return
+        caller.key, caller.has_key = self.keys.check(headers.get("authorization", ""), caller.address), True
+        role = FEEDBACK if path.startswith("/v1/feedback") else PREDICT
+        if path in ADMINISTERED and changes:
+            role = ADMIN
         if not caller.key.may(role):
-            return ProblemError(
+            raise ProblemError(
                 403, f"the key {caller.key.name!r} has the role {caller.key.role}, and this needs the role {role}"
             )
-        return None
-
-
-def required_role(method: str, path: str) -> str:
-    """The role that a request needs."""
-    if path in ADMINISTERED and method not in SAFE_METHODS:
-        return ADMIN
-    return FEEDBACK if path.startswith("/v1/feedback") else PREDICT
 
 
 async def run_while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

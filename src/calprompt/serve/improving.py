@@ -17,15 +17,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, FailFast, Field
 
 from calprompt import pocket
 from calprompt.class_names import normalized_name
@@ -34,10 +33,10 @@ from calprompt.errors import SettingError
 from calprompt.serve.guard import caller_of
 from calprompt.serve.keys import ADMIN
 from calprompt.serve.models import Models
-from calprompt.serve.problems import ProblemError, sentence_of
-from calprompt.serve.requests import read_body, read_json
+from calprompt.serve.problems import ProblemError
+from calprompt.serve.requests import checked, read_body, read_json
 from calprompt.serve.routes import deployment_of, read_model
-from calprompt.serve.schemas import json_body, problems
+from calprompt.serve.schemas import OF_BODY, Asked, json_body, problems
 from calprompt.serve.service import Service
 from calprompt.serve.settings import ServeSettings
 
@@ -51,19 +50,12 @@ Status = Literal["idle", "fitting", "done", "failed"]
 Rows = Annotated[list[Annotated[list[float], FailFast()]], FailFast()]  # the first of many errors is enough
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A picture to try.
+class Sample(NamedTuple):
+    """A picture to try."""
 
-    Attributes:
-        name: Of its file.
-        data: Of its file.
-        type: Its media type.
-    """
-
-    name: str
-    data: bytes
-    type: str
+    name: str  # of its file
+    data: bytes  # of its file
+    type: str  # its media type
 
 
 class TrialPicture(BaseModel):
@@ -79,10 +71,8 @@ class TrialPictures(BaseModel):
     samples: list[TrialPicture]
 
 
-class SuggestRequest(BaseModel):
+class SuggestRequest(Asked):
     """Pictures that were answered, by the probabilities of all classes."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     candidates: Rows = Field(min_length=1, max_length=1000, description="Those without a label.")
     labelled: Rows = Field([], max_length=1000, description="Those that have one.")
@@ -95,10 +85,8 @@ class SuggestModel(BaseModel):
     order: list[int] = Field(description="Places among the candidates, the most worth first.")
 
 
-class ImproveRequest(BaseModel):
+class ImproveRequest(Asked):
     """What an admin wants done."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     action: Literal["fit", "stop"]
 
@@ -106,7 +94,7 @@ class ImproveRequest(BaseModel):
 class ImproveModel(BaseModel):
     """Fitting a new version from what people labelled."""
 
-    possible: bool = Field(description="Whether whoever asks can have one fitted.")
+    possible: bool = Field(description="Whether you can have one fitted.")
     reason: str | None = Field(description="Why none can be fitted from here.")
     status: Status
     kept: int = Field(description="Labelled pictures that the server keeps.")
@@ -115,11 +103,7 @@ class ImproveModel(BaseModel):
 
 
 def samples_in(folder: str | Path) -> list[Sample]:
-    """The first pictures of a folder, by name.
-
-    Raises:
-        SettingError: if there are none.
-    """
+    """The first pictures of a folder, by name."""
     place = Path(folder).expanduser()
     files = sorted(each for each in place.iterdir() if each.suffix.lower() in TYPES) if place.is_dir() else []
     small = [each for each in files if each.stat().st_size <= LARGEST][:SAMPLES]
@@ -154,23 +138,12 @@ def samples_of_package(class_names: tuple[str, ...]) -> list[Sample]:
     other = pocket.sheet("flags" if found is not pocket.sheet("flags") else "clothes")
     odd = next(pixels for _, _, pixels in other.pictures("test"))
     pictures = [(found.class_names[label], first[label]) for label in shown if label in first]
-    return [
-        Sample(f"{name.replace('/', '-')}.png", _png(pixels), "image/png")
-        for name, pixels in (*pictures, ("something-else", odd))
-    ]
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "png")
-    return stream.getvalue()
-
-
-def _suggest_request(request: Request, data: bytes) -> SuggestRequest:
-    try:
-        return SuggestRequest.model_validate(read_json(request, data))
-    except ValidationError as error:
-        raise ProblemError(422, sentence_of(error.errors())) from None
+    samples = []
+    for name, pixels in (*pictures, ("something-else", odd)):
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "png")
+        samples.append(Sample(f"{name.replace('/', '-')}.png", stream.getvalue(), "image/png"))
+    return samples
 
 
 def next_version(newest: str) -> str:
@@ -202,10 +175,6 @@ class Refit:
     """Fits a new version of a model from its old images and those that people labelled, in a process of its own.
 
     It becomes a folder beside the other versions; nobody is answered by it until an admin has it try or switches.
-
-    Args:
-        models: That are served.
-        settings: With the images that the model was fitted on (`refit`), and the folder of labelled ones (`keep`).
     """
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
@@ -230,14 +199,8 @@ class Refit:
         """What the page shows."""
         why_not = self.why_not(name)
         kept = 0 if why_not else sum(each.is_file() for each in self._kept(name).glob("*/*"))
-        return {
-            "possible": why_not is None and is_admin,
-            "reason": why_not,
-            "status": self._status,
-            "kept": kept,
-            "version": self._version,
-            "sentences": self._sentences,
-        }
+        found = {"possible": why_not is None and is_admin, "reason": why_not, "status": self._status, "kept": kept}
+        return {**found, "version": self._version, "sentences": self._sentences}
 
     def _kept(self, name: str) -> Path:
         return Path(self._settings.keep or "").expanduser() / name
@@ -258,10 +221,9 @@ class Refit:
         command += ["--out", str(active_folder.parent / self._version)]
         self._status, self._sentences = "fitting", [f"Version {self._version} is being fitted; this may take minutes."]
         pipe = asyncio.subprocess.PIPE
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
-            )
+            self._process = await asyncio.create_subprocess_exec(*command, **streams)
         except BaseException:
             self._status, self._sentences = "idle", []
             raise
@@ -310,7 +272,6 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
 
     @app.get("/v1/samples/{number}", include_in_schema=False)
     async def sample(request: Request, number: int) -> Response:
-        """One of them."""
         found = samples_for(request)
         if not 0 <= number < len(found):
             raise ProblemError(404, "there is no such picture")
@@ -319,7 +280,7 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
     @app.post(
         "/v1/suggest",
         response_model=SuggestModel,
-        responses=problems(400, 401, 403, 408, 413, 415, 422, 429),
+        responses=problems(*OF_BODY),
         openapi_extra=json_body(SuggestRequest),
     )
     async def suggest_next(request: Request) -> dict[str, Any]:
@@ -328,8 +289,9 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
         with state.ticket(request) as ticket:
             ticket.take(images=1)
             data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
-            loop = asyncio.get_running_loop()
-            return {"order": await loop.run_in_executor(None, lambda: suggested(_suggest_request(request, data)))}
+            return {
+                "order": await asyncio.to_thread(lambda: suggested(checked(SuggestRequest, read_json(request, data))))
+            }
 
     @app.get("/v1/improve", response_model=ImproveModel, responses=problems(401))
     async def improve(request: Request) -> dict[str, Any]:
@@ -339,7 +301,7 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
     @app.post(
         "/v1/improve",
         response_model=ImproveModel,
-        responses=problems(400, 401, 403, 408, 409, 413, 415, 422, 429),
+        responses=problems(*OF_BODY, 409),
         openapi_extra=json_body(ImproveRequest),
     )
     async def change_improve(request: Request) -> dict[str, Any]:

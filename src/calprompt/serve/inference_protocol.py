@@ -21,8 +21,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -141,39 +140,28 @@ def add_inference_protocol(app: FastAPI, state: Service) -> None:
             if isinstance(each, BaseException):
                 raise each
             answers.append(each)
-        head: dict[str, Any] = {"model_name": name, "model_version": model.version}
-        if asked.id is not None:
-            head["id"] = asked.id
+        head = {"model_name": name, "model_version": model.version, **({} if asked.id is None else {"id": asked.id})}
         return respond(head, asked.outputs, answers)
 
 
-@dataclass(frozen=True)
-class InferenceRequest:
-    """A request, checked.
+class InferenceRequest(NamedTuple):
+    """A request, checked."""
 
-    Attributes:
-        id: That the response repeats; None if it has none.
-        uploads: Images.
-        formats: Theirs, if they came as pixels; None: those of the server's settings.
-        options: Among the parameters.
-        outputs: Names, and whether each comes as bytes.
-    """
-
-    id: str | None
-    uploads: list[Upload]
-    formats: tuple[str, ...] | None
-    options: Options
-    outputs: list[tuple[str, bool]]
+    id: str | None  # that the response repeats; None if it has none
+    uploads: list[Upload]  # images
+    formats: tuple[str, ...] | None  # theirs, if they came as pixels; None: those of the server's settings
+    options: Options  # among the parameters
+    outputs: list[tuple[str, bool]]  # names, and whether each comes as bytes
 
 
 def read_request(data: bytes, length: str | None, most_images: int) -> InferenceRequest:
     """A request from its body and the length of the JSON in it."""
     try:
         asked, binary = split_body(data, length)
-        given = asked.get("id")
+        id = asked.get("id") if isinstance(asked.get("id"), str) else None
         uploads, formats = read_images(asked, binary, most_images)
-        id = given if isinstance(given, str) else None
-        return InferenceRequest(id, uploads, formats, _options(_parameters(asked)), wanted_outputs(asked))
+        threshold = {name: [str(value)] for name, value in _parameters(asked).items() if name == "min_confidence"}
+        return InferenceRequest(id, uploads, formats, options_of(threshold, Options()), wanted_outputs(asked))
     except RecursionError:
         raise ProblemError(400, "the JSON is nested too deeply") from None
 
@@ -278,12 +266,6 @@ def _parameters(of: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _options(given: dict[str, Any]) -> Options:
-    """The threshold of a request; other parameters are for others."""
-    known = {name: [str(value)] for name, value in given.items() if name == "min_confidence"}
-    return options_of(known, Options())
-
-
 def wanted_outputs(asked: dict[str, Any]) -> list[tuple[str, bool]]:
     """Outputs of a request, and which of them as bytes."""
     every = bool(_parameters(asked).get("binary_data_output", False))
@@ -303,14 +285,18 @@ def respond(head: dict[str, Any], wanted: list[tuple[str, bool]], answers: list[
     outputs, tail = [], b""
     for name, is_binary in wanted:
         kind, of_classes = OUTPUTS[name]
-        values = [_value(name, answered, receipt) for answered, receipt in answers]
+        values: list[Any] = [
+            receipt if name == "id" else each.row if of_classes else getattr(each.answer, name)
+            for each, receipt in answers
+        ]
         shape = [len(values), len(values[0])] if of_classes else [len(values)]
         output: dict[str, Any] = {"name": name, "datatype": kind, "shape": shape}
         flat = [each for row in values for each in row] if of_classes else values
         if is_binary:
-            texts = [each.encode() for each in flat] if kind == FILES else []
-            data = b"".join(struct.pack("<I", len(each)) + each for each in texts)
-            data = data or np.asarray(flat if kind != FILES else [], dtype="<f4").tobytes()
+            if kind == FILES:
+                data = b"".join(struct.pack("<I", len(each)) + each for each in map(str.encode, flat))
+            else:
+                data = np.asarray(flat, dtype="<f4").tobytes()
             output["parameters"] = {"binary_data_size": len(data)}
             tail += data
         else:
@@ -320,11 +306,3 @@ def respond(head: dict[str, Any], wanted: list[tuple[str, bool]], answers: list[
     if not any(is_binary for _, is_binary in wanted):
         return Response(text, media_type="application/json")
     return Response(text + tail, media_type="application/octet-stream", headers={HEADER: str(len(text))})
-
-
-def _value(name: str, answered: Answered, receipt: str) -> Any:
-    if name == "id":
-        return receipt
-    if name == "probabilities":
-        return answered.row
-    return getattr(answered.answer, name)

@@ -52,18 +52,12 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: ServedModel) -> ModelFacts:
-        """The facts of a model."""
         facts = (model.fingerprint, model.rule, model.labels, model.image_watch, model.not_watched, model.view)
         return cls(model.name, model.version, *facts)
 
 
 class Keeper:
-    """Owns the feedback files and the plans; safe to use from several threads.
-
-    Args:
-        models: That are served.
-        settings: Where feedback is kept.
-    """
+    """Owns the feedback files and the plans; safe to use from several threads."""
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self._models, self._settings = models, settings
@@ -80,17 +74,16 @@ class Keeper:
         """Call a method by its name, as other processes do."""
         return getattr(self, method)(*args, **options)
 
-    def open(self, facts: ModelFacts) -> bytes:
-        """Begin to take feedback on a version; returns the secret of its receipts."""
+    def open(self, facts: ModelFacts) -> dict[str, tuple[bytes, View]]:
+        """Begin to take feedback on a version; returns secret and view of all versions whose feedback is taken."""
         name, version = facts.name, facts.version
         with self._lock:
-            book = self._books.get((name, version))
-            if book is None:
+            if (name, version) not in self._books:
                 settings, watched = self._settings, facts.image_watch is not None or self._models.is_single
                 keep = self._place(settings.keep, name)
                 if keep is not None and name not in self._kept:
                     self._kept[name] = KeptImages(keep, settings.keep_bytes)
-                book = self._books[name, version] = FeedbackBook(
+                self._books[name, version] = FeedbackBook(
                     facts.rule,
                     facts.fingerprint,
                     class_names=facts.class_names,
@@ -102,11 +95,6 @@ class Keeper:
                     image_path=self._place(settings.watch if watched else None, name, f"{version}.json"),
                 )
                 self._views[name, version] = facts.view
-            return book.secret
-
-    def opened(self, name: str) -> dict[str, tuple[bytes, View]]:
-        """Secret and view of every version of a model whose feedback is taken, for processes that begin later."""
-        with self._lock:
             return {
                 each: (self._books[name, each].secret, view) for (of, each), view in self._views.items() if of == name
             }

@@ -18,22 +18,11 @@ SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "g
 
 
 class KeptImages:
-    """A folder of images, each in the one class that was told last.
-
-    Args:
-        folder: Made if it is not there.
-        quota: Bytes that it may hold; None: as many as there is room for.
-
-    Attributes:
-        claims: Told the digest of an image, each says whether somebody's feedback tells its class.
-
-    Raises:
-        CalpromptError: if it cannot be written to.
-    """
+    """A folder of images, each in the one class that was told last."""
 
     def __init__(self, folder: str | Path, quota: int | None = None) -> None:
         self.folder, self._quota = Path(folder).expanduser(), quota
-        self.claims: list[Callable[[str], bool]] = []
+        self.claims: list[Callable[[str], bool]] = []  # each says of a digest whether feedback tells the class
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,37 +35,35 @@ class KeptImages:
     @contextmanager
     def keeping(self, digest: str, class_name: str, image: bytes, format: str | None) -> Iterator[None]:
         """Keep an image in its class, and nowhere else, unless what is done meanwhile fails."""
-        with self._lock, self._keeping(digest, class_name, image, format):
-            yield
+        path = self.folder / (slug(class_name) or "class") / f"{digest}.{SUFFIXES.get(format or '', 'img')}"
+        with self._lock:
+            others = set(self.folder.glob(f"*/{digest}.*"))
+            self._write(path, image)
+            try:
+                yield
+            except CalpromptError:
+                if path not in others:
+                    self._remove(path)
+                raise
+            for other in others - {path}:
+                self._remove(other)
 
-    @contextmanager
-    def _keeping(self, digest: str, class_name: str, image: bytes, format: str | None) -> Iterator[None]:
-        folder = self.folder / (slug(class_name) or "class")
-        path = folder / f"{digest}.{SUFFIXES.get(format or '', 'img')}"
-        others = set(self.folder.glob(f"*/{digest}.*"))
+    def _write(self, path: Path, image: bytes) -> None:
         if self._quota is not None and self._bytes + len(image) > self._quota:
             raise NoRoomError(
                 f"the folder for images is full ({format_size(self._quota)}); send the feedback without the image, or "
                 "have the quota raised"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            before = path.stat().st_size if path in others else 0
+            path.parent.mkdir(parents=True, exist_ok=True)
+            before = path.stat().st_size if path.exists() else 0
             write_bytes(path, image)
             self._bytes += len(image) - before
         except OSError as error:
             with suppress(OSError):
-                folder.rmdir()  # an empty one would be a class without images
+                path.parent.rmdir()  # an empty one would be a class without images
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             raise (NoRoomError if full else CalpromptError)(f"the image cannot be kept: {os_problem(error)}") from error
-        try:
-            yield
-        except CalpromptError:
-            if path not in others:
-                self._remove(path)
-            raise
-        for other in others - {path}:
-            self._remove(other)
 
     def release(self, digest: str) -> None:
         """Keep an image no longer, unless feedback, on whichever version, still tells its class."""

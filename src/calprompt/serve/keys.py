@@ -2,7 +2,7 @@
 
     predict     images, and everything that can be read
     feedback    also: say that answers were right or wrong, and undo it
-    admin       also: undo the feedback of others, acknowledge alarms and start watches anew
+    admin       also: undo the feedback of others, acknowledge alarms and restart watches
 
 A file of keys has a line for each: name, role and token. It is read again when it changes.
 """
@@ -24,15 +24,10 @@ SHORTEST_TOKEN = 8
 
 @dataclass(frozen=True)
 class Key:
-    """Who asks.
+    """Who asks."""
 
-    Attributes:
-        name: Stands in the access log and beside feedback.
-        role: One of `ROLES`.
-    """
-
-    name: str
-    role: str
+    name: str  # stands in the access log and beside feedback
+    role: str  # one of `ROLES`
 
     def may(self, role: str) -> bool:
         """Whether it may do what a role may."""
@@ -53,11 +48,7 @@ def check_token(token: str) -> str:
 
 
 def read_keys(path: str | Path) -> tuple[tuple[str, str, str], ...]:
-    """Name, role and token of each key in a file.
-
-    Raises:
-        SettingError: if the file cannot be read, others can read it, or a line is not a key.
-    """
+    """Name, role and token of each key in a file."""
     path = Path(path).expanduser()
     example = f"a line such as 'anna admin {hashlib.sha256(os.urandom(16)).hexdigest()[:32]}'"
     try:

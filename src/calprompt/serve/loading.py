@@ -236,17 +236,12 @@ def _withdrawn(promise: dict[str, Any], why: str) -> dict[str, Any]:
 def _read_promise(sentence: str) -> dict[str, Any]:
     """A promise of an exported folder, which has its sentence alone."""
     starts = {"Promised: ": "made", "Not promised: ": "refused", "Withdrawn: ": "withdrawn"}
+    found = {"kind": "", "text": sentence, "status": "made", "detail": "", "sentence": sentence}
     for start, status in starts.items():
         if sentence.startswith(start):
             text, _, detail = sentence.removeprefix(start).rstrip(".").partition(" (" if status == "made" else ": ")
-            return {
-                "kind": "",
-                "text": text,
-                "status": status,
-                "detail": detail.removesuffix(")"),
-                "sentence": sentence,
-            }
-    return {"kind": "", "text": sentence, "status": "made", "detail": "", "sentence": sentence}
+            found |= {"text": text, "status": status, "detail": detail.removesuffix(")")}
+    return found
 
 
 def _predict(predictor: Predictor) -> Predict:

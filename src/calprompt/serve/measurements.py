@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -74,28 +74,21 @@ class Measurements:
         }
 
     def on_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def on_batch(self, size: int, seconds: float) -> None:
-        """Count a batch."""
         self.batch_size.observe(size)
         self.batch_seconds.observe(seconds)
 
-    def on_answer(self, answered: Answered) -> None:
-        """Count an answer."""
-        self.images.labels(answered.answer.decision).inc()
-        self.confidence.observe(answered.answer.probability)
-        if answered.answer.decision != "answer":
-            self.abstentions.inc()
-
-    def on_problem(self) -> None:
-        """Count an image that got a problem instead of an answer."""
-        self.images.labels("problem").inc()
+    def on_answer(self, answered: Answered | None) -> None:
+        """Count an answer, or a problem in its place."""
+        self.images.labels("problem" if answered is None else answered.answer.decision).inc()
+        if answered is not None:
+            self.confidence.observe(answered.answer.probability)
+            self.abstentions.inc(answered.answer.decision != "answer")
 
     def on_feedback(self, right: bool, result: FeedbackResult) -> None:
-        """Count feedback."""
         self.feedback.labels("right" if right else "wrong", "yes" if result.counted else "no").inc()
 
     def on_engine(self, engine: Engine) -> None:
@@ -109,9 +102,9 @@ class Measurements:
         self.on_engine(engine)
         for model, watch in watches.items():
             images = watch["images"]
-            found = {"watch_evidence": watch["evidence"], "promise_holds": watch["status"] == "holds"}
-            if watch["evidence"] is None:
-                found = {}
+            found = {}
+            if watch["evidence"] is not None:
+                found = {"watch_evidence": watch["evidence"], "promise_holds": watch["status"] == "holds"}
             if images["evidence"] is not None:
                 found |= {"images_alike": images["status"] == IMAGES_ALIKE, "images_evidence": images["evidence"]}
                 found["images_seen"] = images["seen"]
@@ -125,14 +118,7 @@ class Measurements:
 
 
 class AccessLog:
-    """A line of JSON for each request.
-
-    Args:
-        path: The file, which is continued; "-" is standard error.
-
-    Raises:
-        SettingError: if the file cannot be written.
-    """
+    """A line of JSON for each request."""
 
     def __init__(self, path: str) -> None:
         self._path = None if path == "-" else Path(path).expanduser()
@@ -146,16 +132,9 @@ class AccessLog:
 
     def on_request(self, caller: Caller, method: str, route: str, status: int, seconds: float) -> None:
         """Write a line; a disk that is full costs lines and nothing else."""
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-        line: dict[str, Any] = {
-            "time": stamp,
-            "id": caller.id,
-            "key": caller.key.name,
-            "address": caller.address,
-            "method": method,
-        }
-        line |= {"route": route, "status": status, "ms": round(1000 * seconds, 1), **caller.notes}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {"time": now, "id": caller.id, "key": caller.key.name, "address": caller.address}
+        line |= {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1), **caller.notes}
         try:
             self._open()
             self._file.write(json.dumps(line) + "\n")
@@ -170,12 +149,9 @@ class AccessLog:
         """Open the file, again if it was moved away."""
         if self._path is None:
             return
-        try:
-            inode = self._path.stat().st_ino
-        except FileNotFoundError:
-            inode = None
+        inode = self._path.stat().st_ino if self._path.exists() else None
         if inode is None or inode != self._inode:
             if self._inode is not None:
                 self._file.close()
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
-            self._inode = self._path.stat().st_ino
+            self._inode = os.fstat(self._file.fileno()).st_ino

@@ -32,19 +32,12 @@ MOST_MODELS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """Which versions of a model are in use.
+    """Which versions of a model are in use."""
 
-    Attributes:
-        active: Answers.
-        previous: Answered before it; None if none did.
-        shadow: Answers beside it, unseen by clients; None if none does.
-        next: Is being loaded, to answer from then on; None if none is.
-    """
-
-    active: str
-    previous: str | None = None
-    shadow: str | None = None
-    next: str | None = None
+    active: str  # answers
+    previous: str | None = None  # answered before it; None if none did
+    shadow: str | None = None  # answers beside it, unseen by clients; None if none does
+    next: str | None = None  # is being loaded, to answer from then on; None if none is
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -31,31 +31,28 @@ from calprompt.folder_kinds import EXPORT, folder_kind
 from calprompt.serve.keeper import Keeper, ModelFacts
 from calprompt.serve.keys import read_keys
 from calprompt.serve.models import Models
-from calprompt.serve.ray_replica import Replica, ReplicaPlan, check_machine, find_keeper, folder_digest, start_keeper
+from calprompt.serve.ray_replica import (
+    KEEPER,
+    Replica,
+    ReplicaPlan,
+    check_machine,
+    find_actor,
+    folder_digest,
+    start_keeper,
+)
 from calprompt.serve.settings import ServeSettings
 from calprompt.text import shorten
 
 ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
 
 
-def check_room(ray: Any, needs: WorkerResources, least: int) -> None:
-    """Raise unless there is room for so many replicas."""
-    room = capacity(ray, needs)
-    if room < least:
-        raise CalpromptError(
-            f"the Ray cluster has room for {room} replicas that need {needs} each, and {least} are "
-            f"asked for; it has: {describe_cluster(ray)}"
-        )
-
-
-def alive(ray: Any) -> list[dict[str, Any]]:
-    """Machines that answer."""
+def _alive(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def head(ray: Any) -> dict[str, Any]:
     """The machine that the cluster was started on."""
-    nodes = alive(ray)
+    nodes = _alive(ray)
     return next((node for node in nodes if "node:__internal_head__" in node["Resources"]), nodes[0])
 
 
@@ -86,17 +83,10 @@ def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
 
 def check_machines(ray: Any, needs: WorkerResources, plan: Mapping[str, Any]) -> None:
     """Raise unless all machines that may get a replica can have one."""
-    nodes = [node for node in alive(ray) if needs.count_in(node["Resources"])]
+    nodes = [node for node in _alive(ray) if needs.count_in(node["Resources"])]
     handles = [_on(ray, node, check_machine, plan["driver"], plan["folder"], plan["digest"]) for node in nodes]
     for node, handle in zip(nodes, handles, strict=True):
         _result(ray, node, handle)
-
-
-def free_port(ray: Any, settings: ServeSettings) -> int:
-    """The port on the head of the cluster; raises if it is in use."""
-    first = head(ray)
-    port: int = _result(ray, first, _on(ray, first, _try_port, settings.host, settings.port))
-    return port
 
 
 def _try_port(host: str, port: int) -> int:
@@ -120,22 +110,10 @@ CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")  # name and namespace of the ac
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many replicas there are.
+    """How many replicas there are."""
 
-    Attributes:
-        least: At all times.
-        most: While there is much to do; the same number for no scaling.
-    """
-
-    least: int = 1
-    most: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise SettingError(
-                f"must be a number of 1 or more, or MIN:MAX such as 1:4; got {self.least}:{self.most}",
-                parameter="replicas",
-            )
+    least: int = 1  # at all times
+    most: int = 1  # while there is much to do; the same number for no scaling
 
     @classmethod
     def parse(cls, text: str) -> Replicas:
@@ -145,11 +123,12 @@ class Replicas:
         (Replicas(least=2, most=2), Replicas(least=1, most=4))
         """
         found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
-        if not found:
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most:
             raise SettingError(
                 f"must be a number of 1 or more, or MIN:MAX such as 1:4; got {text!r}", parameter="replicas"
             )
-        return cls(int(found[1]), int(found[2] or found[1]))
+        return cls(least, most)
 
 
 def run_on_ray(
@@ -174,22 +153,30 @@ def run_on_ray(
     place = Path(folder).expanduser().absolute()
     plan: dict[str, Any] = {"driver": driver, "folder": str(place), "digest": folder_digest(place)}
     with _connected(address, needs.cpus * replicas.most) as ray:
-        check_room(ray, needs, replicas.least)
+        room = capacity(ray, needs)
+        if room < replicas.least:
+            raise CalpromptError(
+                f"the Ray cluster has room for {room} replicas that need {needs} each, and {replicas.least} are asked "
+                f"for; it has: {describe_cluster(ray)}"
+            )
         _remove_abandoned(ray)
-        settings = replace(settings, port=free_port(ray, settings), decoders=settings.decoders or options["threads"])
+        first = head(ray)
+        port = _result(ray, first, _on(ray, first, _try_port, settings.host, settings.port))
+        settings = replace(settings, port=port, decoders=settings.decoders or options["threads"])
         check_machines(ray, needs, plan)
         with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
             settings = replace(settings, feedback=feedback, watch=watch)
-            first = Keeper(models, settings)
-            first.open(ModelFacts.of(model))  # what is wrong with the file is said before anything is started
-            first.close()  # the actor owns the file from now on
+            trial = Keeper(models, settings)
+            trial.open(ModelFacts.of(model))  # what is wrong with the file is said before anything is started
+            trial.close()  # the actor owns the file from now on
             keeper = start_keeper(ray, driver, folder, settings, ModelFacts.of(model))
             try:
                 _start_serve(settings)
                 _deploy(ReplicaPlan(**plan, options=options, settings=settings), needs, replicas)
                 announce(_address(ray, settings), f"{model.name}, {len(model.labels)} classes")
                 del model
-                _wait()
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
             finally:
                 _end(ray, keeper)
 
@@ -229,8 +216,8 @@ def _remove_abandoned(ray: Any) -> None:
     from ray.serve.context import _set_global_client
 
     _set_global_client(None)  # of a Ray Serve that this process used before, and that may have ended
-    keeper, runs = find_keeper(ray), _serve_runs(ray)
-    if keeper is None and not runs:
+    keeper = find_actor(ray, *KEEPER)
+    if keeper is None and find_actor(ray, *CONTROLLER) is None:
         return
     apps = set(serve.status().applications)
     if apps - {APP} or (keeper is None and APP not in apps):
@@ -245,17 +232,9 @@ def _remove_abandoned(ray: Any) -> None:
     _end(ray, keeper)
 
 
-def _serve_runs(ray: Any) -> bool:
-    try:
-        ray.get_actor(*CONTROLLER)
-    except ValueError:
-        return False
-    return True
-
-
 @contextmanager
 def _files(settings: ServeSettings, *, watched: bool) -> Iterator[tuple[str, str | None]]:
-    """The files of feedback and of the watch of images; unless given, passing ones that restore a lost actor."""
+    """The files of feedback and of the watch of images; unless given, temporary ones, for an actor that is lost."""
     with tempfile.TemporaryDirectory(prefix="calprompt-feedback-", ignore_cleanup_errors=True) as folder:
         feedback, watch = (
             str(Path(given or Path(folder) / name).expanduser().absolute())
@@ -295,7 +274,11 @@ def _deploy(plan: ReplicaPlan, needs: WorkerResources, replicas: Replicas) -> No
     def build() -> Any:
         return plan.create_app()
 
-    deployment = serve.deployment(serve.ingress(build)(Replica), name="model", **_scale(replicas, plan.settings))
+    scale: dict[str, Any] = {"num_replicas": replicas.least}
+    if replicas.least < replicas.most:
+        limits = {"min_replicas": replicas.least, "max_replicas": replicas.most}
+        scale = {"autoscaling_config": {**limits, "target_ongoing_requests": plan.settings.batch}}
+    deployment = serve.deployment(serve.ingress(build)(Replica), name="model", **scale)
     deployment = deployment.options(
         ray_actor_options={"num_cpus": needs.cpus, "num_gpus": needs.gpus},
         max_ongoing_requests=2 * plan.settings.queue,  # so that a replica says itself that its queue is full
@@ -307,26 +290,9 @@ def _deploy(plan: ReplicaPlan, needs: WorkerResources, replicas: Replicas) -> No
     try:
         serve.run(deployment.bind(), name=APP, route_prefix="/")
     except RuntimeError as error:
-        raise CalpromptError(f"the replicas cannot be started: {_reason(str(error))}") from error
-
-
-def _scale(replicas: Replicas, settings: ServeSettings) -> dict[str, Any]:
-    """How many replicas, in Ray's words: a full batch at work in each is what they should be at."""
-    if replicas.least == replicas.most:
-        return {"num_replicas": replicas.least}
-    return {
-        "autoscaling_config": {
-            "min_replicas": replicas.least,
-            "max_replicas": replicas.most,
-            "target_ongoing_requests": settings.batch,
-        }
-    }
-
-
-def _reason(text: str) -> str:
-    """What went wrong in a replica, from what Ray says of it."""
-    errors = re.findall(r"^(?:\w+\.)*\w*Error: (.*)$", text, re.MULTILINE)
-    return errors[-1] if errors else " ".join(text.split())
+        errors = re.findall(r"^(?:\w+\.)*\w*Error: (.*)$", str(error), re.MULTILINE)  # of a replica
+        reason = errors[-1] if errors else " ".join(str(error).split())
+        raise CalpromptError(f"the replicas cannot be started: {reason}") from error
 
 
 def _address(ray: Any, settings: ServeSettings) -> str:
@@ -336,11 +302,6 @@ def _address(ray: Any, settings: ServeSettings) -> str:
         host = head(ray)["NodeManagerAddress"]
     host = host.strip("[]")
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
-
-
-def _wait() -> None:
-    with suppress(KeyboardInterrupt):
-        threading.Event().wait()
 
 
 def _end(ray: Any, keeper: Any | None) -> None:

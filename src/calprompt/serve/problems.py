@@ -29,13 +29,7 @@ HTTP_DETAILS = {
 
 
 class ProblemError(CalpromptError):
-    """What is wrong with a request.
-
-    Args:
-        status: HTTP status code.
-        detail: A sentence that says what is wrong and what to do.
-        headers: Of the response, such as Retry-After.
-    """
+    """What is wrong with a request: HTTP status, a sentence that also says what to do, headers such as Retry_After."""
 
     def __init__(self, status: int, detail: str, **headers: str) -> None:
         super().__init__(detail)
@@ -53,7 +47,6 @@ class ProblemError(CalpromptError):
         return found if request_id is None else {**found, "request_id": request_id}
 
     def body(self, request_id: str | None = None) -> bytes:
-        """The body of the response."""
         return json.dumps(self.to_dict(request_id), ensure_ascii=False).encode()
 
 
@@ -65,12 +58,9 @@ def problem_of(error: CalpromptError) -> ProblemError:
         return ProblemError(429, str(error), Retry_After=str(error.retry_after))
     if isinstance(error, DecoderLostError):
         return ProblemError(503, str(error), Retry_After="1")
-    for kind, status in STATUSES.items():
-        if isinstance(error, kind):
-            return ProblemError(status, str(error))
     if isinstance(error, ImageError):
         return ProblemError(422, f"the image cannot be read: {error.reason}")
-    return ProblemError(422, str(error))
+    return ProblemError(next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 422), str(error))
 
 
 def add_failures(app: FastAPI) -> None:
@@ -82,23 +72,18 @@ def add_failures(app: FastAPI) -> None:
             return JSONResponse({"error": body["detail"]}, problem.status, headers=problem.headers)
         return JSONResponse(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
-    async def of_library(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, CalpromptError)
+    @app.exception_handler(CalpromptError)
+    async def of_library(request: Request, error: CalpromptError) -> JSONResponse:
         return respond(request, problem_of(error))
 
-    async def of_validation(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
+    @app.exception_handler(RequestValidationError)
+    async def of_validation(request: Request, error: RequestValidationError) -> JSONResponse:
         return respond(request, ProblemError(422, sentence_of(error.errors())))
 
-    async def of_http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
+    @app.exception_handler(HTTPException)
+    async def of_http(request: Request, error: HTTPException) -> JSONResponse:
         detail = HTTP_DETAILS.get(error.status_code, str(error.detail))
-        return respond(request, ProblemError(error.status_code, detail, **headers))
-
-    app.add_exception_handler(CalpromptError, of_library)
-    app.add_exception_handler(RequestValidationError, of_validation)
-    app.add_exception_handler(HTTPException, of_http)
+        return respond(request, ProblemError(error.status_code, detail, **(error.headers or {})))
 
 
 def sentence_of(errors: Any) -> str:

@@ -36,27 +36,18 @@ from calprompt.text import os_problem
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What a replica has to know.
+    """What a replica has to know."""
 
-    Attributes:
-        driver: What `describe_driver` returned.
-        folder: Of the model.
-        digest: What `folder_digest` returned where the command runs.
-        options: Further arguments of `load_served`.
-        settings: How it is served.
-    """
-
-    driver: Mapping[str, Any]
-    folder: str
-    digest: str
-    options: Mapping[str, Any]
-    settings: ServeSettings
+    driver: Mapping[str, Any]  # what `describe_driver` returned
+    folder: str  # of the model
+    digest: str  # what `folder_digest` returned where the command runs
+    options: Mapping[str, Any]  # further arguments of `load_served`
+    settings: ServeSettings  # how it is served
 
     def create_app(self) -> Any:
         """Load the model; returns the application."""
         check_machine(self.driver, self.folder, self.digest)
         from calprompt.serve.app import create_app
-        from calprompt.serve.ray_replica import SharedKeeper
 
         return create_app(Models(self.folder, self.options), self.settings, keeper=SharedKeeper())
 
@@ -96,20 +87,12 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-NAME, NAMESPACE = "feedback", "calprompt"
+KEEPER = NAME, NAMESPACE = "feedback", "calprompt"
 PATIENCE = 20.0  # seconds in which the actor has to answer, also while Ray starts it again
 
 
 class KeeperActor:
-    """The actor: a `Keeper` on the machine of the command.
-
-    Args:
-        driver: What `describe_driver` returned.
-        pid: Of the process that serves the model.
-        folder: Of the model.
-        settings: How it is served.
-        facts: Of the model, for its feedback.
-    """
+    """The actor: a `Keeper` on the machine of the command."""
 
     def __init__(
         self, driver: Mapping[str, Any], pid: int, folder: str, settings: ServeSettings, facts: ModelFacts
@@ -120,7 +103,6 @@ class KeeperActor:
         self._keeper.open(facts)  # again, if Ray starts the actor again
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """See `Keeper.call`."""
         return self._keeper.call(method, *args, **options)
 
     def is_wanted(self) -> bool:
@@ -134,7 +116,6 @@ class KeeperActor:
         return True
 
     def pid(self) -> int:
-        """Of this process."""
         return os.getpid()
 
 
@@ -145,7 +126,6 @@ class SharedKeeper:
         self._actor: Any = None
 
     async def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """See `Keeper.call`."""
         ray = import_ray()
         try:
             if self._actor is None:
@@ -181,9 +161,9 @@ def start_keeper(
     return actor.remote(dict(driver), os.getpid(), str(Path(folder).expanduser().absolute()), settings, facts)
 
 
-def find_keeper(ray: Any) -> Any | None:
-    """Ray's handle on the actor of the cluster; None if there is none."""
+def find_actor(ray: Any, name: str, namespace: str) -> Any | None:
+    """Ray's handle on an actor of the cluster; None if there is none."""
     try:
-        return ray.get_actor(NAME, NAMESPACE)
+        return ray.get_actor(name, namespace)
     except ValueError:
         return None

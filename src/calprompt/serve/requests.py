@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from fastapi import Depends, Query
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from pydantic import BaseModel, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from calprompt.errors import SettingError
 from calprompt.serve.admission import OverloadedError, Ticket
 from calprompt.serve.engine import TOP, Options
-from calprompt.serve.problems import ProblemError, problem_of
+from calprompt.serve.problems import ProblemError, problem_of, sentence_of
 from calprompt.serve.served_model import MOST_CHARACTERS
 from calprompt.text import format_size
 
-if TYPE_CHECKING:
-    from python_multipart.multipart import MultipartCallbacks
-
+Model = TypeVar("Model", bound=BaseModel)
+FORM = "multipart/form-data"
 RAW = ("image/", "application/octet-stream")
 SLOW_START = 10.0  # seconds before a body has to come at some speed
 SLOWEST = 16 * 1024  # bytes per second after that
@@ -30,52 +28,63 @@ LONGEST_NAME = 200  # characters of an image's name that are kept
 MOST_FIELDS = 1100  # of a form: classes and options
 FIELD_BYTES = 64 * 1024
 HEADER_BYTES = 16 * 1024  # of one part
-SLICE = 2**20  # bytes that are parsed before others have their turn
 
 
-@dataclass(frozen=True)
-class Upload:
-    """An image that came with a request.
+class Upload(NamedTuple):
+    """An image that came with a request."""
 
-    Attributes:
-        name: What its sender calls it.
-        data: The file.
-    """
-
-    name: str
-    data: bytes
+    name: str  # what its sender calls it
+    data: bytes  # the file
 
 
-@dataclass(frozen=True)
-class Form:
-    """What came with a request.
+class Form(NamedTuple):
+    """What came with a request."""
 
-    Attributes:
-        uploads: Images.
-        fields: Everything else, text by name.
-    """
-
-    uploads: list[Upload] = field(default_factory=list)
-    fields: dict[str, list[str]] = field(default_factory=dict)
+    uploads: list[Upload]  # images
+    fields: dict[str, list[str]]  # everything else, text by name
 
 
-async def parse_form(kind: str, data: bytes, *, most_images: int) -> Form:
-    """The images and fields of a form."""
+def parse_form(kind: str, data: bytes, most_images: int) -> Form:
+    """The images and fields of a form: between two boundaries are headers, an empty line, and the image or text."""
     boundary = parse_options_header(kind)[1].get(b"boundary")
     if not boundary:
         raise _unreadable("its type says no boundary")
-    collector = _Collector(most_images)
-    try:
-        parser = MultipartParser(boundary, collector.callbacks())
-        for start in range(0, len(data), SLICE):
-            parser.write(data[start : start + SLICE])
-            await asyncio.sleep(0)
-        parser.finalize()
-    except FormParserError as error:
-        raise _unreadable(str(error)) from None
-    if not collector.complete:
-        raise _unreadable("it ends too early")
-    return collector.form
+    mark, form, count = b"\r\n--" + boundary, Form([], {}), 0
+    place = data.find(mark[2:])
+    if place < 0:
+        raise _unreadable("its boundary is not in it")
+    place += len(mark) - 2
+    while not data.startswith(b"--", place):
+        head = data.find(b"\r\n\r\n", place, place + HEADER_BYTES)
+        if head < 0 and len(data) > place + HEADER_BYTES:
+            raise _unreadable(f"a part has headers of more than {HEADER_BYTES // 1024} KB")
+        end = data.find(mark, head + 4)
+        if head < 0 or end < 0:
+            raise _unreadable("it ends too early")
+        name, filename = _part_names(data[place:head])
+        if name == "image":
+            if len(form.uploads) == most_images:
+                raise ProblemError(413, f"the form has more than {most_images} images; send them in several requests")
+            form.uploads.append(Upload(image_name(filename), data[head + 4 : end]))
+        else:
+            count += 1
+            if count > MOST_FIELDS:
+                raise _unreadable(f"it has more than {MOST_FIELDS} fields")
+            if end - head - 4 > FIELD_BYTES:
+                raise _unreadable(f"its field {name[:50]!r} has more than {FIELD_BYTES // 1024} KB")
+            form.fields.setdefault(name, []).append(_text(data[head + 4 : end]))
+        place = end + len(mark)
+    return form
+
+
+def _part_names(head: bytes) -> tuple[str, str]:
+    """Name and file name of a part, from its headers."""
+    for line in head.split(b"\r\n"):
+        key, _, value = line.partition(b":")
+        options = parse_options_header(value)[1] if key.lower() == b"content-disposition" else {}
+        if b"name" in options:
+            return _text(options[b"name"]), _text(options.get(b"filename", b""))
+    raise _unreadable("a part has no name; its header Content-Disposition has to say it")
 
 
 def _unreadable(reason: str) -> ProblemError:
@@ -90,84 +99,6 @@ def image_name(name: str) -> str:
     """
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "image"
-
-
-class _Collector:
-    """Collects what the parser finds, and stops at too much."""
-
-    def __init__(self, most_images: int) -> None:
-        self.form = Form()
-        self.most_images = most_images
-        self.complete = False
-        self.fields = 0
-        self.begin()
-
-    def callbacks(self) -> MultipartCallbacks:
-        """What the parser calls. They are not kept: the cycle would keep the images until the next full collection."""
-        return {
-            "on_part_begin": self.begin,
-            "on_header_field": self.on_header_name,
-            "on_header_value": self.on_header_value,
-            "on_header_end": self.on_header_end,
-            "on_headers_finished": self.on_headers_finished,
-            "on_part_data": self.on_data,
-            "on_part_end": self.on_part_end,
-            "on_end": self.on_end,
-        }
-
-    def begin(self) -> None:
-        self.name, self.filename = "", ""
-        self.is_image = False
-        self.data = bytearray()
-        self.disposition = b""
-        self.header_name, self.header_value = bytearray(), bytearray()
-        self.header_bytes = 0
-
-    def on_header_name(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self.header_name += data[start:end]
-
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self.header_value += data[start:end]
-
-    def _count_header(self, size: int) -> None:
-        self.header_bytes += size
-        if self.header_bytes > HEADER_BYTES:
-            raise _unreadable(f"a part has headers of more than {HEADER_BYTES // 1024} KB")
-
-    def on_header_end(self) -> None:
-        if self.header_name.lower() == b"content-disposition":
-            self.disposition = bytes(self.header_value)
-        self.header_name, self.header_value = bytearray(), bytearray()
-
-    def on_headers_finished(self) -> None:
-        options = parse_options_header(self.disposition)[1]
-        if b"name" not in options:
-            raise _unreadable("a part has no name; its header Content-Disposition has to say it")
-        self.name, self.filename = _text(options[b"name"]), _text(options.get(b"filename", b""))
-        self.is_image = self.name == "image"
-        if self.is_image and len(self.form.uploads) == self.most_images:
-            raise ProblemError(413, f"the form has more than {self.most_images} images; send them in several requests")
-        self.fields += not self.is_image
-        if self.fields > MOST_FIELDS:
-            raise _unreadable(f"it has more than {MOST_FIELDS} fields")
-
-    def on_data(self, data: bytes, start: int, end: int) -> None:
-        if not self.is_image and len(self.data) + end - start > FIELD_BYTES:
-            raise _unreadable(f"its field {self.name[:50]!r} has more than {FIELD_BYTES // 1024} KB")
-        self.data += data[start:end]
-
-    def on_part_end(self) -> None:
-        data = bytes(self.data)
-        if self.is_image:
-            self.form.uploads.append(Upload(image_name(self.filename), data))
-        else:
-            self.form.fields.setdefault(self.name, []).append(_text(data))
-        self.data = bytearray()
-
-    def on_end(self) -> None:
-        self.complete = True
 
 
 def _text(data: bytes) -> str:
@@ -221,15 +152,19 @@ def _too_large(most: int) -> ProblemError:
     return ProblemError(413, f"request exceeds the {format_size(most)} limit")
 
 
-async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_images: int) -> Form:
+def _type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def read_form(request: Request, data: bytes, ticket: Ticket, *, most_images: int) -> Form:
     """The images and fields of a body: raw bytes of an image, or a form."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
+    kind = _type(request)
+    if kind == FORM:
         ticket.take(size=len(data))
-        return await parse_form(request.headers["content-type"], data, most_images=most_images)
+        return parse_form(request.headers["content-type"], data, most_images)
     if kind.startswith(RAW) or not kind:
         name = unquote(request.headers.get("x-image-name", ""), errors="replace")
-        return Form([Upload(image_name(name), data)])
+        return Form([Upload(image_name(name), data)], {})
     raise ProblemError(
         415,
         f"the body has the type {kind[:100]!r}; send an image as image/jpeg, image/png and so on, as "
@@ -239,7 +174,7 @@ async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_image
 
 def read_json(request: Request, data: bytes) -> dict[str, Any]:
     """The JSON object in a body."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _type(request)
     if kind != "application/json":
         raise ProblemError(415, f"the body has the type {kind[:100]!r}; send application/json or multipart/form-data")
     try:
@@ -252,21 +187,26 @@ def read_json(request: Request, data: bytes) -> dict[str, Any]:
     return found
 
 
-Coverage = Annotated[float | None, Query(ge=0, le=1, description="Add the prediction set of this coverage.")]
-PerClass = Annotated[bool, Query(description="Of sets whose coverage holds for each class by itself.")]
-Threshold = Annotated[float | None, Query(ge=0, le=1, description="Call answers below this unsure.")]
+def checked(kind: type[Model], values: dict[str, Any]) -> Model:
+    """The values of a body, checked."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ProblemError(422, sentence_of(error.errors())) from None
+
+
 Classes = Annotated[list[str], Query(description="Instead of the model's own classes; promises are withdrawn.")]
-Top = Annotated[int, Query(ge=1, le=100_000, description="How many probabilities to give.")]
-Preview = Annotated[bool, Query(description="Only look, as at what a camera sees now: no watch counts the image.")]
 
 
 def options_in_address(
-    coverage: Coverage = None,
-    per_class: PerClass = False,
-    min_confidence: Threshold = None,
+    coverage: Annotated[float | None, Query(ge=0, le=1, description="Add the prediction set of this coverage.")] = None,
+    per_class: Annotated[bool, Query(description="Of sets whose coverage holds for each class by itself.")] = False,
+    min_confidence: Annotated[float | None, Query(ge=0, le=1, description="Call answers below this unsure.")] = None,
     classes: Classes = [],  # noqa: B006
-    top: Top = TOP,
-    preview: Preview = False,
+    top: Annotated[int, Query(ge=1, le=100_000, description="How many probabilities to give.")] = TOP,
+    preview: Annotated[
+        bool, Query(description="Only look, as at what a camera sees now: no watch counts the image.")
+    ] = False,
 ) -> Options:
     """Options from the address of a request; FastAPI describes and checks them by this signature."""
     return Options(coverage, per_class, min_confidence, tuple(classes), top, preview)

@@ -6,7 +6,7 @@ POST /v1/predict/batch    several
 POST /v1/feedback         an answer was right or wrong
 POST /v1/feedback/undo    it was not
 GET  /v1/watch            whether the promise still holds, and images are like those of the fit
-POST /v1/watch            an admin has seen an alarm, or starts a watch anew
+POST /v1/watch            an admin acknowledges an alarm, or restarts a watch
 GET  /v1/models           names of all models; each has all addresses below /models/NAME/ too
 GET  /v1/versions         versions of the model, and which of them are in use
 POST /v1/versions         an admin switches to a version, goes back, or has one answer in the shadow
@@ -17,36 +17,48 @@ GET  /health /ready /metrics /openapi.json
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse
 
 from calprompt.errors import ImageError
 from calprompt.serve import schemas
 from calprompt.serve.admission import Ticket
 from calprompt.serve.deployment import Deployment
-from calprompt.serve.feedback import FeedbackResult, Receipt
+from calprompt.serve.feedback import FeedbackResult
 from calprompt.serve.guard import caller_of
 from calprompt.serve.keys import ADMIN
-from calprompt.serve.problems import ProblemError, problem_of, sentence_of
-from calprompt.serve.requests import Classes, InAddress, Upload, flag, options_of, read_body, read_form, read_json
+from calprompt.serve.problems import ProblemError, problem_of
+from calprompt.serve.requests import (
+    FORM,
+    Classes,
+    InAddress,
+    Model,
+    Upload,
+    checked,
+    flag,
+    options_of,
+    read_body,
+    read_json,
+)
 from calprompt.serve.schemas import (
     FEEDBACK_BODY,
     IMAGE_BODY,
     IMAGES_BODY,
+    OF_BODY,
     json_body,
     model_info,
     problems,
+    shown,
     versions_info,
 )
 from calprompt.serve.service import Service
 from calprompt.text import shorten
 
-FEEDBACK_BYTES = 64 * 1024  # without an image
-Model = TypeVar("Model", bound=BaseModel)
+SMALL_BODY = 64 * 1024  # bytes of one that has no image
 NAMES_PER_PLACE = 8  # class names that cost about as much as an image
 
 
@@ -63,24 +75,19 @@ def deployment_of(request: Request, state: Service) -> Deployment:
 async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tuple[FeedbackResult, bool]:
     """Read feedback and keep it."""
     deployment = deployment_of(request, state)
-    is_form = request.headers.get("content-type", "").lower().startswith("multipart/form-data")
-    most = state.settings.body_bytes if is_form else FEEDBACK_BYTES
-    data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
+    is_form = request.headers.get("content-type", "").lower().startswith(FORM)
     image: bytes | None = None
     if is_form:
-        form = await read_form(request, data, ticket, most_images=1)
+        form = await state.form(request, ticket, most_images=1)
         values: dict[str, Any] = {name: texts[-1] for name, texts in form.fields.items()}
         if "right" in values:
             values["right"] = flag("right", values["right"])
         if not values.get("class_name"):
             values.pop("class_name", None)
         image = form.uploads[0].data if form.uploads else None
+        asked = checked(schemas.FeedbackRequest, values)
     else:
-        values = read_json(request, data)
-    try:
-        asked = schemas.FeedbackRequest.model_validate(values)
-    except ValidationError as error:
-        raise ProblemError(422, sentence_of(error.errors())) from None
+        asked = await read_model(request, schemas.FeedbackRequest, ticket, state)
     receipt, version, view = deployment.read(asked.id)
     if asked.class_name is not None and (not asked.class_name.isprintable() or not asked.class_name.strip()):
         raise ProblemError(422, "class_name must be a name without line breaks and control characters")
@@ -91,7 +98,7 @@ async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tup
             decoded = await state.engine.decoders.decode(image, view, ticket.client)
         except ImageError as error:
             raise problem_of(error) from error
-        if Receipt.of("", decoded.pixels.tobytes(), "", "", False).image != receipt.image:
+        if hashlib.sha256(decoded.pixels.tobytes()).hexdigest() != receipt.image:
             raise ProblemError(422, "image is not the one that was answered")
         kind = decoded.format
     author = caller_of(request).key.name
@@ -102,11 +109,8 @@ async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tup
 
 async def read_model(request: Request, kind: type[Model], ticket: Ticket, state: Service) -> Model:
     """A small JSON body, checked."""
-    data = await read_body(request, ticket, most=FEEDBACK_BYTES, timeout=state.settings.timeout)
-    try:
-        return kind.model_validate(read_json(request, data))
-    except ValidationError as error:
-        raise ProblemError(422, sentence_of(error.errors())) from None
+    data = await read_body(request, ticket, most=SMALL_BODY, timeout=state.settings.timeout)
+    return checked(kind, read_json(request, data))
 
 
 def take_places(ticket: Ticket, classes: Sequence[str]) -> None:
@@ -129,7 +133,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/predict",
         response_model=schemas.AnswerModel,
-        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
+        responses=problems(*OF_BODY, 503),
         openapi_extra=IMAGE_BODY,
     )
     async def predict(request: Request, given: InAddress) -> dict[str, Any]:
@@ -147,12 +151,12 @@ def add_routes(app: FastAPI, state: Service) -> None:
             ticket.take(images=1)
             take_places(ticket, options.classes)
             deployment = deployment_of(request, state)
-            return await state.shown_answer(deployment, form.uploads[0], options, caller_of(request))
+            return shown(*await state.answer(deployment, form.uploads[0], options, caller_of(request)), options)
 
     @app.post(
         "/v1/predict/batch",
         response_model=schemas.BatchModel,
-        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
+        responses=problems(*OF_BODY, 503),
         openapi_extra=IMAGES_BODY,
     )
     async def predict_batch(request: Request, given: InAddress) -> dict[str, Any]:
@@ -170,7 +174,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
 
             async def one(upload: Upload) -> dict[str, Any]:
                 try:
-                    return await state.shown_answer(deployment, upload, options, caller_of(request))
+                    return shown(*await state.answer(deployment, upload, options, caller_of(request)), options)
                 except ProblemError as problem:
                     return {"name": upload.name, "problem": problem.to_dict()}
 
@@ -179,11 +183,11 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/feedback",
         response_model=schemas.FeedbackModel,
-        responses=problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+        responses=problems(*OF_BODY, 409, 503, 507),
         openapi_extra=FEEDBACK_BODY,
     )
     async def feedback(request: Request) -> dict[str, Any]:
-        """FeedbackResult an answer right or wrong; with its image, if the server keeps images to fit again."""
+        """Say that an answer was right or wrong; with its image, if the server keeps images to fit again."""
         with state.ticket(request) as ticket:
             result, right = await take_feedback(request, ticket, state)
         state.measurements.on_feedback(right, result)
@@ -192,7 +196,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/feedback/undo",
         response_model=schemas.WatchModel,
-        responses=problems(400, 401, 403, 404, 408, 413, 415, 422, 429, 507),
+        responses=problems(*OF_BODY, 404, 507),
         openapi_extra=json_body(schemas.UndoRequest),
     )
     async def undo(request: Request) -> dict[str, Any]:
@@ -212,11 +216,11 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/watch",
         response_model=schemas.WatchModel,
-        responses=problems(400, 401, 403, 408, 413, 415, 422, 429, 507),
+        responses=problems(*OF_BODY, 507),
         openapi_extra=json_body(schemas.AlarmRequest),
     )
     async def handle_alarm(request: Request) -> dict[str, Any]:
-        """Acknowledge an alarm, or start a watch anew, for instance with a new camera; both stay on record."""
+        """Acknowledge an alarm, or restart a watch, for instance with a new camera; both stay on record."""
         with state.ticket(request) as ticket:
             asked = await read_model(request, schemas.AlarmRequest, ticket, state)
         author = caller_of(request).key.name
@@ -237,7 +241,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
     @app.post(
         "/v1/versions",
         response_model=schemas.VersionsModel,
-        responses=problems(400, 401, 403, 408, 409, 413, 415, 422, 429),
+        responses=problems(*OF_BODY, 409),
         openapi_extra=json_body(schemas.VersionRequest),
     )
     async def change_version(request: Request) -> dict[str, Any]:
@@ -271,12 +275,10 @@ def add_routes(app: FastAPI, state: Service) -> None:
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        """Measurements for Prometheus."""
         watches = {name: await state.watch(each) for name, each in state.deployments.items()}
         text = state.measurements.text(state.engine, watches)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
-        """This description."""
         return JSONResponse(app.openapi())

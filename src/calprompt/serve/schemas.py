@@ -9,13 +9,18 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 import calprompt
-from calprompt.promises import Meaning
-from calprompt.serve import schemas
+from calprompt.promises import ANSWER, Meaning
 from calprompt.serve.deployment import Deployment
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.problems import MEDIA_TYPE
 from calprompt.serve.served_model import MOST_CHARACTERS, MOST_CLASSES, ServedModel
 from calprompt.serve.settings import ServeSettings
+
+
+class Asked(BaseModel):
+    """The JSON body of a request, in which nothing else may be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Problem(BaseModel):
@@ -65,7 +70,7 @@ class AnswerModel(BaseModel):
     probabilities: list[ClassProbability] = Field(description="The most probable classes, falling.")
     prediction_set: list[str] | None
     coverage: float | None
-    promised: bool = Field(description="Whether it is an answer behind which the promise on errors stands.")
+    promised: bool = Field(description="Whether the promise on errors covers this answer.")
     guarded: str | None = Field(None, description="A class that must not be missed, and that it may be.")
     withdrawn: str | None
     meaning: MeaningModel | None
@@ -193,7 +198,7 @@ class WatchModel(BaseModel):
     alarm: float | None
     broken_at: int | None
     acknowledged: Handled | None = Field(description="Who has seen the alarm.")
-    reset: Handled | None = Field(description="Who started the watch anew last.")
+    reset: Handled | None = Field(description="Who restarted the watch last.")
     images: ImageWatchModel
     classes: list[MissedModel] = Field([], description="Of classes that must not be missed.")
 
@@ -231,10 +236,8 @@ class ModelsModel(BaseModel):
     models: list[VersionsModel]
 
 
-class VersionRequest(BaseModel):
+class VersionRequest(Asked):
     """What an admin wants of the versions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     action: Literal["switch", "rollback", "shadow"]
     version: str | None = Field(None, max_length=100)
@@ -276,28 +279,22 @@ class ComparisonModel(BaseModel):
     differences: list[DifferenceModel] = Field(description="The newest first.")
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(Asked):
     """An answer that was right or wrong."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: str = Field(max_length=4096)
     right: bool
     class_name: str | None = Field(default=None, max_length=200, description="The true class, if it is known.")
 
 
-class UndoRequest(BaseModel):
+class UndoRequest(Asked):
     """Feedback that is taken back."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: str = Field(max_length=4096)
 
 
-class AlarmRequest(BaseModel):
+class AlarmRequest(Asked):
     """What an admin does about an alarm."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     action: Literal["acknowledge", "reset"]
     watch: Literal["promise", "images"] = "promise"
@@ -344,23 +341,10 @@ IMAGE_BODY = _body(
     | _form(BINARY)
 )
 IMAGES_BODY = _body(_form({"type": "array", "items": BINARY}))
-FEEDBACK_BODY = _body(
-    {
-        "application/json": {"schema": schemas.FeedbackRequest.model_json_schema()},
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["id", "right"],
-                "properties": {
-                    "id": {"type": "string"},
-                    "right": {"type": "boolean"},
-                    "class_name": {"type": "string"},
-                    "image": BINARY,
-                },
-            }
-        },
-    }
-)
+_feedback = FeedbackRequest.model_json_schema()
+_with_image = {**_feedback, "properties": {**_feedback["properties"], "image": BINARY}}
+FEEDBACK_BODY = _body({"application/json": {"schema": _feedback}, "multipart/form-data": {"schema": _with_image}})
+OF_BODY = (400, 401, 403, 408, 413, 415, 422, 429)  # statuses of problems that any request with a body may get
 
 
 def json_body(kind: type[BaseModel]) -> dict[str, Any]:
@@ -386,9 +370,7 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             found = made()
-            found.setdefault("components", {}).setdefault("schemas", {})["Problem"] = (
-                schemas.Problem.model_json_schema()
-            )
+            found.setdefault("components", {}).setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
             app.openapi_schema = found
         return app.openapi_schema
 
@@ -436,7 +418,7 @@ def versions_info(deployment: Deployment, state: Any) -> dict[str, Any]:
     return {"name": deployment.name, **asdict(deployment.plan), "versions": found}
 
 
-def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
+def shown(answered: Answered, receipt: str, options: Options) -> dict[str, Any]:
     """What POST /v1/predict gives."""
     answer = answered.answer
     return {
@@ -452,11 +434,12 @@ def shown(answered: Answered, options: Options, receipt: str) -> dict[str, Any]:
         "promised": answer.promised,
         "guarded": answer.guarded,
         "withdrawn": answered.model.rule.withdrawn,
-        "meaning": None if answered.meaning is None else _meaning(answered.meaning, answered.meaning_text),
+        "meaning": None if answered.meaning is None else _meaning(answered.meaning, answer.decision),
         "image": {"width": answered.image.width, "height": answered.image.height, "format": answered.image.format},
     }
 
 
-def _meaning(meaning: Meaning, text: str | None) -> dict[str, Any]:
+def _meaning(meaning: Meaning, decision: str) -> dict[str, Any]:
     right, *interval = meaning.of_100 or (None,)
+    text = meaning.sentence("answers" if decision == ANSWER else "guesses")
     return {"right": right, "of": 100, "interval": interval or None, "images": meaning.images, "text": text}

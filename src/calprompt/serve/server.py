@@ -37,22 +37,18 @@ LAST_CALL = 0.3  # seconds in which a request may still come when the server is 
 
 
 class CarefulProtocol(H11Protocol):
-    """A connection of a client.
+    """A connection of a client; the values are limits of all of them.
 
-    Attributes:
-        most_connections: That may be open at a time.
-        most_per_address: Of them by one address.
-        proxies: Addresses that may have all of them.
-        patience: Seconds for the headers of a request, and for a client to read an answer.
-        is_stopping: Whether the server is being stopped.
+    Proxies may have all connections, other addresses `most_per_address`; `patience` is how many seconds there are for
+    the headers of a request, and for a client to read an answer.
     """
 
-    most_connections: ClassVar[int] = 1000
-    most_per_address: ClassVar[int] = 250
-    proxies: ClassVar[frozenset[str]] = frozenset()
+    most_connections: ClassVar[int] = 1000  # that may be open at a time
+    most_per_address: ClassVar[int] = 250  # of them by one address
+    proxies: ClassVar[frozenset[str]] = frozenset()  # addresses that may have all of them
     by_address: ClassVar[dict[str, set[CarefulProtocol]]] = {}
-    patience: ClassVar[float] = 30.0
-    is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+    patience: ClassVar[float] = 30.0  # seconds for the headers of a request, and for a client to read an answer
+    is_stopping: Callable[[], bool] = staticmethod(lambda: False)  # whether the server is being stopped
     _timer: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _refused = False

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,7 +28,6 @@ from calprompt.serve.measurements import Measurements
 from calprompt.serve.models import Models, Plan
 from calprompt.serve.problems import ProblemError, problem_of
 from calprompt.serve.requests import Form, Upload, read_body, read_form
-from calprompt.serve.schemas import shown
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
@@ -40,18 +39,7 @@ PREVIOUS = "previous"
 
 
 class Service:
-    """What the routes work with.
-
-    Args:
-        models: That are served.
-        settings: How.
-        keeper: Owns feedback and plans; a `Keeper` in this process, or a stand-in for one elsewhere.
-
-    Attributes:
-        deployments: By the names that clients ask; the first one answers where none is named.
-        draining: Whether the server is being stopped.
-        on_ready: Called when images can be answered.
-    """
+    """What the routes work with; the `keeper` is one in this process, or a stand-in for one elsewhere."""
 
     def __init__(self, models: Models, settings: ServeSettings, keeper: Keeper | Any) -> None:
         self.models, self.settings, self.keeper = models, settings, keeper
@@ -69,7 +57,6 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether it can answer."""
         return self.started and not self.draining and self.engine.decoders.alive > 0
 
     async def start(self) -> None:
@@ -117,9 +104,6 @@ class Service:
             plans = await self._check_in(failures)
             for name, plan in plans.items():
                 deployment = self.deployments.setdefault(name, Deployment(name, plan))
-                if not deployment.loaded:
-                    opened: dict[str, tuple[bytes, View]] = await self.ask("opened", name)
-                    deployment.books |= {each: (Signer(secret), view) for each, (secret, view) in opened.items()}
                 for version in plan.needed:
                     try:
                         await self._load(deployment, version)
@@ -155,12 +139,12 @@ class Service:
                 LOG.exception("the versions are not followed; trying again")
 
     async def _load(self, deployment: Deployment, version: str) -> ServedModel:
-        """A version of a model, in memory and ready to answer."""
         if version not in deployment.loaded:
             loop = asyncio.get_running_loop()
             model = await loop.run_in_executor(self._loader, self.models.load, deployment.name, version)
             await self.engine.warm(model)
-            deployment.books[version] = (Signer(await self.ask("open", ModelFacts.of(model))), model.view)
+            opened: dict[str, tuple[bytes, View]] = await self.ask("open", ModelFacts.of(model))
+            deployment.books |= {each: (Signer(secret), view) for each, (secret, view) in opened.items()}
             deployment.loaded[version] = model
         return deployment.loaded[version]
 
@@ -234,7 +218,7 @@ class Service:
         """The images and fields of a request, within all limits."""
         settings = self.settings
         data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
-        return await read_form(request, data, ticket, most_images=most_images)
+        return read_form(request, data, ticket, most_images=most_images)
 
     async def answer(
         self,
@@ -253,43 +237,29 @@ class Service:
             async with asyncio.timeout(most):
                 image = await self.engine.decoders.decode(upload.data, model.view, caller.client, formats)
                 answered = await self.engine.answer(model, upload.name, image, options, caller.client)
-        except TimeoutError:
-            self.measurements.on_problem()
+        except (TimeoutError, CalpromptError) as error:
+            self.measurements.on_answer(None)
+            if isinstance(error, CalpromptError):
+                raise problem_of(error) from error
             raise ProblemError(503, f"the answer took longer than {most:g} s; send it again", Retry_After="1") from None
-        except CalpromptError as error:
-            self.measurements.on_problem()
-            raise problem_of(error) from error
         self.measurements.on_answer(answered)
         decided = caller.notes.setdefault("decisions", {})
         decided[answered.answer.decision] = decided.get(answered.answer.decision, 0) + 1
         answer = answered.answer
         facts = (answer.decision, answer.class_name, answer.promised)
         receipt = Receipt.of(answered.model.fingerprint, image.pixels.tobytes(), *facts)
-        if not options.preview:
-            self._watch(answered, receipt.image)
+        watch = answered.model.image_watch
+        if watch is not None and not options.preview:  # of edited classes nothing is held out
+            scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
+            self._hold(self.feedback(answered.model, "see", scores, receipt.image))  # the answer does not wait for it
         if not (options.classes or options.preview) and model is deployment.active:
             deployment.recent.append(image.pixels)
             if deployment.shadow is not None and self._shadows < MOST_SHADOWS:
                 self._shadows += 1
                 if deployment.shadow.view == model.view:
-                    upload = replace(upload, data=b"")  # its pixels do: what waits holds no file
-                shadowed = self._answer_in_shadow(deployment.shadow, answered, upload, receipt.image, formats)
-                self._hold(asyncio.ensure_future(shadowed))
+                    upload = upload._replace(data=b"")  # its pixels do: what waits holds no file
+                self._hold(self._answer_in_shadow(deployment.shadow, answered, upload, receipt.image, formats))
         return answered, deployment.books[model.version][0].sign(receipt)
-
-    async def shown_answer(
-        self, deployment: Deployment, upload: Upload, options: Options, caller: Caller
-    ) -> dict[str, Any]:
-        """The answer for an image, as clients get it."""
-        answered, receipt = await self.answer(deployment, upload, options, caller)
-        return shown(answered, options, receipt)
-
-    def _watch(self, answered: Answered, digest: str) -> None:
-        """Have the image watched; the answer does not wait for it."""
-        watch = answered.model.image_watch
-        if watch is not None:  # of edited classes nothing is held out
-            scores = image_scores(answered.logits[None], watch["temperature"])[0].tolist()
-            self._hold(asyncio.ensure_future(self.feedback(answered.model, "see", scores, digest)))
 
     async def _answer_in_shadow(
         self, shadow: ServedModel, answered: Answered, upload: Upload, digest: str, formats: tuple[str, ...] | None
@@ -307,7 +277,8 @@ class Service:
         finally:
             self._shadows -= 1
 
-    def _hold(self, task: asyncio.Future[Any]) -> None:
+    def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 

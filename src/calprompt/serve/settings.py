@@ -87,11 +87,10 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise SettingError(f"must be a number from 0 to 65535, got {self.port}", parameter="port")
-        for name in ("queue", "batch", "max_images", "connections"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"must be 1 or more, got {getattr(self, name)}", parameter=name)
-        if self.decoders is not None and self.decoders < 1:
-            raise SettingError(f"must be 1 or more, got {self.decoders}", parameter="decoders")
+        for name in ("queue", "batch", "max_images", "connections", "decoders"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"must be 1 or more, got {value}", parameter=name)
         for name in ("timeout", "decode_timeout", "drain", "max_pixels"):
             if not 0 < getattr(self, name) < 1e6:
                 raise SettingError(f"must be a positive number, got {getattr(self, name)}", parameter=name)

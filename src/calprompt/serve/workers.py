@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -51,7 +51,6 @@ class RemoteKeeper:
         self._keeper = manager.keeper()  # type: ignore[attr-defined]
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """See `Keeper.call`."""
         try:
             return self._keeper.call(method, *args, **options)
         except (OSError, EOFError) as error:
@@ -66,15 +65,7 @@ def run_workers(
     *,
     announce: Callable[[str, str], None] = lambda address, what: None,
 ) -> None:
-    """Serve with several processes until SIGTERM or Ctrl-C.
-
-    Args:
-        place: Folder of a model or of models.
-        options: Further arguments of `load_served`.
-        settings: How it is served; limits are those of each worker.
-        count: How many workers.
-        announce: Told the address and what is served, once all workers can answer.
-    """
+    """Serve with several processes until SIGTERM or Ctrl-C."""
     from calprompt.serve.server import address_of, open_port
 
     cores = max(1, available_cores() // count)
@@ -113,14 +104,11 @@ def _serve(manager: Any) -> None:
 
 
 class _Crew:
-    """The workers."""
-
     def __init__(self, given: tuple[Any, ...], metrics: Path) -> None:
         self._given, self._metrics = given, metrics
         self._workers: dict[BaseProcess, Connection] = {}
 
     def start(self) -> BaseProcess:
-        """Start a worker."""
         context = get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
         worker = context.Process(target=_work, args=(*self._given, theirs), name="calprompt worker")
@@ -133,19 +121,17 @@ class _Crew:
         """What a worker serves, once it can; raises if it cannot."""
         pipe = self._workers[worker]
         while not stopped.is_set():
-            if pipe in wait([pipe, worker.sentinel], timeout=0.2):
-                try:
-                    found = pipe.recv()
-                except EOFError:
-                    break
-                if isinstance(found, Exception):
-                    raise found
-                return str(found)
-            if not worker.is_alive():
-                break
-        if stopped.is_set():
-            return ""
-        raise CalpromptError(f"a worker ended before it could answer (exit code {worker.exitcode})")
+            if not pipe.poll(0.2):
+                continue
+            try:
+                found = pipe.recv()
+            except EOFError:
+                worker.join()
+                raise CalpromptError(f"a worker ended before it could answer (exit code {worker.exitcode})") from None
+            if isinstance(found, Exception):
+                raise found
+            return str(found)
+        return ""
 
     def replace_ended(self) -> None:
         """Start workers in the place of those that ended."""
@@ -176,7 +162,6 @@ def _work(
     key: bytes,
     ready: Connection,
 ) -> None:
-    """A worker."""
     from calprompt.serve.server import run_server
 
     threading.Thread(target=_end_with_parent, daemon=True).start()

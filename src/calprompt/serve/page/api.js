@@ -1,7 +1,9 @@
 // The server's API: every request goes through `request`, which adds the token, repeats what may be repeated, and turns
 // whatever goes wrong into a `Problem` (the server said so) or `Unreachable` (it said nothing).
 
-const TOKEN = "calprompt-token";
+import { remember, remembered } from "./dom.js";
+
+const TOKEN = ["calprompt-token", "sessionStorage"]; // gone with the tab
 const REPEATED = new Set([408, 429, 503]); // slow, busy, a worker that died
 const TRIES = 6;
 const LONGEST_WAIT = 60;
@@ -24,7 +26,7 @@ export class Server {
   constructor(askToken) {
     this.askToken = askToken;
     this.asking = null;
-    this.token = tokenOfAddress() ?? stored();
+    this.token = tokenOfAddress() ?? remembered(...TOKEN);
   }
 
   model(classes = null) {
@@ -99,7 +101,7 @@ export class Server {
         attempt = 0;
         continue;
       }
-      if (!REPEATED.has(response.status) || attempt >= tries) throw problem;
+      if (!(REPEATED.has(response.status) || isLost(response, path)) || attempt >= tries) throw problem;
       const seconds = Math.min(retryAfter(response) ?? attempt, LONGEST_WAIT);
       onWait?.(problem, seconds);
       await wait(1000 * seconds + 300 * Math.random(), signal);
@@ -113,35 +115,21 @@ export class Server {
     const token = await this.asking;
     if (token) {
       this.token = token;
-      remember(token);
+      keepToken(token);
     }
     return Boolean(token);
   }
 }
+
+const keepToken = (token) => remember(TOKEN[0], token, TOKEN[1]);
 
 /** "#token=…" of the address, which is taken out of it so that it is neither bookmarked nor shared. */
 function tokenOfAddress() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return null;
   history.replaceState(null, "", location.pathname + location.search);
-  remember(token);
+  keepToken(token);
   return token;
-}
-
-function stored() {
-  try {
-    return sessionStorage.getItem(TOKEN);
-  } catch {
-    return null;
-  }
-}
-
-function remember(token) {
-  try {
-    sessionStorage.setItem(TOKEN, token);
-  } catch {
-    // kept in memory only
-  }
 }
 
 function* given(options) {
@@ -163,6 +151,12 @@ function form(options) {
     else data.append(key, String(value));
   }
   return data;
+}
+
+/** A 500 that is not the server's own: a proxy lost the replica that held the image, as Ray's does. Safe to repeat. */
+function isLost(response, path) {
+  const type = response.headers.get("Content-Type") ?? "";
+  return response.status === 500 && path.startsWith("v1/predict") && !type.includes("problem+json");
 }
 
 async function problemOf(response) {

@@ -67,6 +67,24 @@ export function announce(text) {
 /** A sentence with a full stop at its end. */
 export const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`).replace(/^\p{Ll}/u, (c) => c.toUpperCase());
 
+/** What the browser remembers of a name; null if it does not, or may not. */
+export function remembered(name, storage = "localStorage") {
+  try {
+    return window[storage].getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+/** Have the browser remember a text, for this visit only if it may not keep it. */
+export function remember(name, text, storage = "localStorage") {
+  try {
+    window[storage].setItem(name, text);
+  } catch {
+    // private windows forbid it
+  }
+}
+
 /** Have the browser save a blob as a file. */
 export function download(blob, name) {
   const url = URL.createObjectURL(blob);

@@ -2,7 +2,7 @@
 
 import { Card } from "./cards.js";
 import { ANSWER, NONE, PROBLEM, UNSURE, csv, sorted, stateOf, truthOf } from "./decisions.js";
-import { announce, byId, download, make, plural } from "./dom.js";
+import { announce, byId, download, make, plural, remember, remembered } from "./dom.js";
 import { isGiven } from "./feedback.js";
 import { Row } from "./rows.js";
 
@@ -27,7 +27,7 @@ export class Gallery {
     Object.assign(this, { page, items: [], filter: null, order: { by: "added", falling: false }, threshold: null });
     this.list = byId("gallery");
     this.view = "cards";
-    this.chosen = stored();
+    this.chosen = Object.keys(VIEWS).find((view) => view === remembered(VIEW)) ?? null;
     this.coming = new IntersectionObserver((seen) => this.fill(seen), { rootMargin: AHEAD });
     for (const [name, words] of FILTERS) {
       const choose = () => {
@@ -45,7 +45,7 @@ export class Gallery {
     for (const button of document.querySelectorAll("[data-view]"))
       button.addEventListener("click", () => {
         this.chosen = button.dataset.view;
-        store(this.chosen);
+        remember(VIEW, this.chosen);
         this.choose();
       });
     this.choose();
@@ -211,20 +211,3 @@ export class Gallery {
 }
 
 const isNext = (item) => item.suggested !== undefined && truthOf(item) === null && !isGiven(item.feedback);
-
-function stored() {
-  try {
-    const view = localStorage.getItem(VIEW);
-    return view in VIEWS ? view : null;
-  } catch {
-    return null;
-  }
-}
-
-function store(view) {
-  try {
-    localStorage.setItem(VIEW, view);
-  } catch {
-    // for this visit only
-  }
-}

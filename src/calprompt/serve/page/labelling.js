@@ -6,7 +6,7 @@ import { announce, plural, sentence } from "./dom.js";
 import { isGiven } from "./feedback.js";
 
 export const UNDO_SECONDS = 5;
-const PASSING = new Set([0, 408, 429, 503, 507, undefined]); // statuses after which the same feedback may be sent again
+const PASSING = new Set([0, 408, 429, 500, 503, 507, undefined]); // statuses after which the same feedback may be sent again
 const KNOWN = 409; // the server has this feedback already: an answer to it was lost
 const AT_ONCE = 4;
 

@@ -31,7 +31,7 @@ import { Connection, askToken, confirmed, notify, watchDialogs, watchTheme } fro
 import { ThresholdPanel } from "./threshold.js";
 
 const COUNTED_EVERY = 150; // milliseconds, while answers come in
-const CHANGED = /started anew/; // of receipts that a server does not know any more
+const RESTARTED = /was restarted since/; // said of answers that a server does not know any more
 
 class Page {
   constructor() {
@@ -152,7 +152,7 @@ class Page {
     this.labelling.flush();
     this.model = model;
     for (const item of this.gallery.items) item.answers.clear();
-    notify("Another version of the model answers now; your images are answered anew.");
+    notify("Another version of the model answers now. Your images are being answered again.");
     this.modelChanged();
     this.sender.add(this.gallery.items);
   }
@@ -294,7 +294,7 @@ class Page {
 
   // Feedback
 
-  /** Send feedback; if the server was started anew, it is asked about the image again first. */
+  /** Send feedback; if the server was restarted, it is asked about the image again first. */
   async sendFeedback(item, { keepalive }) {
     const { feedback } = item;
     const body = () => ({ id: feedback.id, right: feedback.right, class_name: feedback.class_name });
@@ -303,7 +303,7 @@ class Page {
     try {
       return await this.server.feedback(body(), options);
     } catch (error) {
-      if (keepalive || !CHANGED.test(error.message)) throw error;
+      if (keepalive || !RESTARTED.test(error.message)) throw error;
       item.answers.delete(this.key());
       item.answer = await this.predict(item, await item.file.arrayBuffer(), {});
       const said = feedback.right ? feedback.answered : feedback.class_name;

@@ -171,7 +171,7 @@ export function showImages(images) {
   place.hidden = !images;
   if (!images) return;
   place.dataset.status = images.seen || images.status !== "alike" ? images.status : "none";
-  const known = { alike: images.seen ? "No sign of a change" : "Nothing seen yet", changed: "Other images than in the fit" };
+  const known = { alike: images.seen ? "No sign of a change" : "Nothing seen yet", changed: "These images look different" };
   const icons = { alike: images.seen ? "promise" : "none", changed: "alert" };
   byId("images-state").replaceChildren(
     icon(icons[images.status] ?? "none"),

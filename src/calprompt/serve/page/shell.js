@@ -1,6 +1,6 @@
 // What surrounds the work: the theme, the dialogs, the token, the notice of a lost connection.
 
-import { announce, byId, icon, make } from "./dom.js";
+import { announce, byId, icon, make, remember } from "./dom.js";
 
 const THEME = "calprompt-theme";
 
@@ -13,11 +13,7 @@ export function watchTheme() {
   button.addEventListener("click", () => {
     const theme = dark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    try {
-      localStorage.setItem(THEME, theme);
-    } catch {
-      // for this visit only
-    }
+    remember(THEME, theme);
     show();
   });
   system.addEventListener("change", show);
