@@ -15,11 +15,8 @@ import argparse
 import http.client
 import io
 import json
-import os
 import random
-import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +27,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from served import serving
 
 
 def fill(folder: Path) -> Path:
@@ -49,32 +48,6 @@ def picture(number: int) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(stream, "PNG")
     return stream.getvalue()
-
-
-def start(model: str, path: Path) -> tuple[subprocess.Popen[str], int]:
-    """A server, and its port."""
-    command = [
-        sys.executable,
-        "-m",
-        "calprompt",
-        "serve",
-        model,
-        "--port",
-        "0",
-        "--decoders",
-        "1",
-        "--feedback",
-        str(path),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    said = ""
-    while "http://" not in said:
-        line = process.stdout.readline()
-        assert line, "the server did not start"
-        said += line
-    address = next(word for word in said.split() if word.startswith("http://"))
-    return process, int(address.rstrip("/").rpartition(":")[2])
 
 
 class Client(threading.Thread):
@@ -136,36 +109,36 @@ def main() -> None:
     hits = 0
     with tempfile.TemporaryDirectory(dir=args.small) as folder:
         path = Path(folder) / "feedback.db"
+        options = ("--decoders", "1", "--feedback", str(path))
         for number, kind in enumerate(rounds):
-            process, port = start(args.model, path)
-            clients = [Client(port, 2 * number + each) for each in range(2)]
-            for client in clients:
-                client.start()
-            wanted = chance.randint(3, 40)
-            end = time.monotonic() + 60
-            while sum(len(each.confirmed) for each in clients) < wanted and time.monotonic() < end:
-                time.sleep(0.005)
-            if kind == "disk":
-                filler = fill(args.small)
-                refused, end = sum(each.statuses[507] for each in clients), time.monotonic() + 90
-                while sum(each.statuses[507] for each in clients) < refused + 2 and time.monotonic() < end:
-                    time.sleep(0.01)
-                hits += any(each.statuses[507] for each in clients)
-                filler.unlink()
-                before = sum(len(each.confirmed) for each in clients)
-                while sum(len(each.confirmed) for each in clients) < before + 3 and time.monotonic() < end + 20:
-                    time.sleep(0.01)
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            for client in clients:
-                client.stop.set()
-                client.join()
-                confirmed += client.confirmed
-                statuses += client.statuses
+            with serving(args.model, *options) as (process, port):
+                clients = [Client(port, 2 * number + each) for each in range(2)]
+                for client in clients:
+                    client.start()
+                wanted = chance.randint(3, 40)
+                end = time.monotonic() + 60
+                while sum(len(each.confirmed) for each in clients) < wanted and time.monotonic() < end:
+                    time.sleep(0.005)
+                if kind == "disk":
+                    filler = fill(args.small)
+                    refused, end = sum(each.statuses[507] for each in clients), time.monotonic() + 90
+                    while sum(each.statuses[507] for each in clients) < refused + 2 and time.monotonic() < end:
+                        time.sleep(0.01)
+                    hits += any(each.statuses[507] for each in clients)
+                    filler.unlink()
+                    before = sum(len(each.confirmed) for each in clients)
+                    while sum(len(each.confirmed) for each in clients) < before + 3 and time.monotonic() < end + 20:
+                        time.sleep(0.01)
+                process.kill()
+                process.wait()
+                for client in clients:
+                    client.stop.set()
+                    client.join()
+                    confirmed += client.confirmed
+                    statuses += client.statuses
             sys.stderr.write(f"{number + 1} {kind}: {len(confirmed)} confirmed, {dict(statuses)}\n")
-        process, _ = start(args.model, path)
-        process.terminate()
-        process.wait(60)
+        with serving(args.model, *options):
+            pass
         database = sqlite3.connect(path)
         kept = {row[0] for row in database.execute("SELECT nonce FROM feedback")}
         (sound,) = database.execute("PRAGMA integrity_check").fetchone()

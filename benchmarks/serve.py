@@ -21,17 +21,16 @@ import asyncio
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from served import serving
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MARKS = (1_000, 5_000, 10_000)  # requests after which memory is looked at
@@ -143,25 +142,6 @@ def processor_seconds(pid: int) -> float:
     return found / os.sysconf("SC_CLK_TCK")
 
 
-@contextmanager
-def server(model: Path, extra: list[str]) -> Iterator[tuple[int, int]]:
-    """Port and process of `calprompt serve`."""
-    command = [sys.executable, "-m", "calprompt", "serve", str(model), "--port", "0", *extra]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        lines = ""
-        while (found := re.search(r"http://[\d.]+:(\d+)/", lines)) is None:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                sys.exit(f"the server did not start: {lines}")
-            lines += line.strip()
-        yield int(found[1]), process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
 def child(work: str, *args: object) -> Any:
     """What a process of its own measured."""
     command = [sys.executable, __file__, "--child", work, *map(str, args)]
@@ -216,7 +196,8 @@ def measure(model: Path, args: argparse.Namespace) -> None:
     print(f"{model}, load {os.getloadavg()[0]:.1f}\n  {'':16s} {heads}", flush=True)
     loop = child("loop", model, args.images, args.seconds)
     print(row("one at a time", loop, loop["rate"]), flush=True)
-    with server(model, args.extra) as (port, pid):
+    with serving(model, *args.extra) as (process, port):
+        pid = process.pid
         where = (port, pid, args.images)
         child("load", *where, 8, 200, 30)  # warm
         for clients in args.clients:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import socket
 import statistics
 import struct
@@ -23,13 +22,15 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 import numpy as np
 from PIL import Image
+
+from served import serving
 
 SETTLE = 15.0  # seconds after which memory is to be back
 BACK = 1.2  # times what it was
@@ -186,26 +187,6 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
 }
 
 
-@contextmanager
-def serving(model: str, log: Path) -> Iterator[Target]:
-    """A server of its own."""
-    command = [sys.executable, "-m", "calprompt", "serve", model, "--port", "0"]
-    with open(log, "w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(os.environ))
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        while "http://" not in said:
-            line = process.stdout.readline()
-            assert line, "the server did not start"
-            said += line
-        address = next(word for word in said.split() if word.startswith("http://"))
-        yield Target(process, int(address.rstrip("/").rpartition(":")[2]))
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def measure(target: Target, attack: Callable[[Target], None]) -> dict[str, float]:
     """What an ordinary client notices of an attack."""
     picture = post("/v1/predict", ordinary())
@@ -243,14 +224,20 @@ def main() -> None:
     args = parser.parse_args()
     print("| attack | asked | median, s | longest, s | next, s | not 200 | MB before | MB after | tracebacks |")
     print("|---|---|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder, serving(args.model, Path(folder) / "log") as target:
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        serving(args.model, log=log) as (process, port),
+    ):
+        target = Target(process, port)
         for name in args.only or ATTACKS:
             found = measure(target, ATTACKS[name])
-            traces = (Path(folder) / "log").read_text().count("Traceback")
+            log.seek(0)
+            traces = log.read().count("Traceback")
             cells = [name, str(found["asked"]), *(f"{found[each]:.2f}" for each in ("median", "longest", "next"))]
             cells += [f"{found[each]:.0f}" for each in ("refused", "before", "after")]
             print(f"| {' | '.join(cells)} | {traces} |", flush=True)
-        sys.stderr.write((Path(folder) / "log").read_text()[-2000:])
+        log.seek(0)
+        sys.stderr.write(log.read()[-2000:])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import io
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ import numpy as np
 from PIL import Image
 
 import calprompt
+from served import serving
 
 CLIENTS = 4
 
@@ -47,11 +47,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for version in ("1", "2"):
             shutil.copytree(args.model, Path(folder) / "model" / version)
-        command = [sys.executable, "-m", "calprompt", "serve", folder, "--port", "0", "--workers", str(args.workers)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            said = process.stdout.readline()
-            address = next(word for word in said.split() if word.startswith("http://"))
+        with serving(folder, "--workers", str(args.workers)) as (_, port):
+            address = f"http://127.0.0.1:{port}"
 
             def ask() -> None:
                 nonlocal stale
@@ -80,7 +77,6 @@ def main() -> None:
             over.set()
             for thread in threads:
                 thread.join()
-            process.terminate()
     print(f"{args.switches} switches, {CLIENTS} clients, {args.workers} workers: {dict(statuses)}, {stale} stale")
     print(f"answers: median {statistics.median(seconds):.3f} s, longest {max(seconds):.3f} s")
     print(f"switches: median {statistics.median(switches):.3f} s, longest {max(switches):.3f} s")
