@@ -201,7 +201,7 @@ def _photographs(which: str, packages: dict[str, Path]) -> dict[str, list[Named]
 
 
 def _unlike(named_drawings: list[Named], seen: Collection[bytes]) -> list[Named]:
-    """Icons that were not seen, and of those that look alike the first: sets copy, and a plus is a plus."""
+    """Icons that were not seen, and the first of those that look alike: sets copy each other."""
     kept: list[Named] = []
     for origin, icon in _different(named_drawings):
         ink = icon[..., 3].astype(np.int64)
@@ -297,7 +297,7 @@ def seen_digests(packages: dict[str, Path], pool: Pool) -> set[bytes]:
 
 
 def picture_digest(picture: np.ndarray) -> bytes:
-    """Eight bytes, of what can be seen: colour counts where it is not transparent."""
+    """Eight bytes from what is visible: transparent pixels have no colour."""
     if picture.ndim == 3 and picture.shape[2] == 4:
         picture = np.where(picture[..., 3:] > 0, picture, 0)
     return hashlib.sha256(np.ascontiguousarray(picture).tobytes()).digest()[:8]

@@ -42,7 +42,7 @@ class Plan:
     """How to train; shares are of all renders.
 
     concepts  in a batch of one process: few at first, which is quick to learn from, then many, which is precise
-    grow      from this share on there are many
+    grow      the share from which on there are many
     fall      the rate falls to zero over this last share
     """
 

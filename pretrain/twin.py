@@ -58,7 +58,8 @@ class Plan:
         near: The weight of the distance from the teacher.
         like: The weight of the teacher's opinion about concepts.
         smoothing: Share of a label that is spread over all concepts.
-        whole: From this share on no patches are dropped.
+        dropped: Share of the patches that a step does not see.
+        whole: From this share of the time on, every step sees all patches.
         fall: The rate falls to zero over this last share.
     """
 
@@ -70,8 +71,8 @@ class Plan:
     near: float = 2.0
     like: float = 1.0
     smoothing: float = 0.1
-    dropped: float = 0.25
-    whole: float = 0.7
+    dropped: float = 0.5
+    whole: float = 0.75
     rate: float = 5e-4
     decay: float = 0.05
     warmup: float = 0.03

@@ -89,7 +89,7 @@ class Invented:
         trace = spread.diagonal().mean()
         spread = (0.9 * spread + 0.1 * trace * torch.eye(len(spread))).float()
         self.covariance, self.root = spread, torch.linalg.cholesky(spread)
-        self.directions = self.weights @ spread  # [1000, 1280]: where the means lie, but for a factor
+        self.directions = self.weights @ spread  # [1000, 1280]: where the means lie, up to a factor
         self.factor = 1.0
         self.factor = self._fit(network.classifier.bias)
 

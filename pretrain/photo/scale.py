@@ -1,4 +1,4 @@
-"""The scale of the cosines, which says how sure the model is: chosen where mean ECE is least on what was left out.
+"""The scale of the cosines sets how confident the model is: chosen where mean ECE is least on what was left out.
 
     places, events    drawings of studios that pretraining never saw, classes of no compared dataset
     sketch_rest       sketches of classes of no compared dataset
