@@ -5,8 +5,8 @@
 
 All towers learn from the same batches of the same features: those that the pocket's image tower, which stays as it is,
 gives to renders of the drawings that pretraining saw (`python -m pretrain assemble --work build/pocket` collects them).
-They start from the pocket's weights, except for the blocks, which are new. One of three blocks, as many as the pocket has,
-is trained too, so that nothing but the depth differs.
+They start from the pocket's weights, except for the blocks, which are new. One of three blocks, as many as the pocket
+has, is trained too, so that nothing but the depth differs.
 """
 
 from __future__ import annotations
