@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
 from calprompt.pocket.datasets import sheet
 from calprompt.runs.resources import Resources
+from calprompt.text import plural
 from classifier import HERE, NAMES, Table, draw, features, paths_of, read, simulate
 
 CLASSES = 10
@@ -246,8 +248,8 @@ def tables() -> dict[str, str]:
     return {
         "by_dataset": by_dataset(found, "pocket", "auto_all"),
         "by_dataset_photo": by_dataset(found, "pocket-photo", "auto"),
-        "by_size": by_size(found),
-        "by_seed": by_seed(),
+        "by_size": by_size(),
+        "within_a_point": within_a_point(),
         "groups": groups_table(found),
         "promises": promises_table(),
     }
@@ -289,30 +291,55 @@ def by_dataset(found: Found, backbone: str, chosen_by: str) -> str:
     return "\n".join([*lines, "| **mean** | " + " | ".join(means) + " | |"])
 
 
-def by_size(found: Found) -> str:
-    """Means over datasets, and the mean time; of methods that were not measured on all of them, nothing."""
-    lines = ["| backbone | images of a class | " + " | ".join(METHODS.values()) + " |"]
-    lines.append("|" + "---|" * (len(METHODS) + 2))
-    for backbone, size in sorted({(key[0], int(key[2])) for key in found}):
+def complete(backbone: str, size: str, method: str, every: Sequence[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
+    """The rows of each draw of classes and images in which a method was measured on all datasets."""
+    draws: dict[str, list[dict[str, str]]] = {}
+    for row in every:
+        if (row["backbone"], row["size"], row["method"]) == (backbone, size, method):
+            draws.setdefault(row["seed"], []).append(row)
+    return {
+        seed: sorted(rows, key=lambda row: row["dataset"]) for seed, rows in draws.items() if len(rows) == len(NAMES)
+    }
+
+
+def by_size() -> str:
+    """Means over datasets and draws, and the mean time; of methods that were not measured on all datasets, nothing."""
+    every = read("learners.csv")
+    lines = ["| backbone | images of a class | draws | " + " | ".join(METHODS.values()) + " |"]
+    lines.append("|" + "---|" * (len(METHODS) + 3))
+    for backbone, size in sorted({(row["backbone"], int(row["size"])) for row in every}):
+        draws = len(complete(backbone, str(size), "auto", every))
         cells = []
         for method in METHODS:
-            own = [row for name in NAMES if (row := found.get((backbone, name, str(size), method)))]
+            found = complete(backbone, str(size), method, every)
+            own = [row for rows in found.values() for row in rows]
             mean = f"{cell(own)}, {np.mean([float(row['cpu_seconds']) for row in own]):.0f} s" if own else ""
-            cells.append(mean if len(own) == len(NAMES) else "")
-        if cells[list(METHODS).index("auto")]:
-            lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | " + " | ".join(cells) + " |")
+            cells.append(mean + (f" ({plural(len(found), 'draw')})" if own and len(found) < draws else ""))
+        if draws:
+            lines.append(f"| {backbone} | {'all' if size == max(SIZES) else size} | {draws} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def by_seed() -> str:
-    """Means over datasets for every draw of classes and images that was measured on all of them."""
-    methods = ("auto", "auto_all", "logistic_regression", "neighbours")
-    rows = [row for row in read("learners.csv") if (row["backbone"], row["size"]) == ("pocket-photo", str(SIZES[0]))]
-    lines = ["| draw | " + " | ".join(METHODS[each] for each in methods) + " |", "|" + "---|" * (len(methods) + 1)]
-    for seed in sorted({row["seed"] for row in rows}):
-        own = [[row for row in rows if (row["seed"], row["method"]) == (seed, each)] for each in methods]
-        if all(len(each) == len(NAMES) for each in own):
-            lines.append(f"| {seed} | {' | '.join(map(cell, own))} |")
+def within_a_point() -> str:
+    """On how many of the datasets `auto` is within one point of the most accurate method, draw by draw."""
+    every, others = read("learners.csv"), ("auto", "auto_all", "logistic_regression", "neighbours", "coop")
+    lines = [
+        "| images of a class | draw | within a point | with `--held-out 0` | ECE | relative to logistic regression |",
+        "|---|---|---|---|---|---|",
+    ]
+    for size in sorted(SIZES):
+        found = {method: complete("pocket-photo", str(size), method, every) for method in others}
+        for seed in sorted(set.intersection(*map(set, found.values()))):
+            accuracy = {name: np.array([float(row["accuracy"]) for row in found[name][seed]]) for name in others}
+            best = np.max(list(accuracy.values()), axis=0)
+            near, near_all = (int((best - accuracy[name] <= 0.01).sum()) for name in ("auto", "auto_all"))
+            ece, theirs = (
+                np.mean([float(row["ece"]) for row in found[name][seed]]) for name in ("auto", "logistic_regression")
+            )
+            words = "all" if size == max(SIZES) else size
+            lines.append(
+                f"| {words} | {seed} | {near} of 12 | {near_all} of 12 | {100 * ece:.1f} | {ece / theirs:.2f} |"
+            )
     return "\n".join(lines)
 
 
