@@ -156,7 +156,7 @@ def decoding() -> None:
 
 def _decoding(files: list[bytes], width: int, height: int, size: int) -> None:
     preprocessing = Preprocessing(size)
-    reference, levels = preprocessing.evaluation(), preprocessing.evaluation().levels
+    reference, levels = preprocessing.evaluation(), preprocessing.evaluation().pixels
     numbers = list(range(0, len(files), 16))
 
     def opened(data: bytes) -> Image.Image:

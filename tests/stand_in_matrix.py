@@ -108,7 +108,7 @@ def main() -> None:
     compare("predict", lambda device: Predictor.from_run(runs[device].folder).predict_proba(pictures))
     compare("predict, trained on the CPU", lambda device: moved[device]().predict_proba(pictures))
     levels = np.zeros((3, samples.SIZE, samples.SIZE, 3), dtype=np.uint8)
-    compare("predict levels, as a server does", lambda device: moved[device]().predict_levels(levels).probabilities)
+    compare("predict pixels, as a server does", lambda device: moved[device]().predict_pixels(levels).probabilities)
 
     def evaluated(device: str) -> list[float]:
         asked = EvaluationSettings(calibrators=("temperature", "dac"), bootstrap=0)

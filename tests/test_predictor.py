@@ -206,7 +206,7 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(batch.probabilities) == 2
     assert list(batch.unreadable) == [str(tmp_path / "bad.png"), "image 2"]
     for wrong, message in (
-        (np.zeros((4, 4, 3), dtype=np.float32), "expected uint8 levels"),
+        (np.zeros((4, 4, 3), dtype=np.float32), "expected uint8 pixels"),
         (np.zeros((4, 4, 7), dtype=np.uint8), r"shape \[4, 4, 7\]"),
         (np.zeros((2, 900, 3), dtype=np.uint8), "900 by 2 pixels"),
     ):

@@ -18,7 +18,7 @@ HALF_ROUNDING = 0.05  # after training in half precision
 PATHS = (
     "predict",
     "predict, trained on the CPU",
-    "predict levels, as a server does",
+    "predict pixels, as a server does",
     "evaluate",
     "transfer",
     "sweep worker",

@@ -53,7 +53,7 @@ class PredictionBatch:
         logits: [n, C] in float32, before calibration.
         probabilities: [n, C] in float64, calibrated.
         unreadable: Images that could not be read, and why; they have no rows.
-        digests: sha256 of the content of each image; empty where only features or levels were given.
+        digests: sha256 of the content of each image; empty where only features or pixels were given.
     """
 
     names: list[str]
@@ -242,21 +242,21 @@ class Predictor:
             progress("predicting", done, total or done, rate_note(done, time.perf_counter() - start, left))
 
     @torch.no_grad()
-    def predict_levels(self, levels: NDArray[np.uint8]) -> PredictionBatch:
-        """Predictions of 8-bit levels [n, size, size, 3] decoded and resized elsewhere, as for a waiting client.
+    def predict_pixels(self, images: NDArray[np.uint8]) -> PredictionBatch:
+        """Predictions of 8-bit pixels [n, size, size, 3] decoded and resized elsewhere, as for a waiting client.
 
         The tower gets as many images as there are, where `stream` fills up its batches: one image takes the time of
         one. In exchange the last digits may depend on how many there are.
         """
         backbone, tuner = self.backbone, self.tuner
-        pixels = backbone.preprocessing.normalise(torch.from_numpy(levels))
+        pixels = backbone.preprocessing.normalise(torch.from_numpy(images))
         zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         frozen = None
         if zero_shot or not tuner.needs_pixels:
             with backbone.limited_threads():
                 parts = [backbone.encode_image(part) for part in pixels.split(batch_size(backbone))]
             frozen = torch.cat(parts).cpu() if parts else None
-        names = [f"image {number}" for number in range(len(levels))]
+        names = [f"image {number}" for number in range(len(images))]
         return self._batch(names, frozen, pixels if tuner.needs_pixels else None, {})
 
     @torch.no_grad()

@@ -57,7 +57,7 @@ def test_pixels_equal_the_public_transforms(options: dict[str, str], mode: str, 
     settings = {"resize_mode": "shortest", "interpolation": "bicubic"} | options
     reference = image_transform(32, is_train=False, **settings)
     assert torch.equal(preprocessing.evaluation()(image), reference(image.convert("RGB")))
-    levels = preprocessing.training(torch.Generator().manual_seed(1)).levels(image)
+    levels = preprocessing.training(torch.Generator().manual_seed(1)).pixels(image)
     view = preprocessing.training(torch.Generator().manual_seed(1)).picture(image)
     expected = functional.normalize(functional.to_tensor(view), preprocessing.mean, preprocessing.std)
     assert torch.equal(preprocessing.normalise(levels[None])[0], expected)

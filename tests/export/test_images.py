@@ -83,7 +83,7 @@ def test_exported_pixels_equal_the_library(kind: str, upright: bool) -> None:
     for preprocessing in PREPROCESSINGS:
         wanted = open_image(KINDS[kind], 0, upright=upright).views(preprocessing)[0]
         plain = preprocessing.to_dict()
-        levels = runtime.levels(runtime.open_image(KINDS[kind], upright=upright), plain)
+        levels = runtime.resized_pixels(runtime.open_image(KINDS[kind], upright=upright), plain)
         np.testing.assert_array_equal(levels, wanted.numpy())
         pixels = torch.from_numpy(runtime.normalise([levels], plain))
         torch.testing.assert_close(pixels, preprocessing.normalise(wanted[None]))

@@ -130,17 +130,17 @@ class Preprocessing:
             resize_mode="shortest" if crops else "squash",
         )
 
-    def normalise(self, levels: torch.Tensor) -> torch.Tensor:
-        """8-bit levels [n, size, size, 3] as input of the tower, [n, 3, size, size]; other pixels are returned as is.
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """8-bit pixels [n, size, size, 3] as input of the tower, [n, 3, size, size]; others are returned as they are.
 
         The operations are those of torchvision's `to_tensor` and `normalize` in the same order, with the same bits.
         """
         import torch
 
-        if levels.dtype != torch.uint8:
-            return levels
+        if images.dtype != torch.uint8:
+            return images
         mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
-        pixels = levels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        pixels = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         return pixels.div_(255).sub_(mean).div_(std)
 
 
@@ -179,8 +179,8 @@ class View:
         view = part.resize((wanted.size, wanted.size), Resampling[wanted.interpolation.upper()])
         return view.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(1, generator=generator) < 0.5 else view
 
-    def levels(self, image: Image.Image) -> torch.Tensor:
-        """8-bit levels [size, size, 3], which `Preprocessing.normalise` takes many of at once."""
+    def pixels(self, image: Image.Image) -> torch.Tensor:
+        """8-bit pixels [size, size, 3], which `Preprocessing.normalise` takes many of at once."""
         import numpy as np
         import torch
 
@@ -188,7 +188,7 @@ class View:
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Input of the tower [3, size, size]."""
-        return self.preprocessing.normalise(self.levels(image)[None])[0]
+        return self.preprocessing.normalise(self.pixels(image)[None])[0]
 
 
 def random_crop(

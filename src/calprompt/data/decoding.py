@@ -192,10 +192,10 @@ def _require_contents(path: str | Path) -> os.stat_result:
 
 
 def from_array(array: np.ndarray) -> Image.Image:
-    """A picture from 8-bit levels [height, width] or [height, width, 1, 3 or 4 channels]."""
+    """A picture from 8-bit pixels [height, width] or [height, width, 1, 3 or 4 channels]."""
     if array.dtype.name != "uint8":
         raise ImageError(
-            f"an array of {array.dtype.name}; expected uint8 levels 0 to 255 (for floats in [0, 1]: "
+            f"an array of {array.dtype.name}; expected uint8 pixels from 0 to 255 (for floats in [0, 1]: "
             "(255 * x).round().astype('uint8'))"
         )
     if array.ndim == 3 and array.shape[-1] == 1:

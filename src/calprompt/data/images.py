@@ -230,8 +230,8 @@ class Decodable(Picture):
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
         image = self.decode()
         if not drawn:
-            return [preprocessing.evaluation().levels(image)]
-        return [preprocessing.training(generator).levels(image) for generator in drawn]
+            return [preprocessing.evaluation().pixels(image)]
+        return [preprocessing.training(generator).pixels(image) for generator in drawn]
 
 
 @contextmanager
@@ -333,8 +333,8 @@ def open_image(image: Any, number: int, *, upright: bool = False, name: str | No
         return PillowPicture(name, ImageOps.exif_transpose(image) if upright else image)
     if is_array(image):
         with named(name):
-            levels = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
-            return PillowPicture(name, from_array(levels))
+            pixels = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+            return PillowPicture(name, from_array(pixels))
     raise SettingError(f"must be a path, bytes, a PIL image or an array; got {type(image).__name__}", parameter=name)
 
 

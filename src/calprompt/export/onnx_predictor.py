@@ -41,7 +41,7 @@ class OnnxPredictor(Model):
             raise SettingError(NO_SCORES)
         return ImageWatch.from_record(record, false_alarms=false_alarms)
 
-    def predict_levels(self, levels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    def predict_pixels(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Logits and calibrated probabilities, [n, C] each, of images that were decoded and resized elsewhere."""
-        _, logits, zero_shot = self.graphs(normalise(list(levels), self.record["preprocessing"]))
+        _, logits, zero_shot = self.graphs(normalise(list(images), self.record["preprocessing"]))
         return logits, softmax(calibrated_logits(self.steps, logits, zero_shot))

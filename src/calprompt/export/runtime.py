@@ -193,7 +193,7 @@ class Model:
             name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
             try:
                 picture = open_image(image, upright=self.record["upright"])
-                pixels.append(levels(picture, self.record["preprocessing"]))
+                pixels.append(resized_pixels(picture, self.record["preprocessing"]))
                 names.append(name)
             except ImageError as error:
                 if not skip_unreadable:
@@ -246,14 +246,14 @@ def open_image(image: Any, *, upright: bool) -> Image.Image:
     raise SettingError(f"an image must be a path, bytes, a PIL image or an array; got {type(image).__name__}")
 
 
-def levels(image: Image.Image, preprocessing: dict[str, Any]) -> np.ndarray:
-    """8-bit levels [size, size, 3]."""
+def resized_pixels(image: Image.Image, preprocessing: dict[str, Any]) -> np.ndarray:
+    """8-bit pixels [size, size, 3]."""
     size, interpolation, mode = (preprocessing[name] for name in ("size", "interpolation", "resize_mode"))
     return np.asarray(resize_and_crop(image, size, interpolation, mode))
 
 
 def normalise(images: Sequence[np.ndarray], preprocessing: dict[str, Any]) -> np.ndarray:
-    """Input of model.onnx, [n, 3, size, size], from the 8-bit levels of each image."""
+    """Input of model.onnx, [n, 3, size, size], from the 8-bit pixels of each image."""
     size = preprocessing["size"]
     stacked = np.stack(images) if images else np.empty((0, size, size, 3), dtype=np.uint8)
     mean, std = (np.asarray(preprocessing[name], dtype=np.float32)[:, None, None] for name in ("mean", "std"))

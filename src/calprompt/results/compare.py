@@ -1,4 +1,4 @@
-"""Runs or models side by side on the images that all of them answered: levels, paired differences, who is right where.
+"""Runs or models side by side on the images that all of them answered: values, paired differences, who is right where.
 
     answers of A ─┐
     answers of B ─┼─ images that all have, in one order ── comparison.compare ── values and differences with intervals

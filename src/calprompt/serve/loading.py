@@ -196,7 +196,7 @@ def served_export(predictor: OnnxPredictor, name: str = "model") -> ServedModel:
         view=View(
             preprocessing["size"], preprocessing["interpolation"], preprocessing["resize_mode"], record["upright"]
         ),
-        predict=predictor.predict_levels,
+        predict=predictor.predict_pixels,
         rule=predictor.rule,
         promises=tuple(_read_promise(sentence) for sentence in predictor.promises),
         track_record=None if stored is None else TrackRecord.from_dict(stored),
@@ -245,8 +245,8 @@ def _read_promise(sentence: str) -> dict[str, Any]:
 
 
 def _predict(predictor: Predictor) -> Predict:
-    def predict(levels: Any) -> Any:
-        batch = predictor.predict_levels(levels)
+    def predict(images: Any) -> Any:
+        batch = predictor.predict_pixels(images)
         return batch.logits.numpy(), batch.probabilities
 
     return predict

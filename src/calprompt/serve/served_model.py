@@ -32,7 +32,7 @@ class ServedModel:
         fingerprint: Changes with whatever changes its answers.
         labels: Classes as people call them, in the order of the columns of logits.
         view: What an image goes through.
-        predict: From levels [n, size, size, 3] to logits and calibrated probabilities, [n, C] each.
+        predict: From 8-bit pixels [n, size, size, 3] to logits and calibrated probabilities, [n, C] each.
         rule: When it answers.
         promises: What is promised, refused or withdrawn: kind, text, status, detail and sentence of each.
         track_record: How often its answers were right on images it did not learn from.
