@@ -99,6 +99,21 @@ def test_images_in_archives_get_the_answers_of_the_files(tmp_path: Path, run) ->
     assert (status, "cannot be moved" in err) == (2, True)
 
 
+def test_progress_of_a_zip_file_counts_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run) -> None:
+    monkeypatch.setattr("calprompt.progress.LINE_SECONDS", 0)
+    paths = picture_paths()[:5]
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
+        for path in paths[:4]:
+            archive.write(path, f"in/{Path(path).name}")
+        archive.writestr("notes.txt", "no image")
+    assert "predicting: 5 of 5 (100 %)" in run("predict", saved(), tmp_path / "some.zip", paths[4], "--csv")[2]
+    answers = tmp_path / "answers.csv"
+    run("predict", saved(), paths[4], "--resume", answers)
+    status, _, err = run("predict", saved(), tmp_path / "some.zip", paths[4], "--resume", answers)
+    assert (status, "predicting: 4 of 4 (100 %)" in err) == (0, True)
+    assert len(names(answers)) == 5
+
+
 def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "LARGEST_MEMBER", 10_000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -30,8 +30,10 @@ from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import PARTS, add_shared
 from calprompt.data.streams import (
     VIDEOS,
+    NamedImages,
     arrivals,
     is_stream,
+    names_in,
     require_video_decoder,
     stop_on_interrupt,
     streamed_images,
@@ -258,7 +260,9 @@ class _Batches:
         elif self.file is None:
             yield images
         else:
-            new = (item for item in images if _is_new(item, done))
+            new: Iterable[Any] = (item for item in images if _is_new(item, done))
+            if isinstance(images, NamedImages):
+                new = NamedImages(new, list(set(images.names).difference(done)))
             yield list(new) if isinstance(images, list) else new
 
     def write(self, batches: Iterable[tuple[list[Any], dict[str, str]]], kind: type, mover: Writer | None) -> None:
@@ -346,6 +350,9 @@ def image_paths(places: list[str], seconds: float = 1.0) -> Iterable[Any]:
         files: Iterable[Any] = itertools.chain.from_iterable(
             streamed_images(path, seconds=seconds) if is_stream(path) else [path] for path in found
         )
+        names = [names_in(path) if is_stream(path) else [path] for path in found]
+        if None not in names and STDIN not in places:
+            files = NamedImages(files, [name for group in names for name in group or ()])
     else:
         files = found
     return itertools.chain(files, _listed()) if STDIN in places else files

@@ -13,7 +13,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -42,6 +42,25 @@ class FailedImage:
 Streamed = FileContent | PillowPicture | FailedImage
 
 
+@dataclass(frozen=True)
+class NamedImages:
+    """Images that come one after another, whose names are known before they are read.
+
+    Attributes:
+        images: Paths and streamed images, to be read once.
+        names: Their names.
+    """
+
+    images: Iterable[Any]
+    names: Sequence[str]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.images)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 def is_stream(path: str | Path) -> bool:
     """Whether a file holds several images: an archive or a video, by its suffix."""
     return str(path).lower().endswith((*ZIPS, *TARS, *VIDEOS))
@@ -53,6 +72,18 @@ def streamed_images(path: str | Path, *, seconds: float = 1.0) -> Iterator[Strea
     if name.endswith(VIDEOS):
         return _frames(Path(path), seconds)
     return _members(Path(path), _zipped if name.endswith(ZIPS) else _tarred)
+
+
+def names_in(path: str) -> list[str] | None:
+    """Names of the images in a zip file; None for other streams, which would have to be read for that."""
+    if not path.lower().endswith(ZIPS):
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = [each.filename for each in archive.infolist() if not each.is_dir()]
+            return [_name(Path(path), name) for name in files if _is_image(name)]
+    except (OSError, zipfile.BadZipFile):  # reading it says why
+        return None
 
 
 def _members(path: Path, read: Callable[[Path], Iterator[Streamed]]) -> Iterator[Streamed]:
