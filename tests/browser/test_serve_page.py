@@ -266,6 +266,15 @@ def test_the_reliability_diagram_shows_every_bin(visit: Visit) -> None:
     visit.wait_for("document.activeElement.textContent", "How do we know?")
 
 
+def test_terms_of_the_field_are_in_the_section_for_experts_only(visit: Visit) -> None:
+    page, terms = visit.page, re.compile(r"kgcoop|cross-fit|\bECE\b", re.IGNORECASE)
+    visit.add(file(some("answer")))
+    page.click("#about-button")
+    assert not terms.search(page.locator("body").inner_text())
+    page.get_by_text("For experts").click()
+    expect(page.locator("#about-sentences")).to_contain_text(terms)
+
+
 def test_feedback_can_be_taken_back_before_it_is_sent(browser: Browser, address: str) -> None:
     with visiting(browser, address) as visit:
         page = visit.page

@@ -23,7 +23,7 @@ def test_images_that_wait_for_the_model_form_one_batch() -> None:
         return [(key, item) for item in items]
 
     async def scenario() -> list[Any]:
-        batcher: Batcher[Any] = Batcher(work, 3)
+        batcher = Batcher(work, 3)
         await batcher.start()
         first = asyncio.create_task(batcher.submit("a", 0))
         while not seen:
@@ -51,7 +51,7 @@ def test_an_error_reaches_the_whole_batch_and_the_next_batch_works() -> None:
         return list(items)
 
     async def scenario() -> tuple[Any, Any]:
-        batcher: Batcher[Any] = Batcher(work, 1)
+        batcher = Batcher(work, 1)
         await batcher.start()
         bad, good = await asyncio.gather(batcher.submit(1, "bad"), batcher.submit(1, "good"), return_exceptions=True)
         await batcher.close()
@@ -72,7 +72,7 @@ def test_clients_take_turns_in_a_batch() -> None:
         return list(items)
 
     async def scenario() -> None:
-        batcher: Batcher[Any] = Batcher(work, 2)
+        batcher = Batcher(work, 2)
         await batcher.start()
         tasks = [asyncio.create_task(batcher.submit("k", "first"))]
         while not seen:

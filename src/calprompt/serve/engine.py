@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +27,30 @@ from calprompt.serve.decoder import DecodedImage, DecoderPool, Limits
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
-R = TypeVar("R")
 RATE_WEIGHT = 0.2  # weight of the newest batch in the running rate
 
 
 @dataclass
-class _Waiting(Generic[R]):
+class _Waiting:
     client: str
     key: Hashable
     item: object
-    future: asyncio.Future[R]
+    future: asyncio.Future[Any]
 
 
-class Batcher(Generic[R]):
+class Batcher:
     """Gathers items into batches, each of items with one key, and works on them in a thread of its own."""
 
     def __init__(
         self,
-        work: Callable[[Hashable, Sequence[object]], Sequence[R]],
+        work: Callable[[Hashable, Sequence[Any]], Sequence[Any]],
         size: int,
         *,
         on_batch: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
         self.work, self.size, self.on_batch = work, size, on_batch
         self.rate = 0.0
-        self._waiting: FairQueue[_Waiting[R]] = FairQueue()
+        self._waiting: FairQueue[_Waiting] = FairQueue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -62,14 +61,14 @@ class Batcher(Generic[R]):
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
-    async def submit(self, key: Hashable, item: object, client: str = "") -> R:
+    async def submit(self, key: Hashable, item: object, client: str = "") -> Any:
         """The result for an item; whatever `work` raises is raised for every item of its batch."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.push(client, _Waiting(client, key, item, future))
         self._wake.set()
         return await future
 
-    async def in_thread(self, call: Callable[[], R]) -> R:
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Call something in the thread of the model, between two batches."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
@@ -91,10 +90,9 @@ class Batcher(Generic[R]):
                 await self._wake.wait()
                 continue
             start = time.perf_counter()
+            items = [each.item for each in batch]
             try:
-                results = await loop.run_in_executor(
-                    self._thread, self.work, batch[0].key, [each.item for each in batch]
-                )
+                results = await loop.run_in_executor(self._thread, self.work, batch[0].key, items)
             except asyncio.CancelledError:
                 for each in batch:
                     each.future.cancel()
@@ -111,10 +109,10 @@ class Batcher(Generic[R]):
                 if not each.future.done():  # whoever waited may have given up
                     each.future.set_result(result)
 
-    def _next(self) -> list[_Waiting[R]]:
+    def _next(self) -> list[_Waiting]:
         """Items of one key, up to `size`, from each client in turn; items that nobody waits for are dropped."""
-        taken: list[_Waiting[R]] = []
-        others: list[_Waiting[R]] = []
+        taken: list[_Waiting] = []
+        others: list[_Waiting] = []
         while len(self._waiting) and len(taken) < self.size:
             _, each = self._waiting.pop()
             if each.future.done():
@@ -171,7 +169,7 @@ class Engine:
     ) -> None:
         limits = Limits(settings.formats, settings.pixels, settings.decoder_memory, settings.decode_timeout + GRACE)
         self.decoders = DecoderPool(limits, settings.decoder_count, timeout=settings.decode_timeout)
-        self.batcher: Batcher[Any] = Batcher(_predict, settings.batch, on_batch=on_batch)
+        self.batcher = Batcher(_predict, settings.batch, on_batch=on_batch)
         self.admission = Admission(settings.queue, settings.memory_bytes, lambda: self.batcher.rate)
         self._edited: OrderedDict[tuple[ServedModel, tuple[str, ...]], ServedModel] = OrderedDict()
         self._editing = asyncio.Lock()

@@ -353,11 +353,7 @@ class FeedbackBook:
 
 
 def _told(watch: Watch) -> dict[str, Any]:
-    return {
-        "status": "broken" if watch.broken else "holds",
-        "sentence": watch.sentence,
-        "feedback": watch.marked,
-    }
+    return {"status": "broken" if watch.broken else "holds", "sentence": watch.sentence, "feedback": watch.marked}
 
 
 SHOWN_DIFFERENCES = 100  # of a comparison, the newest first

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calprompt.errors import CalpromptError
 from calprompt.serve.keys import ADMIN, FEEDBACK, LOCAL, PREDICT, Key, read_keys
-from calprompt.serve.problems import MEDIA_TYPE, ProblemError
+from calprompt.serve.problems import ProblemError
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -206,12 +206,13 @@ class Guard:
                 raise ProblemError(308, "the page of a model is at this address with a / behind it", Location=place)
             await run_while_connected(self.app, scope, receive, watched)
         except ProblemError as problem:
-            await respond(problem, watched, caller.id)
+            await problem.response(scope["path"], caller.id)(scope, receive, watched)
         except Exception:
             LOG.exception("request %s: internal error", caller.id)
             started, status = status != CLIENT_CLOSED, 500
             if not started:
-                await respond(ProblemError(500, "internal error; see the server log"), watched, caller.id)
+                problem = ProblemError(500, "internal error; see the server log")
+                await problem.response(scope["path"], caller.id)(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
             self.observe(caller, scope["method"], route, status, time.perf_counter() - start)
@@ -284,15 +285,6 @@ async def run_while_connected(app: ASGIApp, scope: Scope, receive: Receive, send
     finally:
         for task in (work, gone):
             task.cancel()
-
-
-async def respond(problem: ProblemError, send: Send, request_id: str) -> None:
-    """Send a problem as the whole response."""
-    body = problem.body(request_id)
-    headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **problem.headers}
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
 
 
 def known_hosts(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:

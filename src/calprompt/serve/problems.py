@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from typing import Any
 
@@ -46,8 +45,12 @@ class ProblemError(CalpromptError):
         }
         return found if request_id is None else {**found, "request_id": request_id}
 
-    def body(self, request_id: str | None = None) -> bytes:
-        return json.dumps(self.to_dict(request_id), ensure_ascii=False).encode()
+    def response(self, path: str = "", request_id: str | None = None) -> JSONResponse:
+        """The whole answer."""
+        body = self.to_dict(request_id)
+        if path.startswith(INFERENCE):
+            return JSONResponse({"error": body["detail"]}, self.status, headers=self.headers)
+        return JSONResponse(body, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: CalpromptError) -> ProblemError:
@@ -67,10 +70,7 @@ def add_failures(app: FastAPI) -> None:
     """Answer errors of the library, of validation and of HTTP with problems; the guard answers all others."""
 
     def respond(request: Request, problem: ProblemError) -> JSONResponse:
-        body = problem.to_dict(request.scope["caller"].id)
-        if request.url.path.startswith(INFERENCE):
-            return JSONResponse({"error": body["detail"]}, problem.status, headers=problem.headers)
-        return JSONResponse(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
+        return problem.response(request.scope["path"], request.scope["caller"].id)
 
     @app.exception_handler(CalpromptError)
     async def of_library(request: Request, error: CalpromptError) -> JSONResponse:

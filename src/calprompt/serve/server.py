@@ -27,7 +27,7 @@ from calprompt.errors import Parameter, SettingError
 from calprompt.serve.app import create_app
 from calprompt.serve.guard import HEAD_BYTES
 from calprompt.serve.models import Models
-from calprompt.serve.problems import MEDIA_TYPE, ProblemError
+from calprompt.serve.problems import ProblemError
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
 
@@ -180,11 +180,10 @@ class CarefulProtocol(H11Protocol):
 
     def _refuse(self, problem: ProblemError, *, linger: float = 0.0) -> None:
         """Answer at once, whatever was sent, and close; not before the client does, or some seconds later."""
-        body = problem.body()
-        head: dict[str, Any] = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close"}
-        lines = [f"HTTP/1.1 {problem.status} {problem.to_dict()['title']}"]
-        lines += [f"{name}: {value}" for name, value in {**head, **problem.headers}.items()]
-        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        answer = problem.response()
+        head = f"HTTP/1.1 {problem.status} {problem.to_dict()['title']}\r\nConnection: close\r\n".encode()
+        head += b"".join(b"%s: %s\r\n" % pair for pair in answer.raw_headers)
+        self.transport.write(head + b"\r\n" + bytes(answer.body))
         if linger and self.transport.can_write_eof():  # to close with something unread would take back the answer
             self._refused = True
             self.transport.write_eof()

@@ -110,10 +110,9 @@ class Service:
                     except Exception as error:
                         if version != plan.next:
                             raise
-                        is_told = isinstance(error, CalpromptError)
-                        why = str(error) if is_told else repr(error)
+                        why = str(error) if isinstance(error, CalpromptError) else repr(error)
                         failures[name] = f"version {version} of {name} cannot be loaded: {why}"
-                        if not is_told:
+                        if not isinstance(error, CalpromptError):
                             LOG.exception("a version cannot be loaded")
                 for gone in deployment.follow(plan):
                     self.engine.forget(gone)

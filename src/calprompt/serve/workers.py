@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
@@ -81,8 +80,8 @@ def run_workers(
     ):
         for name, value in {"PROMETHEUS_MULTIPROC_DIR": metrics, "OMP_NUM_THREADS": str(cores)}.items():
             os.environ.setdefault(name, value)
-        threading.Thread(target=_serve, args=[manager], daemon=True).start()
-        crew = _Crew((listener, str(place), dict(options), settings, manager.address, key), Path(metrics))
+        threading.Thread(target=manager.serve_forever, daemon=True).start()
+        crew = _Crew((listener, str(place), dict(options), settings, (manager.address, key)), Path(metrics))
         before = {each: signal.signal(each, lambda *_: stopped.set()) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             first = [crew.start() for _ in range(count)]
@@ -96,11 +95,6 @@ def run_workers(
             for number, handler in before.items():
                 signal.signal(number, handler)
             keeper.close()
-
-
-def _serve(manager: Any) -> None:
-    with suppress(SystemExit):
-        manager.serve_forever()
 
 
 class _Crew:
@@ -154,19 +148,13 @@ class _Crew:
 
 
 def _work(
-    listener: socket.socket,
-    place: str,
-    options: dict[str, Any],
-    settings: ServeSettings,
-    address: Any,
-    key: bytes,
-    ready: Connection,
+    listener: socket.socket, place: str, options: dict[str, Any], settings: ServeSettings, where: Any, ready: Connection
 ) -> None:
     from calprompt.serve.server import run_server
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        keeper, models = RemoteKeeper(address, key), Models(place, options)
+        keeper, models = RemoteKeeper(*where), Models(place, options)
         loaded = models.load_active()
         for each in loaded:
             keeper.call("open", ModelFacts.of(each))

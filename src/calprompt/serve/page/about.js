@@ -2,21 +2,19 @@
 
 import { byId, fileSize, make, percent } from "./dom.js";
 
+const KINDS = { model: "fitted", run: "run of an experiment", onnx: "exported" };
+
 export function showAbout(model, tokenNeeded) {
-  const { name, kind, version, fingerprint, calibrator, about } = model;
-  const facts = {
-    Model: name,
-    Kind: kind,
-    Calibrator: calibrator ?? "none",
-    Fingerprint: fingerprint,
-    calprompt: version,
-  };
+  const { name, kind, model_version: own, classes, version, fingerprint, calibrator, about } = model;
+  const show = (id, facts) =>
+    byId(id).replaceChildren(
+      ...Object.entries(facts).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]),
+    );
+  show("about-facts", { Model: name, Kind: KINDS[kind], Version: own, Classes: classes.length, calprompt: version });
+  show("about-expert-facts", { Calibrator: calibrator ?? "none", Fingerprint: fingerprint });
   document.title = `${name} · calprompt`;
   byId("model-name").textContent = name;
   byId("about-sentences").replaceChildren(...about.map((text) => make("p", {}, text)));
-  byId("about-facts").replaceChildren(
-    ...Object.entries(facts).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]),
-  );
   byId("api-link").hidden = tokenNeeded; // a link cannot carry the token
 }
 

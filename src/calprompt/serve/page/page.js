@@ -99,7 +99,6 @@ class Page {
     this.started = true;
     this.sets = this.model.coverages[0] ?? null;
     offerSets(this.model, (sets) => this.setSets(sets));
-    showAbout(this.model, this.server.token !== null);
     showLimits(this.model);
     this.modelChanged();
     await this.readWatch();
@@ -369,6 +368,7 @@ class Page {
   modelChanged() {
     const { model } = this;
     if (this.edited === null) this.own = model.fingerprint;
+    showAbout(model, this.server.token !== null);
     this.describe();
     byId("class-names").replaceChildren(...model.classes.map((name) => make("option", { value: name })));
     this.classPanel.load(model);
