@@ -36,7 +36,7 @@ from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.requests import checked, read_body, read_json
 from calprompt.serve.routes import deployment_of, read_model
-from calprompt.serve.schemas import OF_BODY, Asked, json_body, problems
+from calprompt.serve.schemas import Asked, posted, problems
 from calprompt.serve.service import Service
 from calprompt.serve.settings import ServeSettings
 
@@ -277,12 +277,7 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
             raise ProblemError(404, "there is no such picture")
         return Response(found[number].data, media_type=found[number].type)
 
-    @app.post(
-        "/v1/suggest",
-        response_model=SuggestModel,
-        responses=problems(*OF_BODY),
-        openapi_extra=json_body(SuggestRequest),
-    )
+    @posted(app, "/v1/suggest", SuggestModel, SuggestRequest)
     async def suggest_next(request: Request) -> dict[str, Any]:
         """Which pictures to label next: uncertain ones, unlike those that have a label, and unlike each other."""
         most = min(state.settings.body_bytes, BYTES_PER_NUMBER * MOST_NUMBERS)
@@ -298,12 +293,7 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
         """Whether a new version can be fitted from the labelled pictures, and how far that is."""
         return improvement(request)
 
-    @app.post(
-        "/v1/improve",
-        response_model=ImproveModel,
-        responses=problems(*OF_BODY, 409),
-        openapi_extra=json_body(ImproveRequest),
-    )
+    @posted(app, "/v1/improve", ImproveModel, ImproveRequest, 409)
     async def change_improve(request: Request) -> dict[str, Any]:
         """An admin has a new version fitted from the old images and the labelled ones, or stops that."""
         with state.ticket(request) as ticket:

@@ -48,9 +48,8 @@ from calprompt.serve.schemas import (
     FEEDBACK_BODY,
     IMAGE_BODY,
     IMAGES_BODY,
-    OF_BODY,
-    json_body,
     model_info,
+    posted,
     problems,
     shown,
     versions_info,
@@ -130,12 +129,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
             own = deployment_of(request, state).active
             return model_info(await state.engine.variant(own, classes), state.settings)
 
-    @app.post(
-        "/v1/predict",
-        response_model=schemas.AnswerModel,
-        responses=problems(*OF_BODY, 503),
-        openapi_extra=IMAGE_BODY,
-    )
+    @posted(app, "/v1/predict", schemas.AnswerModel, IMAGE_BODY, 503)
     async def predict(request: Request, given: InAddress) -> dict[str, Any]:
         """What an image shows, with calibrated probabilities; or that the model is unsure, or that it is none of these.
 
@@ -153,12 +147,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
             deployment = deployment_of(request, state)
             return shown(*await state.answer(deployment, form.uploads[0], options, caller_of(request)), options)
 
-    @app.post(
-        "/v1/predict/batch",
-        response_model=schemas.BatchModel,
-        responses=problems(*OF_BODY, 503),
-        openapi_extra=IMAGES_BODY,
-    )
+    @posted(app, "/v1/predict/batch", schemas.BatchModel, IMAGES_BODY, 503)
     async def predict_batch(request: Request, given: InAddress) -> dict[str, Any]:
         """What several images show, in their order; one that cannot be answered has its problem in its place."""
         with state.ticket(request) as ticket:
@@ -180,12 +169,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
 
             return {"answers": await asyncio.gather(*map(one, form.uploads))}
 
-    @app.post(
-        "/v1/feedback",
-        response_model=schemas.FeedbackModel,
-        responses=problems(*OF_BODY, 409, 503, 507),
-        openapi_extra=FEEDBACK_BODY,
-    )
+    @posted(app, "/v1/feedback", schemas.FeedbackModel, FEEDBACK_BODY, 409, 503, 507)
     async def feedback(request: Request) -> dict[str, Any]:
         """Say that an answer was right or wrong; with its image, if the server keeps images to fit again."""
         with state.ticket(request) as ticket:
@@ -193,12 +177,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
         state.measurements.on_feedback(right, result)
         return vars(result)
 
-    @app.post(
-        "/v1/feedback/undo",
-        response_model=schemas.WatchModel,
-        responses=problems(*OF_BODY, 404, 507),
-        openapi_extra=json_body(schemas.UndoRequest),
-    )
+    @posted(app, "/v1/feedback/undo", schemas.WatchModel, schemas.UndoRequest, 404, 507)
     async def undo(request: Request) -> dict[str, Any]:
         """Take feedback back: one's own, or as an admin anybody's. It stays on record as undone."""
         with state.ticket(request) as ticket:
@@ -213,12 +192,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
         """Whether the promise on errors still holds, from feedback on its answers, and what all images say."""
         return await state.watch(deployment_of(request, state))
 
-    @app.post(
-        "/v1/watch",
-        response_model=schemas.WatchModel,
-        responses=problems(*OF_BODY, 507),
-        openapi_extra=json_body(schemas.AlarmRequest),
-    )
+    @posted(app, "/v1/watch", schemas.WatchModel, schemas.AlarmRequest, 507)
     async def handle_alarm(request: Request) -> dict[str, Any]:
         """Acknowledge an alarm, or restart a watch, for instance with a new camera; both stay on record."""
         with state.ticket(request) as ticket:
@@ -238,12 +212,7 @@ def add_routes(app: FastAPI, state: Service) -> None:
         """The versions of the model, the newest first, and which of them are in use."""
         return versions_info(deployment_of(request, state), state)
 
-    @app.post(
-        "/v1/versions",
-        response_model=schemas.VersionsModel,
-        responses=problems(*OF_BODY, 409),
-        openapi_extra=json_body(schemas.VersionRequest),
-    )
+    @posted(app, "/v1/versions", schemas.VersionsModel, schemas.VersionRequest, 409)
     async def change_version(request: Request) -> dict[str, Any]:
         """Switch to a version once it is loaded and tried on the images answered last, go back to the one before, or
         have one answer in the shadow (null: none). No request is dropped."""

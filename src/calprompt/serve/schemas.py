@@ -344,12 +344,6 @@ IMAGES_BODY = _body(_form({"type": "array", "items": BINARY}))
 _feedback = FeedbackRequest.model_json_schema()
 _with_image = {**_feedback, "properties": {**_feedback["properties"], "image": BINARY}}
 FEEDBACK_BODY = _body({"application/json": {"schema": _feedback}, "multipart/form-data": {"schema": _with_image}})
-OF_BODY = (400, 401, 403, 408, 413, 415, 422, 429)  # statuses of problems that any request with a body may get
-
-
-def json_body(kind: type[BaseModel]) -> dict[str, Any]:
-    """The body of a route that takes JSON."""
-    return _body({"application/json": {"schema": kind.model_json_schema()}})
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -361,6 +355,14 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         }
         for status in statuses
     }
+
+
+def posted(app: FastAPI, path: str, answer: type[BaseModel], body: Any, *more: int) -> Any:
+    """A route that takes a body: what is in it, and statuses of problems besides those of any body."""
+    if not isinstance(body, dict):
+        body = _body({"application/json": {"schema": body.model_json_schema()}})
+    responses = problems(400, 401, 403, 408, 413, 415, 422, 429, *more)
+    return app.post(path, response_model=answer, responses=responses, openapi_extra=body)
 
 
 def describe(app: FastAPI) -> None:
