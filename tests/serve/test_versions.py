@@ -15,7 +15,7 @@ from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.promises import DecisionRule
 from calprompt.serve import models as models_module
 from calprompt.serve.app import create_app
-from calprompt.serve.feedback import FeedbackBook, Receipt, Signer
+from calprompt.serve.feedback import FeedbackBook, Receipt, sign
 from calprompt.serve.feedback_store import ShadowAnswer
 from calprompt.serve.improving import next_version
 from calprompt.serve.keeper import Keeper, ModelFacts, SwitchError
@@ -275,7 +275,7 @@ def test_a_process_that_begins_later_reads_receipts_of_versions_before(folder: P
     keeper, model = Keeper(Models(folder), ServeSettings()), Models(folder).load("colours", "v9")
     secret, _ = keeper.open(ModelFacts.of(model))[model.version]
     app = create_app(Models(folder), ServeSettings(decoders=1), keeper=keeper)
-    receipt = Signer(secret).sign(Receipt.of(model.fingerprint, b"pixels", "answer", "red", False))
+    receipt = sign(Receipt.of(model.fingerprint, b"pixels", "answer", "red", False), secret)
     with TestClient(app, base_url=LOCAL) as served:
         found = served.post("/v1/feedback", json={"id": receipt, "right": True})
         assert found.status_code == 200, found.text

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from calprompt.errors import SettingError
 from calprompt.serve.decoder import View
 from calprompt.serve.engine import Engine
-from calprompt.serve.feedback import Receipt, Signer
+from calprompt.serve.feedback import Receipt, read_receipt
 from calprompt.serve.models import Plan
 from calprompt.serve.served_model import ServedModel
 
@@ -34,7 +34,7 @@ class Deployment:
     def __init__(self, name: str, plan: Plan) -> None:
         self.name, self.plan = name, plan
         self.loaded: dict[str, ServedModel] = {}
-        self.books: dict[str, tuple[Signer, View]] = {}  # of each version that answered, also of those that are gone
+        self.books: dict[str, tuple[bytes, View]] = {}  # of each version that answered, also of those that are gone
         self.recent: deque[NDArray[np.uint8]] = deque(maxlen=SAMPLE)
 
     @property
@@ -57,8 +57,8 @@ class Deployment:
 
     def read(self, receipt: str) -> tuple[Receipt, str, View]:
         """A receipt of an answer, the version that gave it, and its view."""
-        for version, (signer, view) in self.books.items():
-            found = signer.read(receipt)
+        for version, (secret, view) in self.books.items():
+            found = read_receipt(receipt, secret)
             if found is not None:
                 return found, version, view
         raise SettingError(

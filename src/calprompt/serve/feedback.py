@@ -60,28 +60,24 @@ class Receipt:
         return cls(secrets.token_hex(8), model, hashlib.sha256(pixels).hexdigest(), decision, class_name, promised)
 
 
-class Signer:
-    """Signs receipts and reads them back."""
+def sign(receipt: Receipt, secret: bytes) -> str:
+    """The receipt as clients get it; all processes that serve a version share its secret."""
+    body = _encode(json.dumps(vars(receipt), ensure_ascii=False, separators=(",", ":")).encode())
+    return f"{body}.{_signature(body, secret)}"
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
 
-    def sign(self, receipt: Receipt) -> str:
-        """The receipt as clients get it."""
-        body = _encode(json.dumps(vars(receipt), ensure_ascii=False, separators=(",", ":")).encode())
-        return f"{body}.{_encode(self._mac(body))}"
+def read_receipt(text: str, secret: bytes) -> Receipt | None:
+    """The receipt that a client gave back; None if it was signed with another secret."""
+    body, _, signature = text.partition(".")
+    own = _signature(body, secret).encode()
+    if len(text) > LONGEST_RECEIPT or not hmac.compare_digest(signature.encode("utf-8", "replace"), own):
+        return None
+    found = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    return Receipt(**json.loads(found))
 
-    def read(self, text: str) -> Receipt | None:
-        """The receipt that a client gave back; None if it was signed with another secret."""
-        body, _, signature = text.partition(".")
-        own = _encode(self._mac(body))
-        if len(text) > LONGEST_RECEIPT or not hmac.compare_digest(signature.encode("utf-8", "replace"), own.encode()):
-            return None
-        found = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-        return Receipt(**json.loads(found))
 
-    def _mac(self, body: str) -> bytes:
-        return hmac.new(self._secret, body.encode("utf-8", "replace"), hashlib.sha256).digest()[:16]
+def _signature(body: str, secret: bytes) -> str:
+    return _encode(hmac.new(secret, body.encode("utf-8", "replace"), hashlib.sha256).digest()[:16])
 
 
 def _encode(data: bytes) -> str:

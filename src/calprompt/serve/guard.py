@@ -211,8 +211,8 @@ class Guard:
             LOG.exception("request %s: internal error", caller.id)
             started, status = status != CLIENT_CLOSED, 500
             if not started:
-                problem = ProblemError(500, "internal error; see the server log")
-                await problem.response(scope["path"], caller.id)(scope, receive, watched)
+                failure = ProblemError(500, "internal error; see the server log")
+                await failure.response(scope["path"], caller.id)(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
             self.observe(caller, scope["method"], route, status, time.perf_counter() - start)

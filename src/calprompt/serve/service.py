@@ -17,10 +17,9 @@ from fastapi import Request
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.promises.image_watch import image_scores
 from calprompt.serve.admission import Ticket
-from calprompt.serve.decoder import View
 from calprompt.serve.deployment import Deployment, try_on_sample
 from calprompt.serve.engine import Answered, Engine, Options
-from calprompt.serve.feedback import Receipt, Signer
+from calprompt.serve.feedback import Receipt, sign
 from calprompt.serve.feedback_store import ShadowAnswer
 from calprompt.serve.guard import Caller
 from calprompt.serve.keeper import Keeper, ModelFacts, SwitchError
@@ -142,8 +141,7 @@ class Service:
             loop = asyncio.get_running_loop()
             model = await loop.run_in_executor(self._loader, self.models.load, deployment.name, version)
             await self.engine.warm(model)
-            opened: dict[str, tuple[bytes, View]] = await self.ask("open", ModelFacts.of(model))
-            deployment.books |= {each: (Signer(secret), view) for each, (secret, view) in opened.items()}
+            deployment.books |= await self.ask("open", ModelFacts.of(model))
             deployment.loaded[version] = model
         return deployment.loaded[version]
 
@@ -258,7 +256,7 @@ class Service:
                 if deployment.shadow.view == model.view:
                     upload = upload._replace(data=b"")  # its pixels do: what waits holds no file
                 self._hold(self._answer_in_shadow(deployment.shadow, answered, upload, receipt.image, formats))
-        return answered, deployment.books[model.version][0].sign(receipt)
+        return answered, sign(receipt, deployment.books[model.version][0])
 
     async def _answer_in_shadow(
         self, shadow: ServedModel, answered: Answered, upload: Upload, digest: str, formats: tuple[str, ...] | None
