@@ -113,7 +113,8 @@ def test_the_memory_of_large_forms_is_given_back() -> None:
         before = serving.memory(served.pid)
         body = part("image", bytes(19_000_000), "a.bin") + END
         with ThreadPoolExecutor(6) as pool:
-            assert {answer.status for answer in pool.map(lambda _: served.form("/v1/predict", body), range(6))} == {422}
+            found = {answer.status for answer in pool.map(lambda _: served.form("/v1/predict", body), range(6))}
+        assert found <= {422, 429}, "429: on a busy machine they take so long that some have to wait"
         assert serving.wait_until(lambda: serving.memory(served.pid) < 1.2 * before), (
             before,
             serving.memory(served.pid),
