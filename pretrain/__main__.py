@@ -36,9 +36,7 @@ STEPS = {
     "photo": "pocket-photo, the model with an image tower trained on photographs, into WORK/photo-model",
     "compare": "both models on every dataset: zero-shot and a logistic regression, into WORK/compare.md",
 }
-TWIN = {
-    "twin": "the pocket's ViT in the text space of pocket-photo, into WORK/twin-model, its numbers into WORK/twin.md"
-}
+TWIN = {"twin": "the pocket's ViT in the text space of pocket-photo, with its zero-shot numbers, into WORK/twin-model"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -80,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
             elif step == "twin":
                 stamps = fetch(work, without=set(PHOTO) - {"stamps"})["stamps"]
                 make_twin(Pool.load(work), models, (place / "data", stamps), work, Lessons(minutes=args.minutes))
-                compare({"twin": work / "twin-model"}, place / "data", work / "compared", work / "twin.md")
+                run("evaluate", work, work / "twin-model", place / "data", args.renders)
             else:
                 run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:

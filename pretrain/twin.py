@@ -5,8 +5,8 @@
     a new view of a picture ──────── student: ViT, 48 pixels ───────────── which of all concepts?
 
 A concept is sentences about it in pocket-photo's text tower. This tower and the teacher stay as they are. The student
-begins with the pocket's weights and with the projection that brings them nearest to the teacher. Stored views are
-cropped, mirrored and lit anew each time they are seen. The scale is chosen on what was left out, as pocket-photo's was.
+begins with the pocket's weights, and its projection is learned first. Stored views are cropped, mirrored and lit anew
+each time they are seen. The scale is chosen on what was left out, as pocket-photo's was.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Plan:
         stored: Stored views in a batch.
         fresh: New views in a batch.
         sentences: About every concept, of which a step takes one.
+        sample: Pictures that the projection is learned from, before the rest.
+        steps: Of learning the projection.
         near: The weight of the distance from the teacher.
         like: The weight of the teacher's opinion about concepts.
         smoothing: Share of a label that is spread over all concepts.
@@ -67,7 +69,9 @@ class Plan:
     views: int = 1
     stored: int = 64
     fresh: int = 64
-    sentences: int = 6
+    sentences: int = 3
+    sample: int = 8192
+    steps: int = 300
     near: float = 2.0
     like: float = 1.0
     smoothing: float = 0.1
@@ -78,7 +82,7 @@ class Plan:
     warmup: float = 0.03
     fall: float = 0.6
     average: float = 0.995
-    save_every: int = 50
+    save_every: int = 20
     seed: int = 0
 
     def rate_at(self, share: float) -> float:
@@ -157,19 +161,34 @@ def disturb(pixels: Tensor, dice: torch.Generator) -> Tensor:
 
 
 def begin(pocket: CLIP, teacher: CLIP, lesson: Lesson) -> CLIP:
-    """The pocket's image tower and the teacher's text tower, and the best projection from one to the other."""
+    """The pocket's image tower, the teacher's text tower, and a projection between them.
+
+    It begins as the linear map that is nearest to the teacher and to sentences, and learns what the tower will learn.
+    """
+    plan = lesson.plan
     model = CLIP(CONFIG["embed_dim"], {**CONFIG["vision_cfg"], "patch_dropout": 0.5}, dict(CONFIG["text_cfg"])).eval()
     state = {name: value for name, value in teacher.state_dict().items() if not name.startswith("visual.")}
     state |= {f"visual.{name}": value for name, value in pocket.visual.state_dict().items()}
     model.load_state_dict(state | {"visual.proj": model.visual.proj})
+    model.requires_grad_(False)
     model.visual.proj = None
-    sample = torch.randperm(len(lesson.pictures), generator=torch.Generator().manual_seed(0))[:4096]
-    with torch.no_grad():
-        features = look(model, lesson.pixels[0][sample].permute(0, 3, 1, 2).float() / 255)
-        ridge = 0.01 * features.square().sum(1).mean() * torch.eye(features.shape[1])
-        best = torch.linalg.solve(features.T @ features + ridge, features.T @ lesson.targets[0][sample])
-    model.visual.proj = nn.Parameter(best)
-    return model.requires_grad_(False)
+    dice = random.Random(plan.seed)
+    rows = lesson.draw(plan.sample, dice)
+    features, labels = look(model, lesson.pixels[0][rows].permute(0, 3, 1, 2).float() / 255), lesson.labels[rows]
+    targets = lesson.targets[0][rows]
+    ridge = 0.01 * features.square().sum(1).mean() * torch.eye(features.shape[1])
+    both = F.normalize(targets + lesson.texts.mean(0)[labels], dim=1)
+    projection = nn.Parameter(torch.linalg.solve(features.T @ features + ridge, features.T @ both))
+    optimiser = torch.optim.Adam([projection], lr=1.0)
+    for step in range(plan.steps):
+        optimiser.param_groups[0]["lr"] = 2e-2 * projection.detach().std().item() * (1 - step / plan.steps)
+        part = torch.tensor(dice.sample(range(len(rows)), min(256, len(rows))))
+        images = F.normalize(features[part] @ projection, dim=1)
+        optimiser.zero_grad()
+        torch.stack(losses(images, labels[part], targets[part], lesson, model.logit_scale.exp(), dice)).sum().backward()
+        optimiser.step()
+    model.visual.proj = projection
+    return model
 
 
 @torch.no_grad()
@@ -181,16 +200,15 @@ def look(model: CLIP, pixels: Tensor) -> Tensor:
     return torch.cat([model.visual((part - _MEAN) / _STD) for part in pixels.split(128)])
 
 
-def losses(model: CLIP, lesson: Lesson, dice: random.Random, normal: torch.Generator) -> list[Tensor]:
-    """Of one batch: which concept, as a label says; how far from the teacher; which concept, as the teacher says."""
-    plan, scale = lesson.plan, model.logit_scale.exp()
-    pixels, labels, targets = lesson.batch(dice, normal)
-    texts = dice.choice(lesson.texts)
-    images = F.normalize(model.visual(pixels), dim=1)
+def losses(
+    images: Tensor, labels: Tensor, targets: Tensor, lesson: Lesson, scale: Tensor, dice: random.Random
+) -> list[Tensor]:
+    """Which concept, by the labels; how far the first images are from the teacher; which concept, by the teacher."""
+    plan, texts = lesson.plan, dice.choice(lesson.texts)
     logits = scale * images @ texts.T
     right = F.cross_entropy(logits, labels, label_smoothing=plan.smoothing)
     near = (1 - (images[: len(targets)] * targets).sum(1)).mean()
-    told = (scale.detach() * targets @ texts.T).log_softmax(1)
+    told = (scale * targets @ texts.T).log_softmax(1)
     like = F.kl_div(logits[: len(targets)].log_softmax(1), told, log_target=True, reduction="batchmean")
     return [right, plan.near * near, plan.like * like]
 
@@ -214,7 +232,8 @@ def train(model: CLIP, lesson: Lesson, folder: Path, echo=print) -> CLIP:
         for group in optimiser.param_groups:
             group["lr"] = plan.rate_at(share)
         model.visual.patch_dropout.prob = plan.dropped if share < plan.whole else 0.0
-        parts = losses(model, lesson, dice, normal)
+        pixels, labels, targets = lesson.batch(dice, normal)
+        parts = losses(F.normalize(model.visual(pixels), dim=1), labels, targets, lesson, model.logit_scale.exp(), dice)
         optimiser.zero_grad()
         torch.stack(parts).sum().backward()
         torch.nn.utils.clip_grad_norm_(trained.values(), 1.0)

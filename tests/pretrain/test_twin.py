@@ -11,6 +11,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+import torch.nn.functional as F
 
 from calprompt.clip.load import load_backbone
 from calprompt.pocket import MODELS
@@ -25,7 +26,7 @@ CONCEPTS = [
     Concept("1f34e", "red apple", ("red apple", "apple"), ("fruit",), "fruit"),
     Concept("1f697", "car", ("car", "automobile"), ("wheels",), "vehicle"),
 ]
-PLAN = twin.Plan(minutes=1, stored=6, fresh=6, sentences=2, save_every=2)
+PLAN = twin.Plan(minutes=1, stored=6, fresh=6, sentences=2, sample=12, steps=2, save_every=2)
 
 
 def quiet(*_, **__) -> None:
@@ -97,9 +98,11 @@ def test_a_student_learns_labels_and_comes_nearer_to_its_teacher(pool: Pool, tmp
 
     def measured() -> np.ndarray:
         dice, normal = random.Random(3), torch.Generator().manual_seed(3)
-        model.visual.patch_dropout.prob = 0.0
         with torch.no_grad():
-            return np.array([part.item() for part in twin.losses(model.eval(), lesson, dice, normal)])
+            pixels, labels, targets = lesson.batch(dice, normal)
+            images = F.normalize(model.eval().visual(pixels), dim=1)
+            found = twin.losses(images, labels, targets, lesson, model.logit_scale.exp(), dice)
+        return np.array([part.item() for part in found])
 
     before = measured()
     with pytest.MonkeyPatch.context() as patch:
