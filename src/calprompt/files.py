@@ -171,6 +171,24 @@ def read_json(path: Path) -> Any:
         raise DamagedFileError(f"{path} is not JSON: {parse_problem(error)}") from error
 
 
+def signature(found: os.stat_result) -> tuple[int, int, int, int]:
+    """Size, times and inode of a file: another content has others."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def file_signature(path: str | Path) -> tuple[int, int, int, int] | None:
+    """The signature of the file at a path; None if there is none."""
+    try:
+        return signature(os.stat(path))
+    except OSError:
+        return None
+
+
+def json_digest(value: Any) -> str:
+    """sha256 of plain data, the same for equal values."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
 def file_digest(path: Path) -> str:
     """sha256 of a file, read a piece at a time."""
     with path.open("rb") as file:
@@ -248,7 +266,7 @@ def is_locked(folder: Path) -> bool:
     except Timeout:
         return True
     except OSError:  # a colleague's folder, which can be read but not written: ask whether the process is there
-        return _is_alive(_holder(path))
+        return is_alive(_holder(path))
     lock.release()
     return False
 
@@ -260,7 +278,8 @@ def _holder(path: Path) -> str:
         return "of unknown number"
 
 
-def _is_alive(process: str) -> bool:
+def is_alive(process: str) -> bool:
+    """Whether this machine has a process of this number, whosever it is."""
     try:
         os.kill(int(process), 0)
     except (ValueError, ProcessLookupError):

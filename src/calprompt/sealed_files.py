@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import calprompt
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NotFoundError
-from calprompt.files import canonical_json, read_json
+from calprompt.files import canonical_json, json_digest, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ def require(path: Path, payload: Any, keys: set[str], advice: str, within: str |
 
 
 def _checksum(payload: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(payload)).hexdigest()
+    return json_digest(payload)
 
 
 def _refuse_newer(path: Path, payload: Mapping[str, Any], known: int) -> None:

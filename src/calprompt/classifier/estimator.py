@@ -366,17 +366,6 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
             CalpromptError: if the folder is damaged, or the backbone has other weights.
         """
         model = read_model(folder, backbone=backbone, device=device, imports=imports)
-        return cls.from_fitted(model, folder, resources=resources)
-
-    @classmethod
-    def from_fitted(cls, model: FittedModel, folder: str | Path, *, resources: Resources | None = None) -> Classifier:
-        """A model that `read_model` read, with its backbone.
-
-        Args:
-            model: The model as read from its folder.
-            folder: The folder that it was read from, for error messages.
-            resources: Backbones that are loaded already.
-        """
         shared = resources or Resources()
         check_backbone(Path(folder), model.backbone, model.config.backbone, run_backbone(model.config, shared))
         found = cls(**model.parameters())

@@ -11,7 +11,6 @@ Every training is a run in a folder of its own, so that a fit that was stopped g
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 import warnings
@@ -46,7 +45,7 @@ from calprompt.data.splits import Part
 from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import canonical_json, locked, read_json, write_json
+from calprompt.files import json_digest, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent
@@ -193,7 +192,7 @@ def fit_digest(
         "images": list(zip(data.train.labels, digests, strict=True)),
         "division": [division.tune, division.folds, division.promise],
     }
-    return hashlib.sha256(canonical_json(payload)).hexdigest()
+    return json_digest(payload)
 
 
 @dataclass(eq=False)

@@ -56,10 +56,8 @@ def run(args: argparse.Namespace) -> None:
     check_free(Path(args.out).expanduser())
     require_packages()
     from calprompt.classifier.estimator import Classifier
-    from calprompt.classifier.model_folder import read_model
 
-    fitted = read_model(args.model, backbone=args.backbone, device="cpu", imports=args.imports)
-    model = Classifier.from_fitted(fitted, args.model)
+    model = Classifier.load(args.model, backbone=args.backbone, device="cpu", imports=args.imports)
     if args.classes:
         model = model.with_classes(args.classes)
     with show_progress(args.quiet) as progress:

@@ -130,10 +130,8 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
     if args.move_into is not None:
         check_writable(args.move_into, parameter="move_into")
     from calprompt.classifier.estimator import Classifier
-    from calprompt.classifier.model_folder import read_model
 
-    fitted = read_model(folder, backbone=args.backbone, device=args.device, imports=args.imports)
-    model = Classifier.from_fitted(fitted, folder)
+    model = Classifier.load(folder, backbone=args.backbone, device=args.device, imports=args.imports)
     if args.classes:
         model = model.with_classes(args.classes)
     if args.min_confidence is not None:

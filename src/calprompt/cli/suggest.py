@@ -10,8 +10,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +20,7 @@ from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import add_shared, positive
 from calprompt.cli.predict import image_paths
 from calprompt.errors import DataError
-from calprompt.files import check_output, write_bytes
+from calprompt.files import check_output, csv_bytes, write_bytes
 from calprompt.folder_kinds import MODEL, require_kind
 from calprompt.text import bullets, plural
 
@@ -63,18 +61,20 @@ def run(args: argparse.Namespace) -> None:
         raise DataError(f"no image can be read:{bullets([f'{name} ({why})' for name, why in unreadable.items()])}")
     chosen = choose(features, probabilities, args.number, labelled=known)[: args.number]
     unsure, best = entropy(probabilities), probabilities.argmax(axis=1)
+    columns = COLUMNS if out is None else (*COLUMNS, "label")
     rows = [
-        (names[place], str(model.classes_[best[place]]), f"{probabilities[place].max():.3f}", f"{unsure[place]:.3f}")
+        {
+            "image": names[place] if out is None else Path(names[place]).absolute(),
+            "predicted": model.classes_[best[place]],
+            "probability": f"{probabilities[place].max():.3f}",
+            "unsure": f"{unsure[place]:.3f}",
+        }
         for place in chosen
     ]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*COLUMNS, "label") if out else COLUMNS)
-    writer.writerows((Path(row[0]).absolute(), *row[1:], "") if out else row for row in rows)
     if out is None:
-        sys.stdout.write(stream.getvalue())
+        sys.stdout.write(csv_bytes(columns, rows).decode())
     else:
-        write_bytes(Path(out), stream.getvalue().encode())
+        write_bytes(out, csv_bytes(columns, rows))
         say(f"{out}: {plural(len(rows), 'image')} of {len(names)} to label, the most useful first")
         say(f"next: fill in the column label, then calprompt fit DATA --add {out} --against {args.model} --out NEW")
     if unreadable:

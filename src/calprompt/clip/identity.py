@@ -9,7 +9,6 @@ As long as these files stay as they are, planning a run takes milliseconds and n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import Any
 from calprompt.cache import cache_folder
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError
-from calprompt.files import canonical_json, read_json, write_json
+from calprompt.files import file_signature, json_digest, read_json, write_json
 
 FORMAT = 1
 Config = str | Path | Mapping[str, Any]
@@ -44,7 +43,7 @@ def identify_backbone(
     """The identity of a backbone that was loaded before, if its files have not changed since."""
     try:
         entry = read_json(_entry(spec, config, dtype, cache_dir))
-        if {path: _signature(Path(path)) for path in entry["files"]} != entry["files"]:
+        if {path: _signature(path) for path in entry["files"]} != entry["files"]:
             return None
         identity = dict(entry["identity"])
         return BackboneIdentity(**identity | {"preprocessing": Preprocessing.from_dict(identity["preprocessing"])})
@@ -86,7 +85,7 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
         "cache_dir": None if cache_dir is None else str(cache_dir),
     }
     try:
-        digest = hashlib.sha256(canonical_json(key)).hexdigest()[:32]
+        digest = json_digest(key)[:32]
     except (TypeError, ValueError) as error:  # a config that is no plain data
         raise CalpromptError(str(error)) from error
     return cache_folder("backbones") / f"{digest}.json"
@@ -96,10 +95,6 @@ def _is_relative(spec: str | Path) -> bool:
     return not Path(spec).is_absolute()
 
 
-def _signature(path: Path) -> list[int] | None:
-    """Size, times and inode of a file: another content has others."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+def _signature(path: str | Path) -> list[int] | None:
+    found = file_signature(path)
+    return None if found is None else list(found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import urllib.parse
@@ -23,7 +22,7 @@ from calprompt.clip.open_clip_files import model_configs, open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
-from calprompt.files import read_json
+from calprompt.files import file_digest, read_json
 from calprompt.pocket import FOR_PHOTOGRAPHS, MODELS
 from calprompt.registry import unknown
 from calprompt.text import nearest, shorten
@@ -212,11 +211,7 @@ def _has_digest_of(url: str, path: Path) -> bool:
     promised = re.search(r"/([0-9a-f]{64})/|-([0-9a-f]{8})\.pth?$", url)
     if promised is None:
         return True
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest().startswith(promised[1] or promised[2])
+    return file_digest(path).startswith(promised[1] or promised[2])
 
 
 def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:

@@ -25,6 +25,7 @@ from PIL import ImageOps
 
 from calprompt.data.decoding import as_rgb, check_start, decode, from_array, is_array, is_pillow, read, read_with_stat
 from calprompt.errors import DataError, ImageError, SettingError
+from calprompt.files import file_signature, signature
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,7 @@ class ImageMemory:
     def digest(self, path: str, upright: bool, compute: Callable[[bytes], str]) -> str:
         """The digest of a file, computed if it is not known or the file has changed."""
         known = self._digests.get((path, upright))
-        if known is not None and known[0] == _signature(path):
+        if known is not None and known[0] == file_signature(path):
             return known[1]
         data, signature = self._read(path)
         digest = compute(data)
@@ -75,17 +76,17 @@ class ImageMemory:
     def _read(self, path: str) -> tuple[bytes, Signature | None]:
         """What is in a file, and its signature; None if it changed while it was read."""
         kept = self._kept.get(path)
-        if kept is not None and kept[0] == _signature(path):
+        if kept is not None and kept[0] == file_signature(path):
             with self._lock:
                 if path in self._kept:
                     self._kept.move_to_end(path)
             return kept[1], kept[0]
         data, found = read_with_stat(path)
-        signature = _signature_of(found)
-        if signature != _signature(path):
+        read = signature(found)
+        if read != file_signature(path):
             return data, None
-        self._keep(path, signature, data)
-        return data, signature
+        self._keep(path, read, data)
+        return data, read
 
     def clear(self) -> None:
         """Forget everything."""
@@ -102,17 +103,6 @@ class ImageMemory:
             while self.size > self.budget:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self.size -= len(dropped)
-
-
-def _signature(path: str) -> Signature | None:
-    try:
-        return _signature_of(os.stat(path))
-    except OSError:
-        return None
-
-
-def _signature_of(found: os.stat_result) -> Signature:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 class Picture(ABC):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calprompt.class_names import check_class_names
-from calprompt.data.dataset import About, Dataset, Listing, Split, Templates
+from calprompt.data.dataset import About, Dataset, Listing, Split
 from calprompt.data.decoding import iterate_images
 from calprompt.data.images import FeatureRows, GivenImages, ImageFiles, ImageRows, Images
 from calprompt.data.load import list_dataset, load_dataset
@@ -27,35 +27,17 @@ ClassNames = Mapping[Any, str] | Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledImages:
-    """Images with their classes.
+class LabelledImages(About):
+    """Images with their classes."""
 
-    Attributes:
-        name: What the data are called.
-        labels: What the user calls each class, such as the name of a folder or a number; in order.
-        class_names: What the model reads for each of them.
-        train: Images to learn from.
-        test: Images that the data keep for testing; None if they say nothing of it.
-        template: The sentence that suits these images.
-        templates: The sentences of the published tables.
-    """
-
-    name: str
-    labels: tuple[Any, ...]
-    class_names: tuple[str, ...]
-    train: Split
-    test: Split | None = None
-    template: str | None = None
-    templates: Templates | None = None
+    labels: tuple[Any, ...]  # what the user calls each class, such as the name of a folder or a number; in order
+    train: Split  # images to learn from
+    test: Split | None = None  # images that the data keep for testing; None if they say nothing of it
 
     @property
     def splits(self) -> dict[str, Split]:
         """The images by what they are for."""
         return {"train": self.train} | ({} if self.test is None else {"test": self.test})
-
-    def template_of(self, table: str) -> str | None:
-        """The sentence in one of the published tables, or the one for all."""
-        return self.template if self.templates is None else self.templates.table(table)
 
 
 def labelled_images(
@@ -115,8 +97,7 @@ def _from_dataset(dataset: Dataset) -> LabelledImages:
 
 
 def _about(about: About, train: Split, test: Split | None) -> LabelledImages:
-    names = about.class_names
-    return LabelledImages(about.name, _distinct(names), names, train, test, about.template, about.templates)
+    return LabelledImages(labels=_distinct(about.class_names), train=train, test=test, **about.about)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -160,7 +141,7 @@ def _from_lists(X: Any, y: Any, class_names: ClassNames | None, upright: bool) -
         images = ImageFiles(Path(), tuple(str(Path(item).expanduser()) for item in items), upright=upright)
     else:
         images = GivenImages(items, upright=upright)
-    data = LabelledImages("images", labels, _names(labels, class_names), Split(images, numbers))
+    data = LabelledImages("images", _names(labels, class_names), labels, Split(images, numbers))
     check_class_names(data.class_names)
     return data
 

@@ -30,7 +30,7 @@ from calprompt.data.dataset import SPLITS, Dataset, Listing, Split, Templates
 from calprompt.data.folders import subfolders
 from calprompt.data.images import ImageFiles
 from calprompt.errors import DataError
-from calprompt.files import canonical_json, file_digest, read_json, write_bytes
+from calprompt.files import file_digest, json_digest, read_json, write_bytes
 from calprompt.registry import unknown
 from calprompt.text import bullets
 
@@ -228,7 +228,7 @@ def _is_inside(place: str) -> bool:
 
 
 def _digest(payload: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(payload)).hexdigest()
+    return json_digest(payload)
 
 
 def _text(payload: dict[str, Any]) -> str:

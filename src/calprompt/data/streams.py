@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
@@ -150,12 +151,10 @@ def _name(path: Path, inside: str) -> str:
     return "/".join([str(path), *parts])
 
 
-def require_video_decoder() -> None:
+def require_video_decoder(advice: str = "") -> None:
     """Raise a `DataError` if no video decoder is installed."""
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise DataError("videos need PyAV: pip install 'calprompt[video]'") from error
+    if find_spec("av") is None:
+        raise DataError(f"videos need PyAV: pip install 'calprompt[video]'{advice}")
 
 
 def _frames(path: Path, seconds: float) -> Iterator[Streamed]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.files import is_alive, replaced_folder, write_bytes
 from calprompt.registry import unknown
 from calprompt.text import format_size, size_in_bytes
 
@@ -164,7 +164,7 @@ def shared_marker(folder: Path) -> Iterator[str]:
     for left in folder.glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):
             host, process = left.read_text(encoding="utf-8").split()
-            if host == socket.gethostname() and not _is_alive(int(process)):
+            if host == socket.gethostname() and not is_alive(process):
                 left.unlink()
     path = folder / f"{PREFIX}{secrets.token_hex(8)}"
     path.write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
@@ -173,16 +173,6 @@ def shared_marker(folder: Path) -> Iterator[str]:
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    return True
 
 
 def is_shared(marker: str) -> bool:
@@ -206,21 +196,10 @@ def pack_folder(folder: Path) -> dict[str, bytes]:
 
 def unpack_folder(files: Mapping[str, bytes], folder: Path) -> None:
     """Write a folder in one step, in place of what was there."""
-    folder, token = Path(os.path.realpath(folder)), secrets.token_hex(4)
-    draft, old = (folder.with_name(f".{folder.name}.{token}.{end}") for end in ("tmp", "old"))
-    try:
+    with replaced_folder(folder) as draft:
         for name, content in files.items():
             place = draft / name
             if not place.resolve().is_relative_to(draft.resolve()):
                 raise CalpromptError(f"{name} is outside of its folder")
             place.parent.mkdir(parents=True, exist_ok=True)
-            with open(place, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        with suppress(FileNotFoundError):
-            os.replace(folder, old)
-        os.replace(draft, folder)
-    finally:
-        for rest in (draft, old):
-            shutil.rmtree(rest, ignore_errors=True)
+            write_bytes(place, content)

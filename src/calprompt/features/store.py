@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from calprompt.cache import ENVIRONMENT, cache_folder
-from calprompt.files import canonical_json
+from calprompt.files import json_digest
 
 SUFFIX, DAMAGED = ".sqlite", ".damaged"
 COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite keeps beside an open database
@@ -95,7 +95,7 @@ class FeatureStore:
 
     def space(self, about: Mapping[str, Any], name: str) -> Space:
         """The features of one kind."""
-        identity = hashlib.sha256(canonical_json(about)).hexdigest()[:32]
+        identity = json_digest(about)[:32]
         if identity not in self._spaces:
             self._spaces[identity] = Space(self, identity, about, name)
         return self._spaces[identity]

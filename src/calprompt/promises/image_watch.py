@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
-from calprompt.files import canonical_json, read_json, write_bytes
+from calprompt.files import json_digest, read_json, write_bytes
 from calprompt.kernel import open_set_scores
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.promises.conformal import Floats
@@ -354,7 +354,7 @@ def tie_breaks(reference: str, number: int) -> Floats:
 
 
 def _digest(*parts: Any) -> str:
-    return hashlib.sha256(canonical_json(list(parts))).hexdigest()[:DIGITS]
+    return json_digest(list(parts))[:DIGITS]
 
 
 def step_counts(scores: Floats, ranges: Floats) -> NDArray[np.int64]:

@@ -34,22 +34,21 @@ from calprompt.progress import Progress, silent
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import (
     CHECKPOINT,
+    HISTORY,
     LOGITS,
     PROMPTS,
     RECORD,
+    STEPS,
     Run,
-    digest_of,
-    history_bytes,
     is_finished,
     load_run,
     read_history,
     read_record,
     read_steps,
-    steps_bytes,
-    write_history,
+    rows_digest,
     write_metrics,
     write_record,
-    write_steps,
+    write_rows,
 )
 from calprompt.runs.planning import RunPlan, plan
 from calprompt.runs.preparation import (
@@ -209,7 +208,7 @@ def _work(
             "peak_device_memory": peak_device_memory(planned.config.device),
         }
     else:
-        write_history(folder, [])
+        write_rows(folder, HISTORY, [])
     with clock(timings, "evaluate"), prepared.backbone.limited_threads():
         parts, metrics = _evaluate(prepared, features)
     write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
@@ -299,7 +298,7 @@ def _train(
         (folder / CHECKPOINT).unlink(missing_ok=True)
         raise
     if checkpoint_seconds:
-        write_history(folder, history)
+        write_rows(folder, HISTORY, history)
     return state.epoch
 
 
@@ -363,11 +362,11 @@ History = list[dict[str, float]]
 
 def write_checkpoint(folder: Path, state: TrainingState, history: History, fingerprint: str) -> None:
     """Write the history and the diagnosed steps, then the checkpoint: they may be ahead of it, never behind."""
-    digest = write_history(folder, history)
+    digest = write_rows(folder, HISTORY, history)
     tensors = {f"{kind}/{name}": tensor for kind in KINDS for name, tensor in getattr(state, kind).items()}
     metadata = {"epoch": state.epoch, "fingerprint": fingerprint, "history": digest}
     if state.steps:
-        metadata["steps"] = write_steps(folder, state.steps)
+        metadata["steps"] = write_rows(folder, STEPS, state.steps)
     write_bytes(folder / CHECKPOINT, tensor_file(tensors, metadata))
 
 
@@ -395,7 +394,7 @@ def read_checkpoint(folder: Path, fingerprint: str) -> tuple[TrainingState, Hist
     except ValueError:
         return TrainingState(), []
     lost = [row["epoch"] for row in history] != list(range(1, state.epoch + 1))
-    lost = lost or digest_of(history_bytes(history)) != metadata["history"]
-    if lost or ("steps" in metadata and digest_of(steps_bytes(state.steps)) != metadata["steps"]):
+    lost = lost or rows_digest(HISTORY, history) != metadata["history"]
+    if lost or ("steps" in metadata and rows_digest(STEPS, state.steps) != metadata["steps"]):
         return TrainingState(), []
     return state, history

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from typing import Any
 
 from calprompt.data.splits import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
-from calprompt.files import file_digest, is_locked, read_json, write_bytes, write_json
+from calprompt.files import csv_bytes, file_digest, is_locked, read_json, write_bytes, write_json
 from calprompt.folder_kinds import RECORDS, RUN, require_kind
 from calprompt.notebook import card
 from calprompt.sealed_files import read_sealed, require, sealed
@@ -288,18 +287,6 @@ def history_bytes(rows: list[dict[str, float]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def write_history(folder: Path, rows: list[dict[str, float]]) -> str:
-    """Write history.jsonl; returns its checksum, which goes into the checkpoint."""
-    data = history_bytes(rows)
-    write_bytes(folder / HISTORY, data)
-    return digest_of(data)
-
-
-def digest_of(data: bytes) -> str:
-    """sha256 of what a file has, or would have."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
     """A record per diagnosed step, of what was measured in it; none if there is no file."""
     path = folder / STEPS
@@ -315,21 +302,24 @@ def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[di
         raise DamagedFileError(f"{path} is damaged: {error}; {RECOMPUTE}") from error
 
 
-def write_steps(folder: Path, rows: Sequence[Mapping[str, float]]) -> str:
-    """Write steps.csv; returns its checksum, which goes into the checkpoint."""
-    data = steps_bytes(rows)
-    write_bytes(folder / STEPS, data)
-    return digest_of(data)
-
-
 def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """Rows of steps as CSV; numbers have all of their digits, so that reading gives the same ones."""
+    """What steps.csv has for these steps; numbers have all of their digits, so that reading gives the same ones."""
     columns = list(dict.fromkeys(("epoch", "step", *(name for row in rows for name in row))))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([repr(row[name]) if name in row else "" for name in columns] for row in rows)
-    return text.getvalue().encode()
+    return csv_bytes(columns, [{name: repr(value) for name, value in row.items()} for row in rows])
+
+
+def rows_digest(name: str, rows: list[dict[str, float]]) -> str:
+    """sha256 that history.jsonl or steps.csv would have with these rows."""
+    return hashlib.sha256(ROWS[name](rows)).hexdigest()
+
+
+def write_rows(folder: Path, name: str, rows: list[dict[str, float]]) -> str:
+    """Write history.jsonl or steps.csv; returns its checksum, which goes into the checkpoint."""
+    write_bytes(folder / name, ROWS[name](rows))
+    return rows_digest(name, rows)
+
+
+ROWS = {HISTORY: history_bytes, STEPS: steps_bytes}
 
 
 def read_run_tensors(

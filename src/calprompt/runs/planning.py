@@ -13,7 +13,6 @@ images and the imported files are still what they were. Anything else is left to
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from calprompt.data.splits import Part, all_classes, base_novel, few_shot
 from calprompt.data.unreadable import drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.features import EXTRACTION
-from calprompt.files import canonical_json
+from calprompt.files import json_digest
 from calprompt.progress import Progress, silent
 from calprompt.registry import extension_digest, load_extension
 from calprompt.runs.config import ADDED, RunConfig, settings_record
@@ -101,7 +100,7 @@ class RunPlan:
             "extraction": EXTRACTION,
             **edition,
         }
-        return hashlib.sha256(canonical_json(payload)).hexdigest()
+        return json_digest(payload)
 
     @property
     def id(self) -> str:
@@ -224,7 +223,7 @@ def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], prog
     }
     if skipped:
         payload["skipped"] = sorted(skipped)
-    return hashlib.sha256(canonical_json(payload)).hexdigest()
+    return json_digest(payload)
 
 
 def import_digests(config: RunConfig) -> list[str]:

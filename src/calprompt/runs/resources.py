@@ -10,7 +10,6 @@ because features are kept by the content of the images.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from calprompt.data.images import ImageFiles, ImageMemory, Images
 from calprompt.data.load import load_dataset
 from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import ImageError
-from calprompt.files import canonical_json
+from calprompt.files import json_digest
 from calprompt.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class Resources:
             try:
                 digests = [images.digest(index) for index in range(len(images))]
                 payload = [description(backbone, images), views, digests]
-                key = hashlib.sha256(canonical_json(payload)).hexdigest()
+                key = json_digest(payload)
             except ImageError:
                 key = None  # reported with all others below
         if key is not None and key in self._features:

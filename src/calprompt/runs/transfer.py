@@ -10,7 +10,6 @@ kept beside what the run has, and nothing of that is touched; what is there alre
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from calprompt.data.unreadable import UnreadableImages, drop_images, find_unread
 from calprompt.errors import CalpromptError, DataError, Parameter
 from calprompt.features import EXTRACTION
 from calprompt.features.store import FeatureStore
-from calprompt.files import canonical_json, clear_leftovers, clear_stale_lock, locked, write_bytes
+from calprompt.files import clear_leftovers, clear_stale_lock, json_digest, locked, write_bytes
 from calprompt.progress import Progress, silent
 from calprompt.runs.config import Target
 from calprompt.runs.execute import clock, now
@@ -139,11 +138,11 @@ def _fingerprints(restored: Restored, template: str, data: dict[str, Any]) -> li
         "preprocessing": restored.backbone.preprocessing.to_dict(),
         "device": restored.config.device,
         "template": template,
-        "data": hashlib.sha256(canonical_json(data)).hexdigest(),
+        "data": json_digest(data),
         "extraction": EXTRACTION,
     }
     editions: list[dict[str, Any]] = [{"results": RESULTS}] + ([{"version": FIRST_VERSION}] if RESULTS == 1 else [])
-    return [hashlib.sha256(canonical_json(payload | edition)).hexdigest() for edition in editions]
+    return [json_digest(payload | edition) for edition in editions]
 
 
 def _evaluate(

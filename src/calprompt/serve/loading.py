@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import SettingError
-from calprompt.files import canonical_json
+from calprompt.files import json_digest
 from calprompt.folder_kinds import EXPORT, MODEL, RUN, WORDS, require_kind
 from calprompt.promises import DecisionRule, TrackRecord
 from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
@@ -270,7 +270,7 @@ def _test_record(run: Run, predictor: Predictor, part: str | None) -> TrackRecor
 
 
 def _fingerprint(*parts: Any) -> str:
-    return hashlib.sha256(canonical_json(list(parts))).hexdigest()[:16]
+    return json_digest(list(parts))[:16]
 
 
 def _digest(tensors: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ runs = |axis 1| · … · |axis n| · |zip group 1| · … · |seeds| − exclud
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.files import canonical_json
+from calprompt.files import json_digest
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig, check_values, read_recipe, settings_record
 from calprompt.sweep.names import check_names
@@ -62,7 +61,7 @@ def record_key(record: Mapping[str, Any]) -> str:
     for name in ("validation", "anchor"):
         if settings[name] == ADDED[name]:  # journals of sweeps from before have keys without it
             del settings[name]
-    return hashlib.sha256(canonical_json(settings)).hexdigest()[:16]
+    return json_digest(settings)[:16]
 
 
 def expand(content: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> tuple[Cell, ...]:

@@ -32,7 +32,8 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from calprompt.data.catalogue.entry import Entry
     from calprompt.progress import Progress
 
+PATCHES = "patches"  # folder that is made
 SEED, TRAIN = 1, 0.7
 NUCLEI, SHARE = 10, 0.3  # of neoplastic ones, from which on a patch is malignant
 KINDS = ("malignant", "benign")  # in the order of the public preparation
@@ -59,43 +61,32 @@ Patch = tuple[int, int, str]  # fold, number in it, tissue
 Pixels = np.ndarray[Any, Any]
 
 
-class PatchFolder:
-    """patches/ of a dataset, which appears when all patches are written."""
+def _there(entry: Entry, folder: Path) -> list[str]:
+    """A line about the class folders that the dataset has already, if it has any."""
+    found = entry.layout.place(folder) if isinstance(entry.layout, NamedFolders) else None
+    return [] if found is None else [f"{folder / found.train} and {folder / found.test} are there already"]
 
-    def __init__(self, entry: Entry, folder: Path) -> None:
-        self.entry, self.folder = entry, folder
-        self.place, self.work = folder / "patches", folder / ".patches"
 
-    def there(self, *, other: bool = True) -> list[str]:
-        """A line about the class folders that the dataset has already, if it has any."""
-        if self.place.is_dir():
-            return [f"{self.place} is there already"]
-        layout = self.entry.layout
-        found = layout.place(self.folder) if other and isinstance(layout, NamedFolders) else None
-        if found is None:
-            return []
-        return [f"{self.folder / found.train} and {self.folder / found.test} are there already"]
+@contextmanager
+def _patches(folder: Path) -> Iterator[Callable[[str, str, str, Pixels], None]]:
+    """Writes patches/ of a dataset, which appears when all are written; what an interrupted preparation left goes."""
+    work = folder / ".patches"
+    shutil.rmtree(work, ignore_errors=True)
 
-    def begin(self) -> None:
-        """Remove what an interrupted preparation left, which may have divided the images otherwise."""
-        shutil.rmtree(self.work, ignore_errors=True)
-
-    def write(self, part: str, kind: str, name: str, pixels: Pixels) -> None:
-        """Write one patch."""
-        path = self.work / part / kind / name
+    def write(part: str, kind: str, name: str, pixels: Pixels) -> None:
+        path = work / part / kind / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
 
-    def end(self, what: str) -> list[str]:
-        """Show what was written; returns a line about it."""
-        self.work.rename(self.place)
-        return [f"made {self.place}: {what}"]
+    yield write
+    work.rename(folder / PATCHES)
 
 
 def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     """Make patches/ from the arrays of the three folds."""
-    made = PatchFolder(entry, folder)
-    if ready := made.there():
+    if (folder / PATCHES).is_dir():
+        return [f"{folder / PATCHES} is there already"]
+    if ready := _there(entry, folder):
         return ready
     images, masks, tissues = (_arrays(folder, name) for name in ("images", "masks", "types"))
     patches: dict[str, list[Patch]] = {kind: [] for kind in KINDS}
@@ -109,13 +100,13 @@ def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]
             progress("reading masks", done, total, "")
     rows = [(kind, number, patch) for kind in KINDS for number, patch in enumerate(patches[kind])]
     train = split_rows([(patch[2], kind) for kind, _, patch in rows])
-    made.begin()
-    for index, (kind, number, (fold, place, tissue)) in enumerate(rows):
-        pixels = np.asarray(images[fold][place]).astype(np.uint8)
-        made.write("train" if index in train else "test", kind, f"{tissue}_{kind}_{number:04d}.png", pixels)
-        progress("writing patches", index + 1, len(rows), "")
+    with _patches(folder) as write:
+        for index, (kind, number, (fold, place, tissue)) in enumerate(rows):
+            pixels = np.asarray(images[fold][place]).astype(np.uint8)
+            write("train" if index in train else "test", kind, f"{tissue}_{kind}_{number:04d}.png", pixels)
+            progress("writing patches", index + 1, len(rows), "")
     counts = ", ".join(f"{len(patches[kind]):,} {kind}" for kind in KINDS)
-    return made.end(f"{counts}, of which {len(train):,} train")
+    return [f"made {folder / PATCHES}: {counts}, of which {len(train):,} train"]
 
 
 def diagnosis(mask: Pixels) -> str | None:
@@ -156,8 +147,9 @@ def _arrays(folder: Path, name: str) -> list[Pixels]:
 
 def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     """Make patches/ from the slides and masks."""
-    made = PatchFolder(entry, folder)
-    if ready := made.there(other=not any((folder / name).is_dir() for name in SLIDES)):
+    if (folder / PATCHES).is_dir():
+        return [f"{folder / PATCHES} is there already"]
+    if not any((folder / name).is_dir() for name in SLIDES) and (ready := _there(entry, folder)):
         return ready
     slides: list[tuple[Path, Path | None, str]] = []
     for name in SLIDES:
@@ -171,14 +163,15 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
         parts = ["train"] * int(len(paths) * TRAIN) + ["test"] * (len(paths) - int(len(paths) * TRAIN))
         random.Random(SEED).shuffle(parts)
         slides += list(zip(paths, masks, parts, strict=True))
-    made.begin()
     counts = Counter[str]()
-    for done, (slide, mask, part) in enumerate(slides, start=1):
-        for number, (smaller, patch, kind) in enumerate(patches(slide, mask)):
-            made.write(part, kind, f"{slide.stem}_{smaller}_{number:05d}.png", patch)
-            counts[f"{kind} to {part}"] += 1
-        progress("cutting slides", done, len(slides), "")
-    return made.end(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
+    with _patches(folder) as write:
+        for done, (slide, mask, part) in enumerate(slides, start=1):
+            for number, (smaller, patch, kind) in enumerate(patches(slide, mask)):
+                write(part, kind, f"{slide.stem}_{smaller}_{number:05d}.png", patch)
+                counts[f"{kind} to {part}"] += 1
+            progress("cutting slides", done, len(slides), "")
+    made = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+    return [f"made {folder / PATCHES}: {made}"]
 
 
 def patches(slide: Path, mask: Path | None) -> Iterator[tuple[int, Pixels, str]]:

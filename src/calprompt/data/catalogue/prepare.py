@@ -30,6 +30,7 @@ from calprompt.data.catalogue.layouts import CLASSNAMES, ImageNetFolders, NamedR
 from calprompt.data.dataset import SPLITS, read_lines
 from calprompt.data.folders import class_rows, subfolders
 from calprompt.data.split_files import NamedRow, write_split_file
+from calprompt.data.streams import require_video_decoder
 from calprompt.errors import DataError
 from calprompt.files import read_json, write_bytes
 
@@ -239,7 +240,9 @@ def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     frames = [(video, folder / FRAMES / action_name(video.parent.name) / f"{video.stem}.jpg") for video in videos]
     todo = [(video, frame) for video, frame in frames if not frame.is_file()]
     if todo:
-        require_decoder()
+        require_video_decoder(
+            f". Or get the middle frames that CoOp's page on datasets links to, and unpack them as {FRAMES}/"
+        )
     for done, (video, frame) in enumerate(todo, start=1):
         frame.parent.mkdir(parents=True, exist_ok=True)
         partial = frame.with_name(f".{frame.name}")
@@ -263,14 +266,3 @@ def middle_frame(path: Path) -> Image.Image:
     except Exception as error:  # a damaged video makes decoders raise nearly anything
         raise DataError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
     return image
-
-
-def require_decoder() -> None:
-    """Raise `DataError` if no video decoder is installed."""
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise DataError(
-            "decoding videos needs PyAV: pip install 'calprompt[video]'. Or get the middle frames that CoOp's page on "
-            f"datasets links to, and unpack them as {FRAMES}/"
-        ) from error
