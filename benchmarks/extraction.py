@@ -35,8 +35,8 @@ from torchvision.transforms import InterpolationMode, functional
 
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import ImageFiles
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
 

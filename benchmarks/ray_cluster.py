@@ -74,8 +74,8 @@ def extraction(cluster: Any, store: Path, views: int) -> tuple[int, int, float, 
     import torch
 
     from calprompt.clip.load import load_backbone
+    from calprompt.data.checks import UnreadableImages
     from calprompt.data.load import load_dataset
-    from calprompt.data.unreadable import UnreadableImages
     from calprompt.executors.ray import RayExecutor
     from calprompt.extraction import ExtractionSettings, extract, plan_extraction
     from calprompt.features.extraction import frozen_features

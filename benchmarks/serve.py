@@ -54,7 +54,7 @@ def one_at_a_time(model: Path, images: list[bytes], seconds: float) -> dict[str,
     """Images that the library alone answers, one after the other."""
     from calprompt import Classifier
     from calprompt.export.onnx_predictor import OnnxPredictor
-    from calprompt.folder_kinds import EXPORT, folder_kind
+    from calprompt.files import EXPORT, folder_kind
 
     predictor: Any = OnnxPredictor(model) if folder_kind(model) == EXPORT else Classifier.load(model)
     for data in images[:5]:

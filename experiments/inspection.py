@@ -44,8 +44,8 @@ FIELDS = (
 def features_of(backbone: str, dataset: str) -> tuple[Floats, Ints]:
     """Unit features and labels of the images to train and validate on."""
     from calprompt.clip.load import load_backbone
+    from calprompt.data.checks import UnreadableImages
     from calprompt.data.labelled import labelled_images
-    from calprompt.data.unreadable import UnreadableImages
     from calprompt.features.extraction import frozen_features
     from calprompt.features.store import FeatureStore
 

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 
 import calprompt
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Split
-from calprompt.data.unreadable import UnreadableImages
-from calprompt.features.encoding import FeatureBank
-from calprompt.features.extraction import frozen_features
+from calprompt.features.extraction import FeatureBank, frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
 from calprompt.pocket.datasets import sheet

@@ -17,9 +17,9 @@ from sklearn.linear_model import LogisticRegression
 from calprompt import pocket
 from calprompt.clip.backbone import unit
 from calprompt.clip.load import load_backbone
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.load import load_dataset
 from calprompt.data.splits import base_novel, few_shot
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.features.extraction import frozen_features
 
 WHOLE = [name for name in pocket.names() if "of" not in pocket.sheet(name).record]  # all but shifts

@@ -26,8 +26,8 @@ from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.runs import config
 from calprompt.runs.config import Target
 from calprompt.runs.transfer import evaluate_on
+from calprompt.sweep.driver import Task, work
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.work import Task, work
 
 DEVICES = ("cpu", stand_in.NAME)
 BROKEN = """

@@ -212,9 +212,8 @@ def work(portion: Portion) -> Outcome[Portion]:
 
 
 def _extract(portion: Portion) -> PortionReport:
-    from calprompt.data.unreadable import UnreadableImages
-    from calprompt.features.encoding import description
-    from calprompt.features.extraction import Extraction
+    from calprompt.data.checks import UnreadableImages
+    from calprompt.features.extraction import Extraction, description
     from calprompt.features.store import FeatureStore
 
     sends = portion.send_back or bool(portion.marker and not is_shared(portion.marker))

@@ -25,7 +25,7 @@ from calprompt.clip.backbone import Backbone, unit
 from calprompt.data.decoding import iterate_images
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images, open_image
 from calprompt.errors import DataError, ImageError
-from calprompt.features.encoding import batch_size, encode
+from calprompt.features.extraction import batch_size, encode
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, rate_note, silent
 from calprompt.tuners import Tuner

@@ -8,8 +8,8 @@ import pytest
 import samples
 from calprompt.cli.cache import add_arguments, format_size, format_span, parse_size, parse_span
 from calprompt.clip.load import load_backbone
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.load import load_dataset
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import CalpromptError
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore

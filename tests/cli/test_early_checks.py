@@ -20,7 +20,7 @@ from calprompt.cli import main
 from calprompt.data import decoding
 from calprompt.errors import DataError, Parameter, SettingError, UnknownNameError
 from calprompt.executors.protocol import shared_marker
-from calprompt.folder_kinds import folder_kind, require_kind
+from calprompt.files import folder_kind, require_kind
 from calprompt.losses import losses
 from calprompt.sweep import names
 from classifier.fits import picture_paths, saved

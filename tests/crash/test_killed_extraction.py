@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import samples
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import ImageFiles
-from calprompt.data.unreadable import UnreadableImages
-from calprompt.features import encoding, extraction
+from calprompt.features import extraction
 from calprompt.features import store as store_file
 from calprompt.features.extraction import frozen_features
 from calprompt.features.housekeeping import spaces, verify
@@ -42,7 +42,7 @@ def features(store: Path | None) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16, looked up and written one by one."""
-    monkeypatch.setattr(encoding, "LARGE_TOWER", 0)
+    monkeypatch.setattr(extraction, "LARGE_TOWER", 0)
     monkeypatch.setattr(extraction, "VIEWS_PER_LOOKUP", 16)
     monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import samples
+from calprompt.data.checks import warn_left_out
 from calprompt.data.dataset import split_counts
 from calprompt.data.folders import list_folder
 from calprompt.data.load import load_dataset
-from calprompt.data.overview import warn_left_out
 from calprompt.errors import CalpromptError
 from calprompt.runs.preparation import prepare
 

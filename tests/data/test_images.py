@@ -19,10 +19,10 @@ from PIL import Image
 
 import samples
 from calprompt.clip.preprocessing import Preprocessing
+from calprompt.data.checks import drop_images, find_unreadable, image_digests, unreadable_error
 from calprompt.data.decoding import decode, read
 from calprompt.data.images import ImageFiles
 from calprompt.data.load import load_dataset
-from calprompt.data.unreadable import drop_images, find_unreadable, image_digests, unreadable_error
 from calprompt.errors import CalpromptError
 from calprompt.runs.planning import plan
 from data import trees

@@ -9,18 +9,18 @@ import torch
 
 from calprompt import tuners
 from calprompt.cli import main
-from calprompt.doctor import gpu
+from calprompt.doctor import models
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tuners and few steps."""
-    monkeypatch.setattr(gpu, "STEPS", 4)
+    monkeypatch.setattr(models, "STEPS", 4)
     monkeypatch.setattr(tuners, "available", lambda: ["coop", "maple", "zero-shot"])
 
 
 def test_a_device_that_agrees() -> None:
-    found = list(gpu.verify_device("cpu"))
+    found = list(models.verify_device("cpu"))
     names = [f"{tuner}, {dtype}" for tuner in ("coop", "maple") for dtype in ("float32", "bfloat16", "float16")]
     assert [each.name for each in found] == names
     assert {each.status for each in found} == {"ok"}
@@ -28,25 +28,25 @@ def test_a_device_that_agrees() -> None:
 
 
 def test_a_device_with_wrong_results_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = gpu.train_steps
+    train = models.train_steps
 
-    def wrong(name: str, backbone: object) -> gpu.Training:
+    def wrong(name: str, backbone: object) -> models.Training:
         if getattr(backbone, "autocast", None) is torch.float16:
             raise RuntimeError("no kernel image is available")
         done = train(name, backbone)  # type: ignore[arg-type]
-        return gpu.Training([loss * (1 + 0.1 * (backbone is not host)) for loss in done.losses], 1.0)
+        return models.Training([loss * (1 + 0.1 * (backbone is not host)) for loss in done.losses], 1.0)
 
-    host = gpu.load_embedded("pocket")
-    monkeypatch.setattr(gpu, "load_embedded", lambda name: host)
-    monkeypatch.setattr(gpu, "train_steps", wrong)
-    found = list(gpu.verify_device("cpu"))
+    host = models.load_embedded("pocket")
+    monkeypatch.setattr(models, "load_embedded", lambda name: host)
+    monkeypatch.setattr(models, "train_steps", wrong)
+    found = list(models.verify_device("cpu"))
     assert {each.status for each in found} == {"problem"}
     assert "no kernel image" in found[2].value
 
 
 def test_doctor_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    (found,) = gpu.check_gpu()
+    (found,) = models.check_gpu()
     assert (found.status, found.value) == ("note", "torch finds no GPU, so there is nothing to verify")
 
 

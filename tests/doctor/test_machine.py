@@ -63,8 +63,8 @@ def test_slow_settings_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine.NO_VECTOR_UNITS)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(machine, "memory", lambda: (2 * 10**9, 10**9))
-    monkeypatch.setattr("calprompt.clip.processor.claims_amx", lambda: True)
-    monkeypatch.setattr("calprompt.clip.processor.survives", lambda: False)
+    monkeypatch.setattr("calprompt.doctor.machine.claims_amx", lambda: True)
+    monkeypatch.setattr("calprompt.doctor.machine.survives", lambda: False)
     assert {name for name, each in found().items() if each.status == "note"} == {
         "processor",
         "half precision",

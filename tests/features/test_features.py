@@ -8,12 +8,11 @@ import torch
 from PIL import Image
 
 import samples
+from calprompt.data.checks import UnreadableImages, image_digests
 from calprompt.data.images import ImageFiles, ImageRows
 from calprompt.data.load import load_dataset
-from calprompt.data.unreadable import UnreadableImages, image_digests
 from calprompt.errors import CalpromptError
-from calprompt.features.encoding import FeatureBank, PixelBank, view_generator
-from calprompt.features.extraction import frozen_features
+from calprompt.features.extraction import FeatureBank, PixelBank, frozen_features, view_generator
 from calprompt.features.store import FeatureStore
 from calprompt.parallel import batched, map_in_threads
 

@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 import samples
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import CalpromptError
-from calprompt.features import encoding, extraction
+from calprompt.features import extraction
 from calprompt.features import store as store_file
 from calprompt.features.extraction import frozen_features
 from calprompt.features.housekeeping import remove, spaces, to_prune, unused, verify
@@ -58,7 +58,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is written."""
     monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(encoding, "LARGE_TOWER", 0)  # batches of 16
+    monkeypatch.setattr(extraction, "LARGE_TOWER", 0)  # batches of 16
 
 
 def test_stored_features_are_read_again(tmp_path: Path, computed: list[int]) -> None:
@@ -141,9 +141,9 @@ def test_changed_inputs_never_hit_the_store(
     assert missed(load_backbone(samples.backbone(), dtype=torch.bfloat16)) == 6
     assert missed(load_backbone(samples.backbone(), dtype=torch.float64)) == 6
     assert missed(plain.view(autocast=torch.bfloat16)) == 6
-    monkeypatch.setattr(encoding, "EXTRACTION", encoding.EXTRACTION + 1)
+    monkeypatch.setattr(extraction, "EXTRACTION", extraction.EXTRACTION + 1)
     assert [missed(), missed()] == [6, 0]
-    monkeypatch.setattr(encoding, "_versions", lambda *names: dict.fromkeys(names, "another"))
+    monkeypatch.setattr(extraction, "_versions", lambda *names: dict.fromkeys(names, "another"))
     assert missed() == 6
 
 
@@ -373,7 +373,7 @@ def test_features_of_another_process_are_seen(tmp_path: Path, computed: list[int
 
 def test_a_tower_on_another_device_is_run_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, callers = features(None, views=3), set()
-    store = FeatureStore(tmp_path).space(encoding.description(backbone(), files()), "tiny")
+    store = FeatureStore(tmp_path).space(extraction.description(backbone(), files()), "tiny")
     work = extraction.Extraction(backbone(), files(), range(1, 4), store, UnreadableImages())
     work.on_cpu = False
     encode = extraction.encode

@@ -20,8 +20,8 @@ from calprompt.clip.identity import identify_backbone
 from calprompt.clip.load import load_backbone
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data import images as image_files
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import ImageMemory
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
 from calprompt.features.store import FeatureStore
 from calprompt.runs import planning

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from calprompt.executors.protocol import Outcome
+from calprompt.sweep.driver import Task
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.work import Task
 
 
 class Lives(Cell):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calprompt.sweep.driver import arrange, group_key
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.work import arrange, group_key
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import samples
 from calprompt.errors import SettingError
 from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import RayExecutor
-from calprompt.sweep import work as sending
+from calprompt.sweep import driver
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep
@@ -82,7 +82,7 @@ def test_runs_are_sent_back_where_no_folder_is_shared(
     for out in (asked, found):
         assert sweeps.table(out) == expected
         assert not visible(out)
-    kept = Path(os.environ["CALPROMPT_CACHE"]) / sending.KIND
+    kept = Path(os.environ["CALPROMPT_CACHE"]) / driver.KIND
     assert not list(kept.rglob("run.json")), "nothing is left where the work was done"
 
 

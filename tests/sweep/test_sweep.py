@@ -19,11 +19,9 @@ from calprompt.files import locked
 from calprompt.runs.folder import load_run
 from calprompt.runs.resources import Resources
 from calprompt.sweep import driver as driver_module
-from calprompt.sweep import work as work_module
-from calprompt.sweep.driver import SweepState, run_sweep
+from calprompt.sweep.driver import SweepState, Task, run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import SweepPlan, plan_sweep
-from calprompt.sweep.work import Task
 from sweep import sweeps
 
 GOOD, BAD = "ce", "ce + 1e30*moments"  # the second diverges
@@ -132,7 +130,7 @@ def test_a_mistake_in_our_own_code_is_a_failure_of_its_run(tmp_path: Path, monke
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(work_module, "measure_run", broken)
+    monkeypatch.setattr(driver_module, "measure_run", broken)
     state = done(sweeps.write(tmp_path / "tiny.yaml", axes={"loss": ["ce"]}, seeds=[1]), tmp_path / "out")
     assert [outcome.reason for outcome in state.failures] == ["ZeroDivisionError: oops"]
 

@@ -16,10 +16,9 @@ import pytest
 
 import samples
 from calprompt.executors.local import LocalExecutor
-from calprompt.sweep.driver import run_sweep
+from calprompt.sweep.driver import Task, run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep
-from calprompt.sweep.work import Task
 from sweep import deadly, sweeps
 
 SETTINGS = {"epochs": 20, "lr": 0.004}

@@ -31,9 +31,9 @@ from calprompt.classifier.fitted_model import FittedModel
 from calprompt.classifier.fitting import fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
+from calprompt.data.checks import warn_left_out
 from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.data.load import locate
-from calprompt.data.overview import warn_left_out
 from calprompt.errors import Parameter, SettingError
 from calprompt.features.store import FeatureStore
 from calprompt.notebook import card

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from calprompt.classifier.checks import Check, check, outcomes
 from calprompt.classifier.model_folder import read_model
+from calprompt.data.checks import find_unreadable
 from calprompt.data.dataset import Split
 from calprompt.data.labelled import LabelledImages, labelled_images
-from calprompt.data.unreadable import find_unreadable
 from calprompt.errors import DataError, SettingError
 from calprompt.progress import Progress, silent
 from calprompt.promises import Evidence

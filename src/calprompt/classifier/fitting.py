@@ -38,11 +38,11 @@ from calprompt.classifier.checks import check
 from calprompt.classifier.choosing import Candidate, Choice, Contender, Crossed, between, candidates_of, rank
 from calprompt.classifier.fitted_model import EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import DEFAULT_BACKBONE, FitSettings, cost_matrix, seconds_of
+from calprompt.data.checks import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.data.dataset import Split
 from calprompt.data.images import ImageFiles
 from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
-from calprompt.data.unreadable import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import json_digest, locked, read_json, write_json

@@ -32,8 +32,17 @@ import calprompt
 from calprompt.classifier.fitted_model import ARRAYS, EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import check_writable, file_digest, read_json, replaced_folder, write_bytes, write_json
-from calprompt.folder_kinds import MODEL, RECORDS, require_kind
+from calprompt.files import (
+    MODEL,
+    RECORDS,
+    check_writable,
+    file_digest,
+    read_json,
+    replaced_folder,
+    require_kind,
+    write_bytes,
+    write_json,
+)
 from calprompt.inspection.inspect import FILE as FINDINGS
 from calprompt.inspection.inspect import findings_table
 from calprompt.records import plain, restored

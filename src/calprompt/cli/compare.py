@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from calprompt.cli.console import output, say, show_progress
 from calprompt.errors import Parameter, SettingError
-from calprompt.files import check_output
-from calprompt.folder_kinds import MODEL, folder_kind
+from calprompt.files import MODEL, check_output, folder_kind
 from calprompt.hardware import check_device
 
 if TYPE_CHECKING:

@@ -103,9 +103,8 @@ def check_data(args: argparse.Namespace) -> None:
     root = None if args.root is None else Path(args.root).expanduser()
     report = check(get(args.data), root) if known else Report(args.data)
     if not known or (args.images and report.ok):
+        from calprompt.data.checks import find_unreadable, image_digests, overview, two_labels
         from calprompt.data.load import load_dataset, locate
-        from calprompt.data.overview import overview
-        from calprompt.data.unreadable import find_unreadable, image_digests, two_labels
 
         dataset = load_dataset(args.data, root=args.root, classes=args.classes, base=args.base)
         if not known:
@@ -134,9 +133,9 @@ def inspect_data(args: argparse.Namespace) -> None:
     pictures that are blurred, dark, blank, tiny or unlike all others, and classes that are too small, too similar or
     really two. Look before you act: hard images are found too.
     """
+    from calprompt.data.checks import warn_left_out
     from calprompt.data.labelled import labelled_images
     from calprompt.data.load import locate
-    from calprompt.data.overview import warn_left_out
     from calprompt.files import check_output, write_output
 
     csv = None if args.csv is None else check_output(args.csv, (".csv",), parameter="csv")

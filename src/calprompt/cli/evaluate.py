@@ -21,8 +21,17 @@ from calprompt.cli.console import each_run, output, say, show_progress
 from calprompt.cli.flags import add_flags, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
-from calprompt.files import check_output, csv_bytes, json_bytes, write_output
-from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
+from calprompt.files import (
+    EXPORT,
+    MODEL,
+    RUN,
+    check_output,
+    csv_bytes,
+    folder_kind,
+    json_bytes,
+    require_kind,
+    write_output,
+)
 
 if TYPE_CHECKING:
     from calprompt.classifier.checks import Check

@@ -15,7 +15,7 @@ from pathlib import Path
 from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import add_shared
 from calprompt.errors import Parameter, SettingError
-from calprompt.folder_kinds import MODEL, require_kind
+from calprompt.files import MODEL, require_kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

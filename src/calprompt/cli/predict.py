@@ -39,8 +39,7 @@ from calprompt.data.streams import (
     streamed_images,
 )
 from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
-from calprompt.files import check_output, check_writable
-from calprompt.folder_kinds import MODEL, RUN, WORDS, require_kind
+from calprompt.files import MODEL, RUN, WORDS, check_output, check_writable, require_kind
 from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import add_shared, positive
 from calprompt.cli.predict import image_paths
 from calprompt.errors import DataError
-from calprompt.files import check_output, csv_bytes, write_bytes
-from calprompt.folder_kinds import MODEL, require_kind
+from calprompt.files import MODEL, check_output, csv_bytes, require_kind, write_bytes
 from calprompt.text import bullets, plural
 
 if TYPE_CHECKING:

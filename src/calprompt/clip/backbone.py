@@ -17,12 +17,13 @@ from torch import Tensor
 from calprompt.class_names import check_class_names, fill_template, readable
 from calprompt.clip.image import encode_image, is_timm_tower, is_vision_transformer
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.clip.processor import HALF, check_half_precision
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
 from calprompt.clip.text import encode_text
 from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
 from calprompt.errors import SettingError
+from calprompt.hardware import check_half_precision
 
+HALF = (torch.float16, torch.bfloat16)
 SMALL_TOWERS = 10_000_000  # weights of two towers that one thread is enough for
 _KEEP: Any = object()
 

@@ -26,7 +26,18 @@ Row = tuple[str, int]  # path relative to the listing's root, and label
 
 @dataclass(frozen=True)
 class About:
-    """What a dataset says of itself: its name, its classes, and how they are read and cut; see `Dataset`."""
+    """What a dataset says of itself: its name, its classes, and how they are read and cut.
+
+    Attributes:
+        name: What it is called.
+        class_names: What the model reads for each class, in the order of the labels.
+        template: The sentence that suits these images, with {} for the class name; `None`: the usual one.
+        templates: The sentences of the published tables, of which `template` is the first; `None`: there is no other.
+        base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
+        test_only: Made to test what was tuned on another dataset: there are no training images.
+        repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
+        group_by: A regular expression that finds in the name of an image what it is of; `None`: each is of its own.
+    """
 
     name: str
     class_names: tuple[str, ...]
@@ -79,17 +90,9 @@ class Dataset(About):
     Labels are indices into `class_names`. Every class has a training image, and there is something to test on.
 
     Attributes:
-        name: What it is called.
-        class_names: In the order of the labels.
         train: Images to train on.
         val: Images to fit calibrators on; may be empty.
         test: Images to test on.
-        template: The sentence that suits these images, with {} for the class name; `None`: the usual one.
-        templates: The sentences of the published tables, of which `template` is the first; `None`: there is no other.
-        base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
-        test_only: Made to test what was tuned on another dataset: there are no training images.
-        repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
-        group_by: A regular expression that finds in the name of an image what it is of; `None`: each is of its own.
     """
 
     train: Split

@@ -28,11 +28,17 @@ ClassNames = Mapping[Any, str] | Sequence[str]
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages(About):
-    """Images with their classes."""
+    """Images with their classes.
 
-    labels: tuple[Any, ...]  # what the user calls each class, such as the name of a folder or a number; in order
-    train: Split  # images to learn from
-    test: Split | None = None  # images that the data keep for testing; None if they say nothing of it
+    Attributes:
+        labels: What the user calls each class, such as the name of a folder or a number; in order.
+        train: Images to learn from.
+        test: Images that the data keep for testing; None if they say nothing of it.
+    """
+
+    labels: tuple[Any, ...]
+    train: Split
+    test: Split | None = None
 
     @property
     def splits(self) -> dict[str, Split]:

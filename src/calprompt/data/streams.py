@@ -154,7 +154,7 @@ def _name(path: Path, inside: str) -> str:
 def require_video_decoder(advice: str = "") -> None:
     """Raise a `DataError` if no video decoder is installed."""
     if find_spec("av") is None:
-        raise DataError(f"videos need PyAV: pip install 'calprompt[video]'{advice}")
+        raise DataError(f"decoding videos needs PyAV: pip install 'calprompt[video]'{advice}")
 
 
 def _frames(path: Path, seconds: float) -> Iterator[Streamed]:

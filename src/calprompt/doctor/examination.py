@@ -93,7 +93,7 @@ CHECKS = (
 
 GPU_CHECKS = (
     Check("accelerators", "calprompt.doctor.machine:check_accelerators"),
-    Check("GPU", "calprompt.doctor.gpu:check_gpu"),
+    Check("GPU", "calprompt.doctor.models:check_gpu"),
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe, note, ok, problem
-from calprompt.hardware import processor_name
+from calprompt.hardware import claims_amx, processor_name, survives
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural
 
@@ -25,8 +25,6 @@ NO_VECTOR_UNITS = "DEFAULT"  # what torch says of a processor whose wide instruc
 
 def check_machine() -> Iterator[Finding]:
     """What there is to compute with on the CPU."""
-    from calprompt.clip.processor import claims_amx, survives
-
     capability = torch.backends.cpu.get_cpu_capability()
     if capability == NO_VECTOR_UNITS and platform.machine().lower() in ("x86_64", "amd64"):
         yield note("processor", f"{processor_name()}, without AVX2", "Everything will take several times as long.")

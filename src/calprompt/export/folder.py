@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.files import file_digest, replaced_folder, write_bytes, write_json
-from calprompt.folder_kinds import EXPORT, RECORDS
+from calprompt.files import EXPORT, RECORDS, file_digest, replaced_folder, write_bytes, write_json
 from calprompt.sealed_files import sealed
 
 RECORD = RECORDS[EXPORT]

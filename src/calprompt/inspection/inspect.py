@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Split
 from calprompt.data.images import Decodable, GivenImages, Images
 from calprompt.data.labelled import LabelledImages
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import DataError
 from calprompt.inspection import arithmetic
 from calprompt.inspection.arithmetic import Floats

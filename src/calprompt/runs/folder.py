@@ -29,8 +29,17 @@ from typing import Any
 
 from calprompt.data.splits import TEST
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError
-from calprompt.files import csv_bytes, file_digest, is_locked, read_json, write_bytes, write_json
-from calprompt.folder_kinds import RECORDS, RUN, require_kind
+from calprompt.files import (
+    RECORDS,
+    RUN,
+    csv_bytes,
+    file_digest,
+    is_locked,
+    read_json,
+    require_kind,
+    write_bytes,
+    write_json,
+)
 from calprompt.notebook import card
 from calprompt.sealed_files import read_sealed, require, sealed
 

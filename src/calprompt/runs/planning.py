@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.clip.identity import BackboneIdentity, identify_backbone
+from calprompt.data.checks import drop_images, find_unreadable, image_digests, warn_left_out
 from calprompt.data.dataset import Dataset, Split
 from calprompt.data.load import locate
-from calprompt.data.overview import warn_left_out
 from calprompt.data.splits import Part, all_classes, base_novel, few_shot
-from calprompt.data.unreadable import drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DamagedFileError, DataError, SettingError
 from calprompt.features import EXTRACTION
 from calprompt.files import json_digest

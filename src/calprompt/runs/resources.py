@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.clip.identity import BackboneIdentity, identify_backbone
+from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Dataset
 from calprompt.data.images import ImageFiles, ImageMemory, Images
 from calprompt.data.load import load_dataset
-from calprompt.data.unreadable import UnreadableImages
 from calprompt.errors import ImageError
 from calprompt.files import json_digest
 from calprompt.progress import Progress, silent
@@ -102,8 +102,7 @@ class Resources:
         what: str = "features",
     ) -> Tensor:
         """Frozen image features [V, n, D]; the arguments are those of `frozen_features`."""
-        from calprompt.features.encoding import description
-        from calprompt.features.extraction import frozen_features
+        from calprompt.features.extraction import description, frozen_features
 
         key = None
         if isinstance(images, ImageFiles):

@@ -16,10 +16,9 @@ from typing import Any
 
 import calprompt
 from calprompt.class_names import normalized_name
+from calprompt.data.checks import UnreadableImages, drop_images, find_unreadable, image_digests, warn_left_out
 from calprompt.data.dataset import Dataset
 from calprompt.data.load import locate
-from calprompt.data.overview import warn_left_out
-from calprompt.data.unreadable import UnreadableImages, drop_images, find_unreadable, image_digests
 from calprompt.errors import CalpromptError, DataError, Parameter
 from calprompt.features import EXTRACTION
 from calprompt.features.store import FeatureStore

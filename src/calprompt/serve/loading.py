@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import SettingError
-from calprompt.files import json_digest
-from calprompt.folder_kinds import EXPORT, MODEL, RUN, WORDS, require_kind
+from calprompt.files import EXPORT, MODEL, RUN, WORDS, json_digest, require_kind
 from calprompt.promises import DecisionRule, TrackRecord
 from calprompt.promises.image_watch import NO_HELD_OUT, NOT_WATCHED
 from calprompt.promises.track_record import TEST

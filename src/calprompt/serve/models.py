@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
-from calprompt.files import write_json
-from calprompt.folder_kinds import EXPORT, MODEL, RUN, folder_kind, require_kind
+from calprompt.files import EXPORT, MODEL, RUN, folder_kind, require_kind, write_json
 from calprompt.serve.loading import load_served
 from calprompt.serve.served_model import ServedModel
 from calprompt.text import os_problem, shorten

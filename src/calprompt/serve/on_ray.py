@@ -27,7 +27,7 @@ from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.protocol import WorkerResources
 from calprompt.executors.ray import describe_driver
 from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
-from calprompt.folder_kinds import EXPORT, folder_kind
+from calprompt.files import EXPORT, folder_kind
 from calprompt.serve.keeper import Keeper, ModelFacts
 from calprompt.serve.keys import read_keys
 from calprompt.serve.models import Models

@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
-from calprompt.clip import processor
+from calprompt import hardware
 from calprompt.clip.load import load_backbone
-from calprompt.clip.processor import check_half_precision, make_half_precision_safe
+from calprompt.hardware import check_half_precision, make_half_precision_safe
 from tiny import tiny_backbone
 
 
@@ -17,14 +17,14 @@ def machine(monkeypatch):
 
     def make(*, lives: bool) -> list[str]:
         asked = []
-        monkeypatch.setattr(processor, "claims_amx", lambda: True)
-        monkeypatch.setattr(processor, "survives", lambda: asked.append("once") or lives)
+        monkeypatch.setattr(hardware, "claims_amx", lambda: True)
+        monkeypatch.setattr(hardware, "survives", lambda: asked.append("once") or lives)
         return asked
 
     before = torch.backends.mkldnn.enabled
     for each in (make_half_precision_safe, check_half_precision):
         each.cache_clear()
-    monkeypatch.setattr(processor, "slowdown", lambda dtype: 1.0)
+    monkeypatch.setattr(hardware, "slowdown", lambda dtype: 1.0)
     yield make
     torch.backends.mkldnn.set_flags(before)
     for each in (make_half_precision_safe, check_half_precision):
@@ -61,7 +61,7 @@ def test_a_healthy_machine_keeps_onednn(machine):
 
 def test_slow_half_precision_is_warned_of_once(machine, monkeypatch, recwarn):
     machine(lives=True)
-    monkeypatch.setattr(processor, "slowdown", lambda dtype: 58.0 if dtype == torch.float16 else 0.5)
+    monkeypatch.setattr(hardware, "slowdown", lambda dtype: 58.0 if dtype == torch.float16 else 0.5)
     use(torch.bfloat16)
     assert not recwarn.list
     with pytest.warns(UserWarning, match="no units for float16: a product of matrices takes 58 times as long"):
@@ -71,18 +71,18 @@ def test_slow_half_precision_is_warned_of_once(machine, monkeypatch, recwarn):
 
 
 def test_a_processor_without_units_is_found(tmp_path):
-    """oneDNN multiplies in bfloat16 with AVX-512 or AMX; held to AVX2, it is as slow as an old processor."""
-    script = "import torch; from calprompt.clip.processor import slowdown; print(slowdown(torch.bfloat16))"
+    """oneDNN multiplies in bfloat16 with AVX-512 or AMX; held to AVX2, it is as slow as an old hardware."""
+    script = "import torch; from calprompt.hardware import slowdown; print(slowdown(torch.bfloat16))"
     limits = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
     run = [sys.executable, "-c", script]
     done = subprocess.run(run, env=os.environ | limits, capture_output=True, text=True, check=True)
-    assert float(done.stdout) > processor.SLOWDOWN_LIMIT
+    assert float(done.stdout) > hardware.SLOWDOWN_LIMIT
 
 
 def test_a_killed_process_is_distinguished_from_one_that_survives(monkeypatch):
     def lives(probe: str) -> bool:
-        monkeypatch.setattr(processor, "PROBE", probe)
-        return processor.survives()
+        monkeypatch.setattr(hardware, "PROBE", probe)
+        return hardware.survives()
 
     assert lives("pass")
     assert lives("raise RuntimeError")
