@@ -21,7 +21,7 @@ KINDS = {
     FITS: "interrupted fits, which the same command continues, and pictures of zip files that were added",
     "pocket": "pictures of the pocket's datasets",
     "backbones": "fingerprints of weights files",
-}  # besides features
+}  # other than features
 
 
 def cache_root() -> Path:

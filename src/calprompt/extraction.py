@@ -45,7 +45,7 @@ class ExtractionSettings:
         data: Folder, CSV, JSON, .safetensors, or a name of 'calprompt data list'.
         backbones: Each as `RunConfig.backbone`.
         splits: Which images: train, val, test.
-        views: Random crops of every training image; the view for evaluation comes besides.
+        views: Random crops of every training image; the evaluation view is added.
         crop: Smallest share of an image's area in a crop.
         device: Device to compute on: cpu, cuda, cuda:1, …
         dtype: Precision of the backbone's weights: float32, float16, bfloat16 or float64.

@@ -30,8 +30,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that replaces another in one step, a piece at a time.
 
     Whoever reads `path`, even after a crash, sees the old bytes or all of the new ones. A symbolic link stays, and the
-    file it points to is replaced. What is no regular file (a device, a pipe, standard output) cannot be replaced: it
-    gets the bytes as they come.
+    file it points to is replaced. A device, a pipe or standard output cannot be
+    replaced: it gets the bytes as they come.
     """
     try:
         there = os.stat(path)
@@ -69,7 +69,7 @@ def _named(path: Path, *others: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is not None and not any(str(error.filename) == str(each) for each in (path, *others)):
-            raise  # of another file, which was read meanwhile
+            raise  # about another file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
@@ -267,7 +267,7 @@ def is_locked(folder: Path) -> bool:
         lock.acquire()
     except Timeout:
         return True
-    except OSError:  # a colleague's folder, which can be read but not written: ask whether the process is there
+    except OSError:  # a read-only folder of another user: check whether the process exists
         return is_alive(_holder(path))
     lock.release()
     return False

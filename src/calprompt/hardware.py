@@ -29,7 +29,7 @@ PROCESS = Path("/proc/self")  # of Linux
 
 
 def check_device(device: str) -> None:
-    """Raise for what is no name of a device; whether there is such a device, torch says."""
+    """Raise for an invalid device name; torch checks whether the device exists."""
     if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|mtia|vulkan)(:\d+)?", device):
         raise SettingError(f"must be cpu, cuda, cuda:1 or the like, got {device!r}", parameter="device")
 
@@ -64,7 +64,7 @@ def total_memory() -> int | None:
 
 @cache
 def processor_name() -> str:
-    """What the processor calls itself."""
+    """The name of the processor."""
     with suppress(OSError):
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
         if found:
@@ -77,7 +77,7 @@ def processor_name() -> str:
 
 
 def reset_peak_memory(device: str = "cpu") -> None:
-    """Begin to measure the peak again, where the system lets a process do that; else it is that of its whole life."""
+    """Restart the measurement of peak memory, where the system supports that."""
     if device.startswith("cuda"):
         import torch
 
@@ -142,7 +142,7 @@ class Stopwatch:
         self.cpu_seconds += time.process_time() - self._cpu
 
     def record(self) -> dict[str, object]:
-        """How many steps and epochs were measured and what they took; nothing of what was measured never."""
+        """How many steps and epochs were measured and what they took; without what was never measured."""
         found: dict[str, object] = {"steps": len(self.steps), "epochs": len(self.epochs)}
         found["cpu_seconds"] = round(self.cpu_seconds, 3)
         for name, seconds in (("step_seconds", self.steps), ("epoch_seconds", self.epochs)):

@@ -1,4 +1,4 @@
-"""How long work says where it is: bars on a terminal or in a notebook, a line every few seconds elsewhere."""
+"""Progress of long work: bars on a terminal or in a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things that are made by name: registries, options checked against signatures, and Python files of the user."""
+"""Registries of things made by name, options checked against signatures, and Python files of the user."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def load_extension(path: str | Path) -> str:
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except BaseException as error:  # a file that ends the process is no better than one that fails
+        except BaseException as error:  # including SystemExit
             del sys.modules[name]
             if isinstance(error, CalpromptError | KeyboardInterrupt):
                 raise

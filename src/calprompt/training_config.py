@@ -61,7 +61,7 @@ class TrainingConfig:
 
 
 def never_used(epochs: int, warmup_epochs: int) -> SettingError:
-    """The error for a learning rate that was given where every epoch is warm-up, which has a rate of its own."""
+    """The error for a learning rate that is not used because every epoch is warm-up."""
     return SettingError(
         f"is never used: training has {plural(epochs, 'epoch')}, and warm-up takes {warmup_epochs} with a rate of its "
         f"own; give {warmup_epochs + 1} epochs or more",

@@ -299,7 +299,7 @@ def test_invalid_settings_are_refused_before_anything_is_computed(settings: dict
 @pytest.mark.parametrize(
     ("X", "y", "problem"),
     [
-        (["a.png"], None, "y has to be given"),
+        (["a.png"], None, "y is missing"),
         (["a.png"], ["cat", "dog"], "X has 1 images and y has 2 labels"),
         ([], [], "there are no images"),
         (["a.png", "b.png"], ["cat", None], "a label for every image, got None"),

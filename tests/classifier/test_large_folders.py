@@ -77,7 +77,7 @@ def test_answers_as_json_lines_and_what_is_no_file_of_answers(tmp_path: Path, ru
     assert (status, "its columns are image, class" in err) == (2, True)
     assert other.read_text() == "image,class\na.png,cat\n"
     assert "must end in" in run("predict", saved(), picture_paths()[0], "--resume", tmp_path / "a.txt")[2]
-    assert "by itself" in run("predict", saved(), picture_paths()[0], "--resume", answers, "--csv")[2]
+    assert "its own file" in run("predict", saved(), picture_paths()[0], "--resume", answers, "--csv")[2]
 
 
 def test_images_in_archives_get_the_answers_of_the_files(tmp_path: Path, run) -> None:

@@ -73,11 +73,11 @@ def test_check_of_a_user_folder(tmp_path: Path, capsys) -> None:
     assert "classes: 6, ant, bee, cat, dog, elk and 1 more" in shown
     assert "base and novel: 3 and 3 classes (the first half of the labels), 9 and 9 test images" in shown
     assert "note: left out, 1 file that cannot be read as an image (1 .heic)" in shown
-    assert "note: left out, a folder within that of a class: ant/young" in shown
-    assert "note: left out, in no folder of a class: loose.png" in shown
+    assert "note: left out, a folder inside a class folder: ant/young" in shown
+    assert "note: left out, not in a class folder: loose.png" in shown
     assert "note: fewer than 16 training images" in shown
     run("check", "photos", "--root", str(tmp_path))
-    assert "note: left out, in no folder of a class: loose.png" in capsys.readouterr().out
+    assert "note: left out, not in a class folder: loose.png" in capsys.readouterr().out
     (root / "bee" / "3.png").write_text("no picture")
     with pytest.raises(CalpromptError, match="1 problem, listed above"):
         run("check", str(root))

@@ -80,11 +80,11 @@ def test_a_run_warns_of_pictures_where_no_class_has_them(tmp_path: Path) -> None
     with pytest.warns(UserWarning, match=r"zoo: left out, 1 file that cannot be read as an image \(1 .txt\)"):
         prepare(samples.config(root))
     samples.picture(root / "ant" / "young" / "1.png", seed=1)
-    with pytest.warns(UserWarning, match=r"zoo: left out, a folder within that of a class: ant/young$"):
+    with pytest.warns(UserWarning, match=r"zoo: left out, a folder inside a class folder: ant/young$"):
         prepare(samples.config(root))
     (root / "ant" / "young").rename(tmp_path / "young")
     samples.picture(root / "loose.png", seed=1)
-    with pytest.warns(UserWarning, match=r"zoo: left out, in no folder of a class: loose.png$"):
+    with pytest.warns(UserWarning, match=r"zoo: left out, not in a class folder: loose.png$"):
         prepare(samples.config(root))
 
 

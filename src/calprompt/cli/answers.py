@@ -22,7 +22,7 @@ Writer = Callable[[Any], None]  # takes an answer; None is the end
 
 
 def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
-    """What writes answers to standard output."""
+    """A writer of answers to standard output."""
     if as_json:
         return lambda answer: None if answer is None else print_line(json.dumps(asdict(answer), ensure_ascii=False))
     if as_csv:
@@ -33,7 +33,7 @@ def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
 
 
 class AnswerFile:
-    """A CSV or JSON-lines file that answers are added to; what an interrupted row left is cut off."""
+    """A CSV or JSON-lines file that answers are added to; an incomplete last row is removed."""
 
     SUFFIXES = (".csv", ".jsonl")
 
@@ -72,7 +72,7 @@ class AnswerFile:
                 self.names = {row[0] for row in rows if len(row) == len(self.columns)}
         except (ValueError, KeyError, TypeError) as error:
             raise CalpromptError(
-                f"{self.path} holds something else than answers of this kind ({error}); name a new file"
+                f"{self.path} is not a file of such answers ({error}); give another file name"
             ) from error
         self.before = len(self.names)
 
@@ -101,7 +101,7 @@ def _csv_row(answer: Any) -> dict[str, Any]:
 
 
 class _Table:
-    """Answers as a table, printed a screenful at a time so that a long list does not wait for its end."""
+    """Answers as a table, printed 500 rows at a time."""
 
     ROWS = 500
 
@@ -138,7 +138,7 @@ def _shown_decision(row: Any) -> str:
 
 
 class Mover:
-    """Moves images into a folder per answer, and writes down from where to where."""
+    """Moves images into a folder per answer, and logs every move."""
 
     LOG = "moved.csv"
 

@@ -22,7 +22,7 @@ from calprompt.cli.flags import describe, flags_of
 from calprompt.errors import CalpromptError, Message
 from calprompt.text import os_problem, visible
 
-COMMANDS = {  # with the line of each in the list of commands
+COMMANDS = {  # and their lines in the list of commands
     "demo": "compare zero-shot, CoOp and CoOp + TCPT on the embedded model and pictures",
     "fit": "make a classifier from a folder of images, with confidences you can act on",
     "predict": "classify images, with calibrated probabilities",
@@ -45,7 +45,7 @@ COMMANDS = {  # with the line of each in the list of commands
     "cache": "the store of image features: show, prune, verify, merge",
     "doctor": "check this machine and this installation, and say what to do",
 }
-MODULES = {"list": "names"}  # those that are not called like their command
+MODULES = {"list": "names"}  # modules whose name is not that of their command
 EPOCHS = "resume after the last finished epoch"
 RESUMABLE = {
     **dict.fromkeys(("train", "demo", "fit", "sweep"), EPOCHS),
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = args.command(args) or 0
             sys.stdout.flush()
             return status
-    except BrokenPipeError:  # whoever read the output has seen enough, such as head
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         _drop_output()
         return 141
     except CalpromptError as error:
@@ -157,7 +157,7 @@ def _refuse_empty(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _forgiving_output() -> Iterator[None]:
-    """Within it, what standard output cannot encode is shown with a backslash, such as file names that are no text."""
+    """Within it, what standard output cannot encode is escaped, such as file names that are not UTF-8."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper):
         yield
@@ -167,7 +167,7 @@ def _forgiving_output() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # it is flushed, and what is wrong with it was told
+        with suppress(OSError):  # it is flushed, and its problem was reported
             stream.reconfigure(errors=before)
 
 
@@ -176,7 +176,7 @@ def _spelled(message: Warning | CalpromptError | str, flags: Mapping[str, str]) 
 
 
 def _os_message(error: OSError) -> str:
-    """What the system refused, for which file, and what helps."""
+    """The problem, its file, and what helps."""
     what = os_problem(error)
     if error.filename is None:
         try:
@@ -190,7 +190,7 @@ def _os_message(error: OSError) -> str:
 
 
 def _drop_output() -> None:
-    """Let go of what standard output could not take, so that nothing is said of it at the end."""
+    """Discard what standard output could not take, so that Python reports nothing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -200,7 +200,7 @@ def _print_error(kind: str, message: str, colour: str | None) -> None:
     try:
         from rich.console import Console
         from rich.markup import escape
-    except ImportError:  # `doctor` says that it is missing
+    except ImportError:  # `doctor` reports that it is missing
         sys.stderr.write(f"{kind}: {text}\n" if colour else f"{kind}\n")
         return
     label = f"[{colour}]{kind}:[/{colour}]" if colour else kind

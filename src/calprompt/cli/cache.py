@@ -176,7 +176,7 @@ def parse_span(text: str) -> float:
 
 
 def format_span(number: float) -> str:
-    """Seconds as people say them.
+    """A readable time span in whole units.
 
     >>> format_span(12), format_span(7300)
     ('12 s', '2 h')

@@ -98,7 +98,7 @@ def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
     if args.data is not None:
         from calprompt.data.labelled import labelled_images
 
-        labelled_images(args.data)  # a wrong path is told before a model is read
+        labelled_images(args.data)  # a wrong path is reported before a model is read
     if args.data is None:
         return stored_contenders(args.source)
     return measured_contenders(args.source, args.data, device=args.device, progress=progress)

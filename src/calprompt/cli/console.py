@@ -34,7 +34,7 @@ def say(*lines: object) -> None:
 
 
 def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T], CalpromptError | None]:
-    """What `work` gave for every run, and at the end what is to be raised for those it could not be done for."""
+    """The results of `work` for every run, and the error to raise at the end for runs that failed."""
     done: list[T] = []
     wrong: dict[str, object] = {}
     places = list(dict.fromkeys(map(Path, folders)))

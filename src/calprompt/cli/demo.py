@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run, print the table, say what was written and, if asked to, whether the numbers are the expected ones."""
+    """Run, print the table and the files written and, with --check, compare the numbers with the expected ones."""
     from calprompt.cli.compare import print_results
     from calprompt.demo.comparison import run_demo
     from calprompt.features.store import FeatureStore

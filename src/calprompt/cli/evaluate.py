@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     evaluations = [evaluation for evaluation, _ in done]
     written = [path for _, paths in done for path in paths]
     if args.out is not None and evaluations:
-        written = write_evaluations(evaluations, args.out)  # before a pager may be quit
+        written = write_evaluations(evaluations, args.out)  # before printing, which a pager may end
     console = output()
     for evaluation in evaluations:
         print_evaluation(evaluation, console)
@@ -95,7 +95,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     out = None if args.out is None else check_output(args.out, SUFFIXES, parameter="out")
     from calprompt.data.labelled import labelled_images
 
-    labelled_images(data)  # a wrong path is told before the model is read
+    labelled_images(data)  # a wrong path is reported before the model is read
     from calprompt.classifier.card import check_sentences
     from calprompt.classifier.checks import band_sentence
     from calprompt.classifier.estimator import Classifier

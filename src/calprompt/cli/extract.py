@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     given |= {"data": args.data, "backbones": tuple(args.backbone), "splits": tuple(args.split or SPLITS)}
     settings = ExtractionSettings(**given)
     if args.ray is None:
-        for spec in settings.backbones:  # what is no path is looked up by the workers, which have open_clip loaded
+        for spec in settings.backbones:  # names are looked up by the workers, which have open_clip loaded
             if spec.startswith((".", "/", "~")) and not Path(spec).expanduser().exists():
                 raise NotFoundError(f"no file or folder {spec}")
     plan = plan_extraction(settings)

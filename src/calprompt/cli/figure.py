@@ -16,7 +16,7 @@ from calprompt.cli.console import say, show_progress
 from calprompt.cli.flags import add_shared, filters
 from calprompt.files import check_output
 
-OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # given on to the figure, if they were given
+OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # passed to the figure if given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Draw the figure, write it, and say where it is."""
+    """Draw the figure and write it."""
     from calprompt.metrics.binning import check_n_bins
     from calprompt.report.figures import draw, figure_info
     from calprompt.report.reliability import SUFFIXES, save_figure

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit a classifier, say what it is worth, and write its folder."""
+    """Fit a classifier, report how good it is, and write its folder."""
     if args.against is not None and args.add is None:
         raise SettingError(
             "is for a new version; give the images to add with ", Parameter("add", "FEEDBACK"), parameter="against"
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         before = read_model(args.against, imports=settings.get("imports"))
         usual = before.parameters()
         if usual["epochs"] == 1:
-            usual["lr"] = None  # warm-up has a rate of its own, and no other epoch follows
+            usual["lr"] = None  # the only epoch is warm-up, which has its own rate
         settings = {**usual, **settings}
     plain = FitSettings(**settings, verbose=False)
     plain.checked_requests()
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     model = Classifier(**settings, verbose=False)
     with show_progress(args.quiet) as progress:
         model.fit(args.data, added=added, progress=progress, announce=lambda lines: say(*lines))
-    place = model.save(args.out, overwrite=args.overwrite)  # before anything is printed that nobody may read
+    place = model.save(args.out, overwrite=args.overwrite)  # before printing, which a pager may end
     say("", *model.summary(), "")
     print_check(model.checks_[0], output())
     if before is not None:
@@ -123,7 +123,7 @@ def _unpack(path: Path, place: Path) -> None:
     for number, image in enumerate(streamed_images(path)):
         parts = PurePosixPath(image.name.removeprefix(str(path)).lstrip("/")).parts
         if isinstance(image, FailedImage) or not isinstance(image, FileContent):
-            raise DataError(f"{image.name} cannot be read: {getattr(image, 'reason', 'it is no image file')}")
+            raise DataError(f"{image.name} cannot be read: {getattr(image, 'reason', 'it is not an image file')}")
         if len(parts) < 2:
             raise DataError(f"{path} must have a folder per class, and {image.name} is in none")
         folder = place / parts[-2]

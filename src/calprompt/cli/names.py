@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _described(kind: str) -> Iterator[tuple[str, str]]:
-    """Names and descriptions out of the package's own files, which takes no import of torch."""
+    """Names and descriptions from the source files of the package, without importing torch."""
     from calprompt.registry import registered_names
 
     return registered_names(f"calprompt.{kind}", kind)
 
 
 def _imported(kind: str, paths: list[str]) -> Iterator[tuple[str, str]]:
-    """The same from the registries, with what files of the user's own have added."""
+    """The same from the registries, with what the user's files have added."""
     from importlib import import_module
 
     from calprompt.registry import load_extension

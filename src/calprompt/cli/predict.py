@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
             raise SettingError(f"is for {other}, and {args.model} is the folder of {WORDS[kind]}", parameter=name)
     resume = None if args.resume is None else check_output(args.resume, AnswerFile.SUFFIXES, parameter="resume")
     if resume is not None and (args.json or args.csv):
-        raise SettingError("writes to its file by itself; leave out --json and --csv", parameter="resume")
+        raise SettingError("writes to its own file; leave out --json and --csv", parameter="resume")
     if not 0 < args.seconds < 1e9:
         raise SettingError(f"must be above 0, got {args.seconds}", parameter="seconds")
     if args.follow:
@@ -195,19 +195,19 @@ class _Watched:
         try:
             self.watch = model.image_watch()
         except SettingError as error:
-            self.why = str(error) if model.rule_.withdrawn is None else ""  # which is told with the promises
+            self.why = str(error) if model.rule_.withdrawn is None else ""  # reported with the promises
             if self.path is not None:
                 raise SettingError(f"watch={self.path} has nothing to keep. {error}") from error
         if self.watch is not None and self.path is not None:
             self.watch = self.watch.resumed(self.path)
-            self.watch.save(self.path)  # whether it can be written is known before the first image
+            self.watch.save(self.path)  # fails before the first image if it cannot be written
 
     @property
     def alarm(self) -> bool:
         return self.watch is not None and self.watch.changed
 
     def passed(self, stream: Iterable[tuple[Any, PredictionBatch]]) -> Iterator[tuple[Any, PredictionBatch]]:
-        """The same batches, looked at on their way."""
+        """The same batches, whose scores are watched."""
         for answers, batch in stream:
             yield answers, batch
             if self.watch is not None:
@@ -217,7 +217,7 @@ class _Watched:
                     self._compare()
 
     def finish(self) -> list[str]:
-        """What the images say, if it is worth a sentence."""
+        """Sentences on whether the images have changed."""
         from calprompt.promises.image_watch import ADVICE, SUSPICIOUS_EVIDENCE
 
         self._compare()
@@ -289,7 +289,7 @@ def _writes_to_terminal(args: argparse.Namespace) -> bool:
 
 
 def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> None:
-    """Report what could not be read, and say what the answers mean."""
+    """Report unreadable images, and explain the answers."""
     if batches.skipped and (not args.skip_bad or not batches.answered):
         lines = [f"{name} ({reason})" for name, reason in batches.skipped.items()]
         count = "one image" if len(lines) == 1 else f"{len(lines)} images"
@@ -313,7 +313,7 @@ def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> No
 def image_paths(places: list[str], seconds: float = 1.0) -> Iterable[Any]:
     """Image files, those in folders, archives and videos, and those listed on standard input, in order.
 
-    What is missing is told at once.
+    A missing file is an error before any image is read.
     """
     from calprompt.data.decoding import SUFFIXES, count_left_out
 

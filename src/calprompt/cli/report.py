@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write a page and say where it is; or check one."""
+    """Write a page, or check one."""
     tolerance = checked_tolerance(args, 0.0)
     if args.check is not None:
         if args.places:

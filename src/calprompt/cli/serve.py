@@ -19,7 +19,7 @@ from calprompt.cli.flags import PARTS, add_flags, add_shared, positive, settings
 from calprompt.errors import Parameter, SettingError
 from calprompt.serve.settings import ServeSettings, require_packages
 
-TOKEN = "CALPROMPT_TOKEN"  # environment variable with a token that may do everything
+TOKEN = "CALPROMPT_TOKEN"  # environment variable with a token for all requests
 OPTIONS = ("classes", "calibrator", "part", "backbone", "device", "imports", "threads")  # of `load_served`
 THREADS = "threads of an exported model (default: onnxruntime decides); with --ray: CPUs of a replica (default: 1)"
 

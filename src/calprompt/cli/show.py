@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_run(run: Run) -> None:
-    """The table of a finished run, or what became of it, and its folder."""
+    """The table of a finished run, or its status, and its folder."""
     console = output()
     if run.status == "finished":
         console.print(results_table(run, run.title))

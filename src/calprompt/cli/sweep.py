@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_places(args: argparse.Namespace) -> None:
-    """Raise for folders, a device or a cluster that no run could use, also where nothing is run yet."""
+    """Raise for folders or a cluster that no run could use, also with --dry-run."""
     from calprompt.executors.ray_cluster import check_reachable
 
     check_writable(args.out, parameter="out")
@@ -137,7 +137,7 @@ def print_plan(plan: SweepPlan, todo: Sequence[PlannedCell], *, whole: bool = Fa
 
 
 def memory_plan(plan: SweepPlan, todo: Sequence[PlannedCell]) -> str:
-    """What the runs at a time may take together: each what the largest run of its kind has taken."""
+    """The memory that concurrent runs may take together, if each takes as much as the largest measured run."""
     most = [each.memory for each in todo if each.memory is not None]
     if not most:
         return "memory: unknown, nothing like these runs was measured in this folder"
@@ -231,7 +231,7 @@ def _picture(console: Console) -> Iterator[Watch]:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A readable time span.
 
     >>> duration(8.4), duration(90), duration(7500), duration(200_000)
     ('8 s', '1.5 min', '2.1 h', '2.3 days')

@@ -35,7 +35,7 @@ class Backbone:
     What a run wants different is a `view` of the same weights, so that a server, or several runs, may share one.
 
     Attributes:
-        model: Its weights, frozen: `Clip`, or open_clip's model where the image tower is no vision transformer.
+        model: Its weights, frozen: `Clip`, or open_clip's model where the image tower is not a vision transformer.
         preprocessing: How an image becomes its input.
         name: What it was loaded from.
         fingerprint: Digest of its weights and architecture: equal weights, equal fingerprint.
@@ -45,7 +45,7 @@ class Backbone:
         fixed_scale: What `logit_scale` is instead of the model's own; `None`: the model's own.
     """
 
-    model: Any  # Clip | open_clip.model.CLIP: what both have is not known to type checkers
+    model: Any  # Clip | open_clip.model.CLIP, which share no typed interface
     preprocessing: Preprocessing
     name: str
     fingerprint: str
@@ -172,7 +172,7 @@ class Backbone:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether both towers are so small that one thread is enough for them."""
+        """Whether both towers are so small that one thread is enough."""
         towers = (self.model.visual, self.model.transformer)
         return sum(weight.numel() for tower in towers for weight in tower.parameters()) < SMALL_TOWERS
 
@@ -274,7 +274,7 @@ class Backbone:
         )
 
     def _warn_of_unseen(self, texts: Sequence[str]) -> None:
-        """Warn once of words that mean nothing to this backbone: a token it was never trained on is a row of zeros."""
+        """Warn once of words that this backbone was not trained on, whose token embeddings are zero."""
         if self.device.type == "meta":  # shapes without numbers
             return
         words = {word: self.tokenizer.ids(word) for word in dict.fromkeys(" ".join(texts).split())}

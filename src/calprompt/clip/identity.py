@@ -34,7 +34,7 @@ class BackboneIdentity:
     preprocessing: Preprocessing  # how an image becomes its input
     embed_dim: int  # dimensions of a feature
     text_depth: int  # blocks of the text tower
-    image_depth: int | None  # blocks of the image tower; None if it is no vision transformer of open_clip's own
+    image_depth: int | None  # blocks of the image tower; None if it is not a vision transformer
 
 
 def identify_backbone(
@@ -60,7 +60,7 @@ def remember_backbone(
     dtype: str = "float32",
     cache_dir: str | Path | None = None,
 ) -> None:
-    """Write an identity down; a cache that cannot be written to is no error."""
+    """Store an identity in the cache; a cache that is not writable is ignored."""
     entry = {
         "spec": str(spec),
         "identity": {**asdict(identity), "preprocessing": identity.preprocessing.to_dict()},
@@ -86,7 +86,7 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
     }
     try:
         digest = json_digest(key)[:32]
-    except (TypeError, ValueError) as error:  # a config that is no plain data
+    except (TypeError, ValueError) as error:  # a config that is not JSON
         raise CalpromptError(str(error)) from error
     return cache_folder("backbones") / f"{digest}.json"
 

@@ -1,4 +1,4 @@
-"""Loading a backbone: from the package, an open_clip name, a Hugging Face repository, or a file or folder of one's own.
+"""Loading a backbone: from the package, an open_clip name, a Hugging Face repository, or a local file or folder.
 
     spec  ->  where the weights are  ->  tensors  ->  one naming  ->  checked against an architecture  ->  model
 
@@ -79,7 +79,7 @@ def load_with_files(
         raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")
     try:
         source = find(spec, Path(cache_dir).expanduser() if cache_dir else None)
-    except (OSError, RuntimeError) as error:  # no permission, or a "~name" that is no user
+    except (OSError, RuntimeError) as error:  # no permission, or an unknown user in "~name"
         raise BackboneError(f"cannot look for backbone {str(spec)!r}: {error}") from error
     if config is not None and source.architecture is not None:
         raise BackboneError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
@@ -100,7 +100,7 @@ def load_with_files(
 
 
 def identity_of(backbone: Backbone) -> BackboneIdentity:
-    """What remains of a backbone without its weights."""
+    """The identity of a backbone, without its weights."""
     return BackboneIdentity(
         backbone.name,
         backbone.fingerprint,

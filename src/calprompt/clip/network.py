@@ -1,4 +1,4 @@
-"""Downloads that fail soon, and say why in a few words.
+"""Downloads that fail fast with a short reason.
 
 Libraries for downloads try again and again, or wait for ever, where a firewall swallows what is sent. So a host is
 asked for a sign of life first: a connection, and an answer of any kind.
@@ -23,7 +23,7 @@ from calprompt.errors import CalpromptError
 
 T = TypeVar("T")
 TIMEOUT = 5.0  # seconds to wait for a connection, and as many for an answer
-SERVER_ERRORS = (500, 502, 503, 504)  # what a server or a proxy answers that will not help
+SERVER_ERRORS = (500, 502, 503, 504)  # answers of a server or proxy that is out of order
 UNREACHED = "no connection to"  # how the reason begins if nothing was reached
 OFFLINE = "HF_HUB_OFFLINE"
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -43,7 +43,7 @@ def attempt(address: str, download: Callable[[], T]) -> tuple[T | None, str]:
         return download(), ""
     except CalpromptError:
         raise
-    except Exception as error:  # whatever a server or a library makes of it
+    except Exception as error:  # servers and libraries raise many kinds
         return None, in_words(error)
 
 

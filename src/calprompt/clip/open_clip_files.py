@@ -32,7 +32,7 @@ def open_clip_folder() -> Path:
 
 
 def open_clip_module(name: str) -> Any:
-    """A module of open_clip; if the package is not imported, by itself, so that its other modules are not run."""
+    """A module of open_clip, imported without the rest of the package unless that is imported already."""
     if "open_clip" in sys.modules:
         return import_module(f"open_clip.{name}")
     if STANDALONE not in sys.modules:

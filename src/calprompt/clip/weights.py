@@ -129,7 +129,7 @@ def _read_zip(path: Path) -> Any:
                 return OrderedDict(unpickler.tensors(unpickler.load()))
     except CalpromptError:
         raise
-    except Exception as error:  # a damaged archive or pickle can fail in any way
+    except Exception as error:  # a damaged archive or pickle raises any error
         raise _damaged(path, "PyTorch archive", error) from error
     return _read_checkpoint(path)
 

@@ -102,12 +102,12 @@ def drop_images(dataset: Dataset, reasons: Mapping[str, str]) -> Dataset:
 
 
 IMAGES_PER_REPORT = 64  # images that are read before progress is reported
-QUICK_SECONDS = 200e-6  # seconds for an image that is read so soon that threads would only get in each other's way
+QUICK_SECONDS = 200e-6  # seconds per image below which threads do not pay
 Rows = dict[str, list[list[str | int]]]
 
 
 def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> Rows:
-    """Name, label and digest of every image of some splits; each file is read once, and its beginning is looked at."""
+    """Name, label and digest of every image of some splits; each file is read once, and its first bytes are checked."""
     unreadable = UnreadableImages()
 
     def digest(place: tuple[Split, int]) -> str:
@@ -135,7 +135,7 @@ def image_digests(splits: Mapping[str, Split], progress: Progress = silent) -> R
 
 
 def two_labels(rows: Rows, class_names: Sequence[str]) -> list[str]:
-    """Images whose bytes stand under more than one class, a line for each, with their names and classes."""
+    """Images that appear under more than one class, a line for each, with their names and classes."""
     places: dict[str, dict[int, str]] = {}
     for split in rows.values():
         for name, label, digest in split:
@@ -148,7 +148,7 @@ def two_labels(rows: Rows, class_names: Sequence[str]) -> list[str]:
 
 
 def _map(work: Callable[[list[Any]], list[str]], batches: list[list[Any]]) -> Iterator[list[str]]:
-    """`map`, in threads if the first batch shows that reading takes its time."""
+    """`map`, in threads if the first batch shows that reading is slow."""
     if not batches:
         return
     start = time.perf_counter()
@@ -158,11 +158,11 @@ def _map(work: Callable[[list[Any]], list[str]], batches: list[list[Any]]) -> It
 
 
 PROTOCOL_SHOTS = 16  # of the published protocol
-NESTED, LOOSE, OTHER = "a folder within that of a class", "in no folder of a class", "by its suffix no image"
+NESTED, LOOSE, OTHER = "a folder inside a class folder", "not in a class folder", "not an image by its suffix"
 
 
 def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
-    """Facts about a dataset and things to know, a line each; `path` is where it was loaded from."""
+    """Facts about a dataset and notes, a line each; `path` is where it was loaded from."""
     facts = [f"classes: {len(dataset.class_names)}, {shorten(dataset.class_names)}", f"base and novel: {_cut(dataset)}"]
     facts += [f"{kind} images: {len(split):,}" for kind, split in dataset.splits.items()]
     if dataset.template is not None:
@@ -176,7 +176,7 @@ def overview(dataset: Dataset, path: Path) -> tuple[list[str], list[str]]:
 
 
 def warn_left_out(dataset: Dataset | LabelledImages, path: Path) -> None:
-    """Warn of what lies in a folder of class folders and is not used: no images, or where no class has them."""
+    """Warn of files in a folder of class folders that are not used."""
     if is_class_folders(path):
         for line in _sentences(left_out(dataset, path)):
             warnings.warn(f"{path}: {line}", stacklevel=2)
@@ -191,7 +191,7 @@ def _sentences(left: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def left_out(dataset: Dataset | LabelledImages, path: Path) -> dict[str, list[str]]:
-    """What is visible in a folder dataset and not used, by the reason."""
+    """Visible files of a folder dataset that are not used, by reason."""
     images = dataset.train.images
     if not path.is_dir() or not isinstance(images, ImageFiles):
         return {}

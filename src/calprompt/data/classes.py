@@ -1,4 +1,4 @@
-"""A classes file: the order of the classes, the names they are read out by, a template, which classes are base.
+"""A classes file: the order of the classes, their names in prompts, a template, and which classes are base.
 
     classes.txt       one line a class, in order; with a tab or "=" if its name is not that of its folder
                         n02085620 = Chihuahua
@@ -8,7 +8,7 @@
 Lines that are all folders (or labels) say their order. If the first word of every line is a folder, the rest is its
 name, as in CoOp's classnames.txt ("n01440764 tench"); that half of the lines are so and others are not is an error.
 Lines of which none is a folder are names for them, in sorted order. A file of this name in the dataset's folder, or
-beside its table or split file, is found by itself.
+beside its table or split file, is found automatically.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A dataset as a record: what is listed of it before any image is opened, and what is made of that.
+"""A dataset as a record, first as a listing of its images and then with images that can be opened.
 
 All readers of files and folders make a `Listing`, class names and a row for every image of every split; it is plain
 data, cheap to make, and becomes a `Dataset` in one call.
@@ -26,7 +26,7 @@ Row = tuple[str, int]  # path relative to the listing's root, and label
 
 @dataclass(frozen=True)
 class About:
-    """What a dataset says of itself: its name, its classes, and how they are read and cut.
+    """The description of a dataset: its name, its classes, and how they are named and divided into base and novel.
 
     Attributes:
         name: What it is called.
@@ -36,7 +36,7 @@ class About:
         base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
         test_only: Made to test what was tuned on another dataset: there are no training images.
         repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
-        group_by: A regular expression that finds in the name of an image what it is of; `None`: each is of its own.
+        group_by: A regular expression that finds in an image name the group it belongs to; `None`: no groups.
     """
 
     name: str
@@ -153,13 +153,13 @@ class Dataset(About):
 
 @dataclass(frozen=True)
 class Listing(About):
-    """What is known of a dataset before any image is opened: a root, and (path, label) of every image by split."""
+    """A dataset before any image is opened: a root, and (path, label) of every image by split."""
 
     root: Path
     rows: Mapping[str, Sequence[Row]]
 
     def dataset(self) -> Dataset:
-        """The same with images that can be opened; raises if it is no complete dataset."""
+        """The same with images that can be opened; raises if the dataset is not complete."""
         strange = [path for kind in SPLITS for path, _ in self.rows.get(kind, ()) if not is_utf8(path)]
         if strange:
             raise DataError(f"the names of images must be UTF-8; rename{bullets([visible(path) for path in strange])}")
@@ -205,7 +205,7 @@ def split_counts(n: int) -> tuple[int, int, int]:
 
 
 def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict[str, list[str]]:
-    """The images of a class by split, in a draw of its own: other classes do not change it."""
+    """The images of a class by split, drawn independently of other classes."""
     shuffled = sorted(paths)
     random.Random(f"{seed}/{name}").shuffle(shuffled)
     train, val, _ = split_counts(len(shuffled))

@@ -79,7 +79,7 @@ _MARKUP = ((b"<svg", "an SVG drawing"), (b"<html", "an HTML page, as a failed do
 
 
 def count_left_out(names: Iterable[str]) -> str:
-    """How many files are no images by their suffix, and what would read those that are.
+    """How many files do not have the suffix of an image, and what would read those in optional formats.
 
     >>> count_left_out(["a.txt", "b.txt", "LICENSE"])
     '3 files that cannot be read as images (2 .txt, 1 without a suffix)'
@@ -123,12 +123,12 @@ def is_array(image: Any) -> bool:
 
 
 def read(path: str | Path) -> bytes:
-    """What is in the file."""
+    """The contents of a file."""
     return read_with_stat(path)[0]
 
 
 def read_with_stat(path: str | Path) -> tuple[bytes, os.stat_result]:
-    """What is in the file, and what the system said of it before it was read."""
+    """The contents of a file, and its status before it was read."""
     found = _require_contents(path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -150,7 +150,7 @@ def decode(data: bytes, *, upright: bool = False, prepare: Callable[[Image.Image
 
 
 def check_start(data: bytes) -> None:
-    """Raise for what the beginning of a file shows already: no image, or one of a format that is not read."""
+    """Raise if the first bytes show that a file is not an image, or is in a format that is not supported."""
     if not data[:8].startswith(_STARTS):
         with _opened(io.BytesIO(data)):
             pass
@@ -229,7 +229,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _what_it_is(file: BinaryIO) -> str:
-    """A word on a file that no decoder knows."""
+    """The likely kind of a file that no decoder recognises."""
     file.seek(0)
     start = file.read(512)
     for signature, what in _SIGNATURES:

@@ -11,7 +11,7 @@
     flowers/            to test on only
       test/daisy/… test/rose/…
 
-Hidden files and files that are no images (by their suffix) are left out.
+Hidden files and files without the suffix of an image are left out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
 
 
 def _listed(root: Path, folders: Iterable[tuple[Path, int]], wrong: list[str]) -> Iterator[tuple[Path, list[Row]]]:
-    """The rows of every class folder; what is wrong with others joins `wrong`."""
+    """The rows of every class folder; problems are added to `wrong`."""
     for folder, label in folders:
         try:
             yield folder, class_rows(root, folder, label)
@@ -93,7 +93,7 @@ def _listed(root: Path, folders: Iterable[tuple[Path, int]], wrong: list[str]) -
 
 
 def _in_one_place(root: Path, inside: list[str], seed: int | None) -> dict[str, list[Row]]:
-    """The rows of class folders that say nothing of splits: split here, or all to train without a seed."""
+    """The rows of class folders without splits: split here, or all for training without a seed."""
     rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
     wrong: list[str] = []
     for folder, own in _listed(root, [(root / name, label) for label, name in enumerate(inside)], wrong):
@@ -130,7 +130,7 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
 
 
 def _refuse(wrong: list[str]) -> None:
-    """Raise for all problems together, so that they can be corrected together."""
+    """Raise one error for all problems."""
     if wrong:
         raise DataError(wrong[0] if len(wrong) == 1 else f"{len(wrong)} problems:{bullets(wrong)}")
 
@@ -146,7 +146,7 @@ def has_class_folders(folder: Path) -> bool:
 
 
 def _is_data(folder: Path) -> bool:
-    """Whether some of what is in a folder looks like a class, or like train and test with classes in them."""
+    """Whether a folder contains class folders, or train and test with class folders."""
     return has_class_folders(folder) or all(has_class_folders(folder / name) for name in ("train", "test"))
 
 
@@ -159,5 +159,5 @@ def _data_inside(folder: Path) -> list[Path]:
 
 
 def unprintable(path: Path) -> str:
-    """What is wrong with a file or folder whose name is no text."""
+    """The problem of a file or folder whose name is not UTF-8."""
     return f"the name of {visible(str(path))} is not UTF-8; rename it"

@@ -1,9 +1,9 @@
-"""Images by number: files on disk, images as users have them, rows of pixels, rows of features; and bytes read lately.
+"""Images by number: files on disk, images as users have them, rows of pixels, features; and a cache of file contents.
 
 A run looks at its images several times: to digest them, to compute features, to train on pixels. What was read is kept
 up to a budget and given again while the file stays as it is on disk; a larger dataset is read again instead.
 
-Each knows its names and digests and gives what a tower or a tuner takes; none knows labels. torch is imported only
+Each knows its names and digests and returns pixels or features; none knows labels. torch is imported only
 where pixels or features are asked for.
 """
 
@@ -59,7 +59,7 @@ class ImageMemory:
         return len(self._kept)
 
     def read(self, path: str) -> bytes:
-        """What is in a file, from memory if it has not changed since it was read; an `ImageError` if it cannot be."""
+        """The contents of a file, from memory if it has not changed; raises `ImageError` if it cannot be read."""
         return self._read(path)[0]
 
     def digest(self, path: str, upright: bool, compute: Callable[[bytes], str]) -> str:
@@ -108,12 +108,12 @@ class ImageMemory:
 class Picture(ABC):
     """One image, read once: digest and pixels are of the same content, whatever becomes of its file meanwhile."""
 
-    nbytes = 0  # that it keeps in memory by itself
+    nbytes = 0  # held in memory
     _known = ""
 
     @property
     def digest(self) -> str:
-        """sha256 of all that its pixels depend on, computed once; several threads may do that at the same time."""
+        """sha256 of everything its pixels depend on, computed once; thread-safe."""
         self._known = self._known or self._sha256()
         return self._known
 
@@ -121,7 +121,7 @@ class Picture(ABC):
     def _sha256(self) -> str: ...
 
     def check(self) -> None:  # noqa: B027 (many have nothing to check)
-        """Raise an `ImageError` for what the first bytes show already: no image, or a format that is not read."""
+        """Raise `ImageError` if the first bytes show that it is not an image of a supported format."""
 
     @abstractmethod
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
@@ -152,7 +152,7 @@ class Images(ABC):
         return self.read(index).digest
 
     def check(self, backbone: Backbone | BackboneIdentity) -> None:  # noqa: B027 (as above)
-        """Raise if these images do not suit the backbone; files do, whose preprocessing sees to that."""
+        """Raise if these images do not suit the backbone; files always do."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class ImageFiles(Images):
 
 
 def checked_digest(picture: Picture) -> str:
-    """The digest of an image whose first bytes are those of one."""
+    """The digest of an image, after a look at its first bytes."""
     picture.check()
     return picture.digest
 
@@ -274,7 +274,7 @@ class PillowPicture(Decodable):
 
 @dataclass(frozen=True, eq=False)
 class GivenImages(Images):
-    """Images as users have them: paths, bytes, PIL images or arrays.
+    """Images given by a user: paths, bytes, PIL images or arrays.
 
     Attributes:
         items: The images.
@@ -306,13 +306,13 @@ class GivenImages(Images):
 
 
 def open_image(image: Any, number: int, *, upright: bool = False, name: str | None = None) -> Picture:
-    """One image of whatever kind, read and ready to be decoded."""
+    """One image of any kind, read but not decoded."""
     name = name or f"image {number}"
     if isinstance(image, FileContent):
         return FileContent(image.name, image.data, upright)
     if isinstance(image, PillowPicture):
         return image
-    if hasattr(image, "reason"):  # of a stream: it is known that it cannot be read
+    if hasattr(image, "reason"):  # a `FailedImage` of a stream
         raise ImageError(image.reason, image.name)
     if isinstance(image, str | Path):
         with named(str(image)):

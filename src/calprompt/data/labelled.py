@@ -42,7 +42,7 @@ class LabelledImages(About):
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The images by what they are for."""
+        """The images by split."""
         return {"train": self.train} | ({} if self.test is None else {"test": self.test})
 
 
@@ -61,7 +61,7 @@ def labelled_images(
         X: A folder of class folders, a table, a split file, the name of a dataset, or a `Dataset`; or, with `y`,
             images: paths, bytes, PIL images or arrays.
         y: A label for each image of X; None if X has labels itself.
-        class_names: What the model reads for labels that are no words: from label to name, or in the order of the
+        class_names: What the model reads for labels that are not words: from label to name, or in the order of the
             sorted labels.
         root: Folder that has the datasets, or the images of a table.
         classes: File with the order and names of the classes.
@@ -77,7 +77,7 @@ def labelled_images(
         return _named(_from_dataset(X), class_names)
     if not isinstance(X, str | Path):
         raise SettingError(
-            f"y has to be given: X is {type(X).__name__}, which has no labels of its own; give a label for each image, "
+            f"y is missing: X is {type(X).__name__}, which has no labels; give a label for each image, "
             "or the path of a folder with one subfolder per class"
         )
     if Path(X).suffix.lower() in (".safetensors", ".json"):

@@ -187,7 +187,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
 
 
 def is_saved_split(payload: Any) -> bool:
-    """Whether JSON data is what `save_split` writes."""
+    """Whether JSON data are a split that `save_split` wrote."""
     return isinstance(payload, dict) and payload.get("format") == FORMAT
 
 

@@ -69,7 +69,7 @@ def with_validation(dataset: Dataset, validation: str, seed: int) -> Dataset:
 
 
 def image_groups(split: Split, group_by: str | None) -> list[str] | None:
-    """What each image is of: what a pattern finds in its name, or the name; None without a pattern."""
+    """The group of each image: what a pattern finds in its name, or the name; None without a pattern."""
     if group_by is None:
         return None
     names = [split.images.name(index) for index in range(len(split))]
@@ -100,14 +100,14 @@ def _wanted(images: int, share: float) -> int:
 
 
 def _shuffled(values: list[T], seed: int, label: int) -> list[T]:
-    """In an order of the seed and the class: other classes do not change it."""
+    """In an order that depends on the seed and the class only."""
     values = list(values)
     random.Random(f"{seed}/validation/{label}").shuffle(values)
     return values
 
 
 def _keep_groups(classes: Mapping[int, list[int]], share: float, seed: int, groups: Sequence[Hashable]) -> list[int]:
-    """The same with images that stay together, which may be of several classes."""
+    """The same with groups of images that stay together and may span classes."""
     members: dict[Hashable, list[int]] = {}
     sizes: dict[Hashable, Counter[int]] = {}
     for label, own in classes.items():

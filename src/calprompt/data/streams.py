@@ -34,7 +34,7 @@ POLL_SECONDS = 1.0  # seconds between two looks at a folder
 
 @dataclass(frozen=True)
 class FailedImage:
-    """An image that cannot be read, in the place of one that can."""
+    """An image of a stream that cannot be read."""
 
     name: str  # of the image
     reason: str  # what is wrong with it
@@ -216,14 +216,14 @@ def _there(folders: Sequence[str], leave_out: str | None) -> Iterator[tuple[str,
                 if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                     try:
                         found = os.stat(path)
-                    except OSError:  # gone again
+                    except OSError:  # removed since
                         continue
                     yield path, (found.st_size, found.st_mtime_ns)
 
 
 @contextmanager
 def stop_on_interrupt(wanted: bool = True) -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that what is begun is finished; a second one interrupts at once."""
+    """An event that Ctrl-C or SIGTERM sets, so that work in progress is finished; a second one interrupts at once."""
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:

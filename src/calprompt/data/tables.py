@@ -1,4 +1,4 @@
-"""Datasets from a table of images: a CSV, TSV or JSONL file of path, label and, if it likes, split.
+"""Datasets from a table of images: a CSV, TSV or JSONL file of path, label and, optionally, split.
 
 path,label,split                      {"path": "cats/1.jpg", "label": "cat", "split": "train"}
 cats/1.jpg,cat,train                  {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
@@ -75,7 +75,7 @@ def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
     rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(_cells(path, text, delimiter), 1)]
     rows = [(number, row) for number, row in rows if any(row)]
     if not rows:
-        raise DataError(f"{path} is empty; expected rows of path, label and, if you like, split")
+        raise DataError(f"{path} is empty; expected rows of path, label and, optionally, split")
     header = [_column(cell) for cell in rows[0][1]]
     _refuse_twice(path, header, rows[0][1])
     if "path" in header and "label" in header:
@@ -173,7 +173,7 @@ def _checked(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]]) -> li
             wrong.append(f"line {number}: split {split!r} is none of {', '.join(SPLITS)}")
         entries.append((place, label, SPLIT_WORDS.get(split, "")))
     if not entries and not wrong:
-        raise DataError(f"{path} has no rows; expected path, label and, if you like, split")
+        raise DataError(f"{path} has no rows; expected path, label and, optionally, split")
     listed = Counter(os.path.normpath(place) for place, _, _ in entries if place)
     wrong += [f"{place} is listed {n} times" for place, n in listed.items() if n > 1]
     without = sum(not split for _, _, split in entries)
@@ -206,7 +206,7 @@ def _class_names(path: Path, labels: list[str]) -> list[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value of a record is text, a number or nothing."""
+    """Whether a value is text, a number or missing."""
     return value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
 
 

@@ -198,7 +198,7 @@ def unwritable(folder: Path) -> str:
 
 
 def existing(path: Path) -> Path:
-    """A path, or the first one above it that exists."""
+    """A path, or its nearest ancestor that exists."""
     return next((each for each in (path, *path.absolute().parents) if each.exists()), Path())
 
 

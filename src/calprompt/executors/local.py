@@ -142,7 +142,7 @@ class _Slot:
 
 
 def stop(slots: Sequence[_Slot]) -> None:
-    """End processes at once: they let go of their folders, and their tasks continue from there some other time."""
+    """End processes at once: they release their folders, and their tasks can be resumed later."""
     processes = [process for slot in slots for process in slot.processes()]
     for process in processes:
         with suppress(OSError, ValueError, AttributeError):
@@ -172,7 +172,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def begin_worker(threads: int, gpu: str | None = None) -> None:
-    """What a worker does first: pins threads and GPU, leaves interrupts to its parent, and ends when that is gone."""
+    """Initialise a worker: pin threads and GPU, ignore interrupts, and end when the parent ends."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     if gpu is not None:

@@ -32,7 +32,7 @@ class Task(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is told apart by."""
+        """Its identifier."""
         ...
 
     @property

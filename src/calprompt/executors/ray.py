@@ -276,7 +276,7 @@ class _Flight:
         return group.tasks[0]
 
     def cancel(self) -> None:
-        """Stop what is at work: first by an interrupt, so that folders are let go of, and then by force."""
+        """Stop all tasks: first by an interrupt, so that locks are released, then by force."""
         left = [group.news for group in self.groups]
         self.groups = []
         for force in (False, True):

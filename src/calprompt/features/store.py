@@ -101,7 +101,7 @@ class FeatureStore:
         return self._spaces[identity]
 
     def close(self) -> None:
-        """Let go of all files; they are opened again when they are needed."""
+        """Close all files; they are opened again when needed."""
         for space in self._spaces.values():
             space.close()
 
@@ -187,7 +187,7 @@ class Space:
                 self._use(lambda file: file.note_use(found, computed, seconds))
 
     def close(self) -> None:
-        """Write what is waiting, and let go of the file."""
+        """Write pending features, and close the file."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -370,7 +370,7 @@ class FeatureFile:
         return "" if found == "ok" else str(found).splitlines()[-1]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def _is_right(self, key: Any, checksum: Any, row: Any) -> bool:

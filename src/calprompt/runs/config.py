@@ -30,7 +30,7 @@ from calprompt.registry import check_types, load_extension, unknown
 from calprompt.text import is_utf8, parse_problem, slug, visible
 from calprompt.training_config import TrainingConfig
 
-ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions do not have
+ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions lack
 
 PROTOCOLS = ("base-to-novel", "few-shot")
 DTYPES = ("float32", "float16", "bfloat16", "float64")

@@ -1,4 +1,4 @@
-"""A run: one backbone, dataset, tuner, objective and seed, trained and evaluated into a folder.
+"""A run: one backbone, dataset, tuner, objective and seed, trained, evaluated and kept in a folder.
 
     plan ── finished already? ── yes ── read it back
          └─ no ── prepare ── features (── anchor) ── train (checkpoint after every epoch) ── evaluate ── write
@@ -105,7 +105,7 @@ def run(
     if (folder / RECORD).is_file() and read_record(folder)["fingerprint"] not in known:
         raise CalpromptError(f"{folder} holds another run than its name says; move it away or choose another folder")
     if _is_usable_run(folder):
-        with suppress(OSError):  # killed between its last two steps, or a folder that can only be read
+        with suppress(OSError):  # killed between its last two steps, or a read-only folder
             (folder / CHECKPOINT).unlink(missing_ok=True)
         clear_stale_lock(folder)
         return replace(load_run(folder), reused=True)
@@ -123,7 +123,7 @@ def run(
             Parameter("out", "FOLDER"),
         ) from error
     finally:
-        with suppress(OSError):  # of a run that did not even begin, nothing is left
+        with suppress(OSError):  # remove empty folders of a run that did not begin
             for place in made:
                 place.rmdir()
 
@@ -139,7 +139,7 @@ def _run_in(
     """The run in its folder, which no other process may write to meanwhile."""
     with locked(folder):
         clear_leftovers(folder)
-        if _is_usable_run(folder, stacklevel=4):  # by a process that held the lock until now
+        if _is_usable_run(folder, stacklevel=4):  # finished by the process that held the lock
             return replace(load_run(folder), reused=True)
         record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
         write_record(folder, record)
@@ -191,7 +191,7 @@ def _work(
     progress: Progress,
     checkpoint_seconds: float,
 ) -> dict[str, Any]:
-    """Everything between an empty folder, or one with a checkpoint, and a finished one; returns the metrics."""
+    """Train and evaluate in a folder that is empty or has a checkpoint; returns the metrics."""
     timings, planned = record["timings"], prepared.plan
     with clock(timings, "features"):
         if prepared.config.anchor:

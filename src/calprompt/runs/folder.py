@@ -114,7 +114,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """Why there is nothing to use in it, and what to do: the rest of a sentence that begins with its folder."""
+        """Why it cannot be used, and what to do: the rest of a sentence that begins with its folder."""
         if self.status == "finished":
             return "has lost some of its files; its training command computes them again"
         if self.status == "failed":
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        """What has to stand beside its results, if anything."""
+        """A caveat about its results, if any."""
         return ON_TEST_IMAGES if self.record["config"].get("validation") == TEST else None
 
     @property

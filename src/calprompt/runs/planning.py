@@ -1,7 +1,7 @@
 """A run before it starts: what it is, and whether it is there already. Needs no weights in memory.
 
 The fingerprint covers all that the result depends on: the settings, the weights, the images, and a number that is
-raised whenever the same settings give other results; not where files lie, nor the version of the package.
+raised whenever the same settings give other results; not the location of files, nor the version of the package.
 
     config ── dataset, shots, parts ──┐
            ── identity of backbone ───┼── fingerprint ── id ── folder under `out`
@@ -69,7 +69,7 @@ class RunPlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that the result depends on; where files lie does not matter, what is in them does."""
+        """sha256 of everything the result depends on: the contents of files, not their location."""
         return self._fingerprint({"results": RESULTS})
 
     @cached_property
@@ -83,7 +83,7 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        for name, usual in ADDED.items():  # runs from before there was this setting stay what they are
+        for name, usual in ADDED.items():  # so that runs from before this setting keep their fingerprint
             if settings[name] == usual:
                 del settings[name]
         settings["imports"] = import_digests(self.config)
@@ -226,7 +226,7 @@ def data_digest(base: Part, novel: Part | None, skipped: Mapping[str, str], prog
 
 
 def import_digests(config: RunConfig) -> list[str]:
-    """sha256 of every file of one's own that the run imports, sorted."""
+    """sha256 of every file that the run imports, sorted."""
     return sorted(load_extension(path) for path in config.imports)
 
 
@@ -263,7 +263,7 @@ def used_splits(base: Part, novel: Part | None) -> dict[str, Split]:
     return splits if novel is None else {**splits, "novel": novel.test}
 
 
-TENSOR_SUFFIX = ".safetensors"  # of data that only torch reads
+TENSOR_SUFFIX = ".safetensors"  # of data that need torch to be read
 
 
 def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Resources | None = None) -> Run | None:
@@ -300,5 +300,5 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
         try:
             return replace(load_run(place.parent), reused=True) if is_finished(place.parent) else None
         except DamagedFileError:
-            return None  # it is made again
+            return None  # it is computed again
     return None

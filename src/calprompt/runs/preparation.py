@@ -158,7 +158,7 @@ class Anchor:
 
     @property
     def warning(self) -> str:
-        """What is to be said of a scale at an end of the range."""
+        """The warning about a scale at an end of the range."""
         better, where = (
             ("larger", f"{SCALE_RANGE:g} times") if self.end == "upper" else ("smaller", f"1/{SCALE_RANGE:g} of")
         )

@@ -34,7 +34,7 @@ FEATURE_BUDGET = 1 << 30  # bytes of features kept in memory
 
 
 class Resources:
-    """Loads each thing once and hands it to whoever asks again; use one from one thread.
+    """Loads everything once and keeps it for later runs; use one from one thread.
 
     Args:
         store: Where image features are kept on disk for other processes; `None`: nowhere.
@@ -129,7 +129,7 @@ _of_group: dict[str, Resources] = {}
 
 
 def group_resources(key: str, store: Callable[[], FeatureStore | None]) -> Resources:
-    """What the tasks of a group share in a worker; those of the group before it are let go."""
+    """The resources that tasks of a group share in a worker; those of the previous group are released."""
     if key not in _of_group:
         _of_group.clear()
         _of_group[key] = Resources(store=store())

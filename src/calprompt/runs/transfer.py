@@ -130,7 +130,7 @@ def _parts(dataset: Dataset, matched: dict[str, list[int]]) -> dict[str, list[in
 
 
 def _fingerprints(restored: Restored, template: str, data: dict[str, Any]) -> list[str]:
-    """sha256 of all that the result depends on besides the settings of the run, as this version and earlier ones."""
+    """sha256 of everything the result depends on but the run's settings, as this and earlier versions computed it."""
     payload = {
         "run": restored.run.record["fingerprint"],
         "prompts": restored.digest,

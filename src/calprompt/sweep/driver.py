@@ -60,7 +60,7 @@ class Task:
 
     @property
     def title(self) -> str:
-        """What is particular of it, in a line."""
+        """The settings that distinguish it, in a line."""
         return self.cell.title
 
 
@@ -156,13 +156,13 @@ def _outcome(task: Task) -> Outcome:
         return Outcome(task, FAILED, folder, reason=str(error))
     except OSError as error:
         return Outcome(task, FAILED, folder, reason=os_problem(error))
-    except Exception as error:  # one run that goes wrong in a way nobody thought of must not stop the others
+    except Exception as error:  # an unexpected error of one run must not stop the others
         return Outcome(task, FAILED, folder, reason=f"{type(error).__name__}: {error}".rstrip(": "))
     return Outcome(task, FINISHED, folder, reused=done.reused and not targets)
 
 
 KIND = "remote-runs"  # of what is kept in the cache
-BUSY_SECONDS = 60.0  # seconds in which another worker of the machine has to let go of a run
+BUSY_SECONDS = 60.0  # seconds to wait for a run that another worker holds
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def _work(tasks: Sequence[Task], plan: SweepPlan, state: SweepState, executor: E
 
 
 def _freed(waiting: dict[str, Outcome]) -> list[Task]:
-    """Wait until other processes have let go of some runs; returns what can be done then, and takes it off the list."""
+    """Wait until other processes have released some runs; removes their tasks from `waiting` and returns them."""
     while waiting:
         free = [key for key, outcome in waiting.items() if outcome.folder is None or not is_locked(outcome.folder)]
         if free:

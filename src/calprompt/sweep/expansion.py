@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What is particular of it, in a line."""
+        """The settings that distinguish it, in a line."""
         bare = ("tuner", "loss", "data")
         words = [str(value) if name in bare else f"{name} {value}" for name, value in self.varied.items()]
         return ", ".join(words) or str(self.settings["data"])
@@ -104,7 +104,7 @@ def expand(content: Mapping[str, Any], settings: Mapping[str, Any], source: str)
 
 
 def _factors(content: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> list[list[dict[str, Any]]]:
-    """What is multiplied: each a list of settings that go together."""
+    """The factors of the grid, each a list of settings that go together."""
     places: dict[Any, str] = {}
 
     def claim(name: Any, where: str) -> str:
@@ -217,7 +217,7 @@ def _matches(partial: Mapping[str, Any], given: Mapping[str, Any], settings: Map
 
 
 def _shown(varied: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's line says: tuner, loss and data first, if they are varied, then the rest."""
+    """Settings in a run's title: tuner, loss and data first, if they are varied, then the rest."""
     named = {"tuner": settings["tuner"]} if "recipe" in varied and "tuner" in settings else {}
     first = {name: varied[name] for name in ("tuner", "loss", "data") if name in varied}
     rest = {name: value for name, value in varied.items() if name != "recipe" and name not in first}
@@ -225,7 +225,7 @@ def _shown(varied: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def _hidden(zipped: Sequence[Mapping[str, Sequence[Any]]]) -> set[str]:
-    """Names that a run's line need not say: of zipped settings, the first that tells all rows apart is enough."""
+    """Names left out of titles: of zipped settings, the first that distinguishes all rows is enough."""
     hidden: set[str] = set()
     for group in zipped:
         distinct = [name for name, values in group.items() if len({repr(value) for value in values}) == len(values)]

@@ -1,10 +1,10 @@
-"""What is in a folder of runs: which runs of a sweep are there, how far each is, and what was measured on it.
+"""The runs in a folder: which cells of a sweep are there, their status, and their measurements.
 
 A run is found by its settings: a folder whose record has all of them, and whose backbone and imported files are what
 they were as far as that is known without loading them. Its images are not read again.
 
 Metrics of a finished run are read from its evaluation.json if that has them, else measured. A measurement counts only
-for the logits it was made from, by this version of calprompt. One with bootstrap intervals, which somebody waited for,
+for the logits it was made from, by this version of calprompt. One with bootstrap intervals, which took long,
 is never overwritten.
 """
 
@@ -102,7 +102,7 @@ def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:
 
 
 def measure_run(folder: str | Path | Run, calibrators: Sequence[str]) -> dict[str, Any]:
-    """What evaluation.json of a run says, or would say, about some calibrators."""
+    """The evaluation of a run under some calibrators, read from evaluation.json or measured."""
     run = folder if isinstance(folder, Run) else load_run(folder)
     specs = tuple(dict.fromkeys((NONE, *map(normalized_spec, calibrators))))
     known: dict[str, Any] | None = None

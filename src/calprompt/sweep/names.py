@@ -40,7 +40,7 @@ class_specific, context, position, words.
 
 
 def check_calibrator(spec: Any, imports: bool = False) -> None:
-    """Raise for a calibrator, a link of a chain of them, or an option, that does not exist."""
+    """Raise for an unknown calibrator, also in a chain, or an unknown option."""
     if not isinstance(spec, str):
         raise SettingError(f"a calibrator must be text such as temperature, got {spec!r}")
     for part in spec.split("->"):
@@ -54,7 +54,7 @@ def check_calibrator(spec: Any, imports: bool = False) -> None:
 
 @cache
 def _check_loss(text: str) -> None:
-    """Raise for what is no sum of losses, a loss that does not exist, or an option that it does not have."""
+    """Raise for a text that is not a sum of losses, an unknown loss or an unknown option."""
     known = _dataclass_options("losses")
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -92,7 +92,7 @@ def _dataclass_options(kind: str) -> dict[str, frozenset[str]]:
 
 @cache
 def _check_data(data: str, root: Any) -> None:
-    """Raise for a name that is no dataset of the catalogue; data that may only be missing here are left to the run."""
+    """Raise for a name that is not in the catalogue; data that may be missing only here are left to the run."""
     from calprompt.data import catalogue
 
     path = Path(data).expanduser()

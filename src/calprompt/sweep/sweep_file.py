@@ -255,7 +255,7 @@ def _check_keys(content: Mapping[str, Any], source: str) -> None:
 
 
 def _targets(entries: list[Any], source: str, root: str | None) -> tuple[Target, ...]:
-    """What runs are evaluated on, each under a name that is known before its data are."""
+    """The transfer targets, each with a name that is known before its data are loaded."""
     found: dict[str, Target] = {}
     known = list(Target.__dataclass_fields__)
     for place, entry in enumerate(entries):
@@ -277,7 +277,7 @@ def _targets(entries: list[Any], source: str, root: str | None) -> tuple[Target,
 
 
 def _located(where: str, check: Any, *args: Any) -> Any:
-    """What a check returns; its error says where in the file."""
+    """The result of a check, whose error gets the place in the file."""
     try:
         return check(*args)
     except CalpromptError as error:
@@ -288,7 +288,7 @@ BY_NAME = ("settings", "axes")  # keys whose names go over those of the other fi
 
 
 def extend(base: Mapping[str, Any], changes: Mapping[str, Any], source: str, origin: str) -> dict[str, Any]:
-    """What a file says that extends another.
+    """The content of a file merged with the file it extends.
 
     >>> extend({"axes": {"loss": ["ce"], "data": ["a", "b"]}, "seeds": [1]}, {"settings": {"data": "b"}}, "it", "other")
     {'axes': {'loss': ['ce']}, 'seeds': [1], 'settings': {'data': 'b'}}
@@ -321,7 +321,7 @@ def extend(base: Mapping[str, Any], changes: Mapping[str, Any], source: str, ori
 
 
 def _names(content: Mapping[str, Any]) -> set[Any]:
-    """Names of the settings that a file says something of."""
+    """Names of the settings that a file sets."""
     found = {name for key in BY_NAME for name in content.get(key) or {}}
     for group in content.get("zip") or []:
         found |= set(group) if isinstance(group, Mapping) else set()

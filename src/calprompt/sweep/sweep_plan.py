@@ -1,4 +1,4 @@
-"""A sweep before it works: what is there, what is to be done, how long that may take, and the journal of earlier work.
+"""The plan of a sweep: finished runs, runs to do, their estimated time, and the journal of earlier passes.
 
     <out>/sweep-<name>.json     settings of all cells, calibrators, transfers, failures by cell, each time it worked
 
@@ -99,7 +99,7 @@ class PlannedCell:
     reason: str | None = None  # why it failed
     seconds: float | None = None  # that it may take; None if nothing like it was measured on this machine
     memory: int | None = None  # bytes of memory that it may take; None if nothing like it was measured
-    device_memory: int | None = None  # bytes of memory of a GPU, likewise
+    device_memory: int | None = None  # bytes of GPU memory that it may take; None if not measured
 
 
 @dataclass(frozen=True)

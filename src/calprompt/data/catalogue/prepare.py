@@ -46,7 +46,7 @@ QUALITY = 95
 def class_folders(
     folder: Path, images: Path, *, ignored: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
 ) -> NamedRows:
-    """One folder per class, in case-sensitive order; some are no classes, and some have another name than the class."""
+    """One folder per class, in case-sensitive order; some are ignored, and some are renamed."""
     folders = [path for path in subfolders(images) if path.name not in ignored]
     names = {path.name: path.name for path in folders} | dict(renamed or {})
     rows = [row for label, own in enumerate(folders) for row in class_rows(images, own, label)]
