@@ -16,8 +16,7 @@ import calprompt
 import samples
 from calprompt.cli import main
 from calprompt.cli.app import create_parser
-from calprompt.cli.console import show_progress
-from calprompt.cli.flags import attribute_help
+from calprompt.cli.shared import attribute_help, show_progress
 from calprompt.cli.show import results_table
 from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError

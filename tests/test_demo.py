@@ -17,7 +17,7 @@ from rich.console import Console
 import samples
 from calprompt.cli import main
 from calprompt.cli.compare import print_results
-from calprompt.cli.flags import settings_of
+from calprompt.cli.shared import settings_of
 from calprompt.demo.comparison import run_demo
 from calprompt.demo.settings import DemoSettings
 from calprompt.errors import CalpromptError

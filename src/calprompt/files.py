@@ -137,10 +137,15 @@ def json_bytes(value: Any) -> bytes:
 
 
 def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
-    r"""Rows below a line of column names, as CSV in UTF-8.
+    """Rows as CSV in UTF-8."""
+    return csv_text(columns, rows).encode()
 
-    >>> csv_bytes(("metric", "value"), [{"metric": "ece", "value": 0.1}])
-    b'metric,value\nece,0.1\n'
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    r"""Rows below a line of column names, as CSV.
+
+    >>> csv_text(("metric", "value"), [{"metric": "ece", "value": 0.1}])
+    'metric,value\nece,0.1\n'
     """
     import csv
     import io
@@ -149,7 +154,7 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> byte
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([row.get(name, "") for name in columns] for row in rows)
-    return text.getvalue().encode()
+    return text.getvalue()
 
 
 def canonical_json(value: Any) -> bytes:

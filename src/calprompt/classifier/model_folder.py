@@ -14,8 +14,6 @@ The weights of the backbone are not in it; their fingerprint is.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import platform
 import secrets
@@ -36,6 +34,7 @@ from calprompt.files import (
     MODEL,
     RECORDS,
     check_writable,
+    csv_text,
     file_digest,
     read_json,
     replaced_folder,
@@ -208,17 +207,17 @@ def images_table(model: FittedModel) -> str:
     probabilities = model.probabilities(found)
     decisions = model.rule.decide(found.logits.astype(np.float64), probabilities)
     labels = [str(label) for label in model.labels]
-    rows = io.StringIO()
-    table = csv.writer(rows, lineterminator="\n")
-    table.writerow(["image", "used_for", "label", "predicted", "probability", "right", "decision", "sha256"])
+    columns = ("image", "used_for", "label", "predicted", "probability", "right", "decision", "sha256")
+    rows = []
     for name, digest, label, fold, row, decision in zip(
         found.names, found.digests, found.labels.tolist(), found.fold.tolist(), probabilities, decisions, strict=True
     ):
         top = int(model.rule.chosen(row[None])[0])
         used = USES.get(fold) or f"tuning (fold {fold + 1})"
         right = str(top == label).lower()
-        table.writerow([name, used, labels[label], labels[top], f"{row[top]:.6f}", right, decision, digest])
-    return rows.getvalue()
+        cells = (name, used, labels[label], labels[top], f"{row[top]:.6f}", right, decision, digest)
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return csv_text(columns, rows)
 
 
 def _weights(model: FittedModel) -> bytes:

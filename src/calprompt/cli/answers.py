@@ -13,7 +13,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from calprompt.cli.console import output
+from calprompt.cli.shared import output
 from calprompt.errors import CalpromptError
 from calprompt.promises.rule import ANSWER
 from calprompt.text import os_problem, slug, visible

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import calprompt
-from calprompt.cli.flags import describe, flags_of
+from calprompt.cli.shared import describe, flags_of
 from calprompt.errors import CalpromptError, Message
 from calprompt.text import os_problem, visible
 

@@ -18,10 +18,10 @@ import time
 from typing import Any
 
 from calprompt.cache import KINDS, cache_folder, folder_size
-from calprompt.cli.console import output, say, show_progress
-from calprompt.cli.flags import add_action
+from calprompt.cli.shared import add_action, output, say
 from calprompt.errors import DamagedFileError
 from calprompt.files import check_writable
+from calprompt.progress import show_progress
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

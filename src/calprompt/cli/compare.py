@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output, say, show_progress
+from calprompt.cli.shared import output, say
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import MODEL, check_output, folder_kind
 from calprompt.hardware import check_device
+from calprompt.progress import show_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,9 +16,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output, say, show_progress
-from calprompt.cli.flags import DATA, add_action, add_shared, positive
+from calprompt.cli.shared import DATA, add_action, add_shared, output, positive, say
 from calprompt.errors import DataError
+from calprompt.progress import show_progress
 from calprompt.text import plural
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 
-from calprompt.cli.console import output, say, show_progress
-from calprompt.cli.flags import add_flags, add_shared, checked_tolerance, settings_of
+from calprompt.cli.shared import add_flags, add_shared, checked_tolerance, output, say, settings_of
 from calprompt.demo.settings import DemoSettings
 from calprompt.files import check_writable
+from calprompt.progress import show_progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

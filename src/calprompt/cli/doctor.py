@@ -79,7 +79,7 @@ def _write(pieces: list[tuple[str, str]]) -> None:
     try:
         from rich.text import Text
 
-        from calprompt.cli.console import output
+        from calprompt.cli.shared import output
     except ImportError:
         sys.stdout.write("".join(text for _, text in pieces) + "\n")
     else:

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import each_run, output, say, show_progress
-from calprompt.cli.flags import add_flags, settings_of
+from calprompt.cli.shared import add_flags, each_run, output, say, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.evaluation.settings import EvaluationSettings
 from calprompt.files import (
@@ -32,6 +31,7 @@ from calprompt.files import (
     require_kind,
     write_output,
 )
+from calprompt.progress import show_progress
 
 if TYPE_CHECKING:
     from calprompt.classifier.checks import Check

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_shared
+from calprompt.cli.shared import add_shared, say
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import MODEL, require_kind
+from calprompt.progress import show_progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_flags, add_shared, positive, settings_of
+from calprompt.cli.shared import add_flags, add_shared, positive, say, settings_of
 from calprompt.data.dataset import SPLITS
 from calprompt.errors import NotFoundError
 from calprompt.extraction import ExtractionSettings
+from calprompt.progress import show_progress
 from calprompt.text import bullets, plural
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_shared, filters
+from calprompt.cli.shared import add_shared, filters, say
 from calprompt.files import check_output
+from calprompt.progress import show_progress
 
 OPTIONS = ("split", "metric", "methods", "bins", "zero_shot")  # passed to the figure if given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from calprompt.cli.console import output
+from calprompt.cli.shared import output
 
 KINDS = ("tuners", "losses", "calibrators", "metrics")
 

@@ -21,13 +21,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.answers import AnswerFile, Mover, Writer, create_writer
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import PARTS, add_shared
+from calprompt.cli.shared import PARTS, add_shared, say
 from calprompt.data.streams import (
     VIDEOS,
     NamedImages,
@@ -40,11 +40,13 @@ from calprompt.data.streams import (
 )
 from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
 from calprompt.files import MODEL, RUN, WORDS, check_output, check_writable, require_kind
+from calprompt.progress import show_progress
 from calprompt.text import bullets, plural, shorten
 
 if TYPE_CHECKING:
     from calprompt.classifier.estimator import Classifier
     from calprompt.predictor import PredictionBatch
+    from calprompt.progress import Progress
     from calprompt.promises import ImageWatch, SetRule
     from calprompt.runs.folder import Run
 
@@ -114,10 +116,25 @@ def run(args: argparse.Namespace) -> None:
     if args.move_into is not None and any(is_stream(place) for place in args.images):
         raise SettingError("takes image files; those in archives and videos cannot be moved", parameter="move_into")
     images = [] if args.follow else image_paths(args.images, args.seconds)
-    (_predict_with_model if kind == MODEL else _predict_with_run)(args, Path(args.model).expanduser(), images)
+    batches = _Batches(args)
+    answering = (_answering_model if kind == MODEL else _answering_run)(args, Path(args.model).expanduser(), batches)
+    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
+        parts = batches.parts(images, answering.kind, stop)
+        batches.write(itertools.chain.from_iterable(answering.stream(part, progress) for part in parts), answering)
+    _finish(args, batches, answering.notes())
 
 
-def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable[str]) -> None:
+@dataclass
+class _Answering:
+    """A model or a run that answers images."""
+
+    kind: type  # type of its answers
+    stream: Callable[[Iterable[Any], Progress], Iterator[tuple[list[Any], PredictionBatch]]]  # the answers, in batches
+    notes: Callable[[], list[str]]  # the explanation of the answers, when all are given
+    mover: Writer | None = None  # what moves images by their answers
+
+
+def _answering_model(args: argparse.Namespace, folder: Path, batches: _Batches) -> _Answering:
     from calprompt.promises.rule import Answer
 
     if args.min_confidence is not None and not 0 <= args.min_confidence <= 1:
@@ -137,21 +154,22 @@ def _predict_with_model(args: argparse.Namespace, folder: Path, images: Iterable
         model.rule_ = model.rule_.with_threshold(args.min_confidence)
     sets = None if args.sets is None else model.set_rule(args.sets, args.per_class)
     mover = None if args.move_into is None else Mover(args.move_into)
-    batches, watched = _Batches(args), _Watched(model, args.watch)
-    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
-        parts = batches.parts(images, Answer, stop)
-        stream = itertools.chain.from_iterable(
-            model.stream(part, set_rule=sets, skip_unreadable=True, progress=progress) for part in parts
-        )
-        batches.write(((answers, batch.unreadable) for answers, batch in watched.passed(stream)), Answer, mover)
-    lines = watched.finish()
-    if args.json or args.csv:
-        for line in lines if watched.alarm else ():
-            warnings.warn(line, stacklevel=2)
-    _finish(args, batches, [*_model_notes(model, batches, sets), *lines])
+    watched = _Watched(model, args.watch)
+
+    def stream(images: Iterable[Any], progress: Progress) -> Iterator[tuple[list[Any], PredictionBatch]]:
+        return watched.passed(model.stream(images, set_rule=sets, skip_unreadable=True, progress=progress))
+
+    def notes() -> list[str]:
+        lines = watched.finish()
+        if args.json or args.csv:
+            for line in lines if watched.alarm else ():
+                warnings.warn(line, stacklevel=2)
+        return [*_model_notes(model, batches, sets), *lines]
+
+    return _Answering(Answer, stream, notes, mover)
 
 
-def _predict_with_run(args: argparse.Namespace, folder: Path, images: Iterable[str]) -> None:
+def _answering_run(args: argparse.Namespace, folder: Path, batches: _Batches) -> _Answering:
     from calprompt.evaluation.predicting import default_calibrator
     from calprompt.runs.folder import load_run
 
@@ -168,14 +186,12 @@ def _predict_with_run(args: argparse.Namespace, folder: Path, images: Iterable[s
         device=args.device,
         imports=args.imports,
     )
-    batches = _Batches(args)
-    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
-        parts = batches.parts(images, Prediction, stop)
-        stream = itertools.chain.from_iterable(
-            predictor.stream(part, skip_unreadable=True, progress=progress) for part in parts
-        )
-        batches.write(((predictor.answers(batch), batch.unreadable) for batch in stream), Prediction, None)
-    _finish(args, batches, _run_notes(run, calibrator, predictor.class_names))
+
+    def stream(images: Iterable[Any], progress: Progress) -> Iterator[tuple[list[Any], PredictionBatch]]:
+        for batch in predictor.stream(images, skip_unreadable=True, progress=progress):
+            yield predictor.answers(batch), batch
+
+    return _Answering(Prediction, stream, lambda: _run_notes(run, calibrator, predictor.class_names))
 
 
 class _Watched:
@@ -262,14 +278,15 @@ class _Batches:
                 new = NamedImages(new, list(set(images.names).difference(done)))
             yield list(new) if isinstance(images, list) else new
 
-    def write(self, batches: Iterable[tuple[list[Any], dict[str, str]]], kind: type, mover: Writer | None) -> None:
+    def write(self, batches: Iterable[tuple[list[Any], PredictionBatch]], answering: _Answering) -> None:
         first = next(iter_ := iter(batches), None)  # which opens the file of answers
         table = self.args.csv or (self.args.follow and not self.args.json)
-        write: Writer = self.file or create_writer(kind, as_json=self.args.json, as_csv=table)
-        for answers, unreadable in itertools.chain([] if first is None else [first], iter_):
+        write: Writer = self.file or create_writer(answering.kind, as_json=self.args.json, as_csv=table)
+        mover = answering.mover
+        for answers, batch in itertools.chain([] if first is None else [first], iter_):
             for answer in answers:
                 self.skipped.pop(answer.name, None)
-            self.skipped |= unreadable
+            self.skipped |= batch.unreadable
             for answer in answers:
                 write(answer)
                 self.answered += 1

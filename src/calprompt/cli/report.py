@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_flags, add_shared, checked_tolerance, settings_of
+from calprompt.cli.shared import add_flags, add_shared, checked_tolerance, say, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output
+from calprompt.progress import show_progress
 from calprompt.report.page.document import ReportSettings
 from calprompt.text import format_size
 

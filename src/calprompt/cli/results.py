@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output, say, show_progress
-from calprompt.cli.flags import add_shared, filters
+from calprompt.cli.shared import add_shared, filters, output, say
 from calprompt.errors import SettingError
 from calprompt.files import check_output, write_output
+from calprompt.progress import show_progress
 from calprompt.registry import load_extension
 from calprompt.text import plural
 

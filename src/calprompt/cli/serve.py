@@ -14,8 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from calprompt.cli.console import output
-from calprompt.cli.flags import PARTS, add_flags, add_shared, positive, settings_of
+from calprompt.cli.shared import PARTS, add_flags, add_shared, output, positive, settings_of
 from calprompt.errors import Parameter, SettingError
 from calprompt.serve.settings import ServeSettings, require_packages
 

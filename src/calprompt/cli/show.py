@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import output, say
+from calprompt.cli.shared import output, say
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_shared, positive
 from calprompt.cli.predict import image_paths
+from calprompt.cli.shared import add_shared, positive, say
 from calprompt.errors import DataError
 from calprompt.files import MODEL, check_output, csv_bytes, require_kind, write_bytes
+from calprompt.progress import show_progress
 from calprompt.text import bullets, plural
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import say
-from calprompt.cli.flags import add_shared, positive
+from calprompt.cli.shared import add_shared, positive, say
 from calprompt.errors import SettingError
 from calprompt.files import check_writable
 from calprompt.hardware import total_memory

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calprompt.cli.console import output, say, show_progress
-from calprompt.cli.flags import add_shared, filters
+from calprompt.cli.shared import add_shared, filters, output, say
 from calprompt.files import check_output, write_output
+from calprompt.progress import show_progress
 
 if TYPE_CHECKING:
     from calprompt.report.table import Table

@@ -12,10 +12,10 @@ import argparse
 import ast
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.console import say, show_progress
-from calprompt.cli.flags import add_flags, add_shared, settings_of
+from calprompt.cli.shared import add_flags, add_shared, say, settings_of
 from calprompt.errors import SettingError
 from calprompt.files import check_writable
+from calprompt.progress import show_progress
 from calprompt.runs.config import RunConfig
 from calprompt.training_config import TrainingConfig, never_used
 

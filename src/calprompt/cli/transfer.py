@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from calprompt.cli.console import each_run, say, show_progress
-from calprompt.cli.flags import add_flags, add_shared, settings_of
+from calprompt.cli.shared import add_flags, add_shared, each_run, say, settings_of
 from calprompt.errors import SettingError
+from calprompt.progress import show_progress
 from calprompt.runs.config import Target
 
 

@@ -27,6 +27,7 @@ from calprompt.data.dataset import Split
 from calprompt.data.images import Decodable, GivenImages, Images
 from calprompt.data.labelled import LabelledImages
 from calprompt.errors import DataError
+from calprompt.files import csv_text
 from calprompt.inspection import arithmetic
 from calprompt.inspection.arithmetic import Floats
 from calprompt.inspection.pictures import IF_CROPPED, SAME_PICTURE, Measured, measure_all, problems, sketches
@@ -148,12 +149,8 @@ class Inspection:
 
 def findings_table(findings: Sequence[Finding]) -> str:
     """Findings as CSV, a row each."""
-    rows = io.StringIO()
-    table = csv.DictWriter(rows, [field.name for field in fields(Finding)], lineterminator="\n")
-    table.writeheader()
-    for each in findings:
-        table.writerow({**asdict(each), "score": f"{each.score:.4f}"})
-    return rows.getvalue()
+    rows = ({**asdict(each), "score": f"{each.score:.4f}"} for each in findings)
+    return csv_text([field.name for field in fields(Finding)], rows)
 
 
 def counted(findings: Sequence[Finding]) -> dict[str, int]:

@@ -75,20 +75,11 @@ class Resources:
 
         return identity_of(self.backbone(spec, config=config, dtype=dtype))
 
-    def dataset(
-        self,
-        data: str | Path,
-        *,
-        root: str | Path | None = None,
-        classes: str | Path | None = None,
-        base: str | Path | None = None,
-        upright: bool = False,
-    ) -> Dataset:
-        """A dataset whose images are opened once; the arguments are those of `load_dataset`."""
-        key = (str(data), root, classes, base, upright)
+    def dataset(self, data: str | Path, **options: Any) -> Dataset:
+        """A dataset whose images are opened once; the options are those of `load_dataset`."""
+        key = (str(data), *sorted(options.items()))
         if key not in self._datasets:
-            dataset = load_dataset(data, root=root, classes=classes, base=base, upright=upright)
-            self._datasets[key] = dataset.with_files(memory=self.memory)
+            self._datasets[key] = load_dataset(data, **options).with_files(memory=self.memory)
         return self._datasets[key]
 
     def features(

@@ -1,7 +1,8 @@
-"""Flags of the command line, made from the dataclasses that they fill, so that no default is written twice.
+"""What commands share: flags, standard output for results, and several runs in one command.
 
-A field's help is its line under "Attributes:" in the docstring of its class, its type and default are the field's own.
-Errors of the library carry parameters (`skip_bad=True`); `flags_of` says which flags they are (`--skip-bad`).
+Flags are made from the dataclasses that they fill, so that no default is written twice. A field's help is its line
+under "Attributes:" in the docstring of its class, its type and default are the field's own. Errors of the library carry
+parameters (`skip_bad=True`); `flags_of` says which flags they are (`--skip-bad`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ import argparse
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from calprompt.errors import Parameter, SettingError
+from calprompt.errors import CalpromptError, Parameter, SettingError
+from calprompt.text import os_problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 NO_VALUE = {"shots": ("all", "training images per class"), "views": ("new", "crops of an image")}  # words for None
 METAVARS = {
@@ -231,3 +238,42 @@ def _number_or(word: str, of: str) -> Any:
         return None if text == word else int(text)
 
     return number
+
+
+T = TypeVar("T")
+
+
+def output() -> Console:
+    """Standard output, wide enough for a table when it goes to a file."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def say(*lines: object) -> None:
+    """Print lines as they are, on standard output."""
+    console = output()
+    for line in lines:
+        console.print(str(line), markup=False, soft_wrap=True)
+
+
+def each_run(folders: Sequence[str], work: Callable[[Path], T]) -> tuple[list[T], CalpromptError | None]:
+    """The results of `work` for every run, and the error to raise at the end for runs that failed."""
+    done: list[T] = []
+    wrong: dict[str, object] = {}
+    places = list(dict.fromkeys(map(Path, folders)))
+    for folder in places:
+        try:
+            done.append(work(folder))
+        except CalpromptError as error:
+            wrong[str(error)] = error
+        except OSError as error:
+            wrong[os_problem(error)] = os_problem(error)
+    left_out = len(places) - len(done)
+    if not left_out:
+        return done, None
+    if len(places) == 1:
+        return done, CalpromptError(*wrong.values())
+    reasons = [piece for reason in wrong.values() for piece in ("\n  ", reason)]
+    return done, CalpromptError(f"{left_out} of {len(places)} runs were left out:", *reasons)
