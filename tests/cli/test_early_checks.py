@@ -300,9 +300,9 @@ def test_a_parser_is_built_for_the_command_that_is_chosen() -> None:
     script = "import sys; from calprompt.cli import main\ntry: main({})\nexcept SystemExit: pass\n"
     script += "print(*sorted(name for name in sys.modules if name.startswith('calprompt.cli.')), file=sys.stderr)"
     for words, modules in (
-        (["--help"], {"app", "flags"}),
-        (["show", "--help"], {"app", "console", "flags", "show"}),
-        (["cache", "prune", "--help"], {"app", "flags", "cache", "console"}),
+        (["--help"], {"app", "shared"}),
+        (["show", "--help"], {"app", "shared", "show"}),
+        (["cache", "prune", "--help"], {"app", "shared", "cache"}),
     ):
         done = subprocess.run([sys.executable, "-c", script.format(words)], capture_output=True, text=True, check=True)
         assert {name.removeprefix("calprompt.cli.") for name in done.stderr.split()} == modules

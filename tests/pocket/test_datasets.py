@@ -215,7 +215,7 @@ def test_a_damaged_sheet_is_noticed():
 def test_a_sheet_that_cannot_be_read_is_named_and_not_taken_for_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path))
     held = pocket.sheet("clothes")
-    monkeypatch.setattr("calprompt.pocket.datasets.sheet", lambda name: Sheet(held.name, held.record, tmp_path))
+    monkeypatch.setattr("calprompt.pocket.sheets.sheet", lambda name: Sheet(held.name, held.record, tmp_path))
     for damaged in (False, True):
         if damaged:
             (tmp_path / "clothes.webp").write_bytes(b"RIFF")

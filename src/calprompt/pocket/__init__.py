@@ -9,7 +9,6 @@ folder(name)       a dataset's pictures on disk, made the first time they are ne
 
 from __future__ import annotations
 
-from calprompt.pocket.datasets import FINGERPRINTS, FOR_PHOTOGRAPHS, MODELS, folder, names, rows, sheet
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket.sheets import FINGERPRINTS, FOR_PHOTOGRAPHS, MODELS, Sheet, folder, names, rows, sheet
 
 __all__ = ["FINGERPRINTS", "FOR_PHOTOGRAPHS", "MODELS", "Sheet", "folder", "names", "rows", "sheet"]
