@@ -46,9 +46,8 @@ COMMANDS = {  # and their lines in the list of commands
     "doctor": "check this machine and this installation, and say what to do",
 }
 MODULES = {"list": "names"}  # modules whose name is not that of their command
-EPOCHS = "resume after the last finished epoch"
 RESUMABLE = {
-    **dict.fromkeys(("train", "demo", "fit", "sweep"), EPOCHS),
+    **dict.fromkeys(("train", "demo", "fit", "sweep"), "resume after the last finished epoch"),
     "extract": "compute what is not stored yet",
 }
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from calprompt.runs.folder import Run
 
 STDIN = "-"
-PIECE = 1 << 16  # bytes of a list that are read at a time
-OF_MODELS = ("sets", "per_class", "move_into", "min_confidence", "watch")
-OF_RUNS = ("calibrator", "part")
+READ_BYTES = 1 << 16  # bytes of a list that are read at a time
+MODEL_OPTIONS = ("sets", "per_class", "move_into", "min_confidence", "watch")
+RUN_OPTIONS = ("calibrator", "part")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Predict images and print the answers as they come."""
     kind = require_kind(args.model, MODEL, RUN)
-    not_for = OF_RUNS if kind == MODEL else OF_MODELS
+    not_for = RUN_OPTIONS if kind == MODEL else MODEL_OPTIONS
     for name in not_for:
         if getattr(args, name) not in (None, False):
             other = WORDS[RUN if kind == MODEL else MODEL]
@@ -384,10 +384,10 @@ def _is_new(item: Any, done: set[str]) -> bool:
 def _listed() -> Iterator[str]:
     """Paths on standard input: one per line, or separated by NUL bytes as `find -print0` writes them."""
     stream: Any = sys.stdin.buffer
-    rest = stream.read1(PIECE)
+    rest = stream.read1(READ_BYTES)
     separator = b"\0" if b"\0" in rest else b"\n"
-    while piece := stream.read1(PIECE):
-        *whole, rest = (rest + piece).split(separator)
+    while chunk := stream.read1(READ_BYTES):
+        *whole, rest = (rest + chunk).split(separator)
         yield from _paths(whole)
     yield from _paths(rest.split(separator))
 

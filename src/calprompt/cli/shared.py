@@ -42,7 +42,7 @@ METAVARS = {
     "errors": "SHARE",
     "fixes": "FILE",
 }
-PROPER = ("Python", "CSV", "EXIF")  # words that keep their capital
+CAPITALISED = ("Python", "CSV", "EXIF")  # words that keep their capital
 ALIASES = {
     "imports": "--import",
     "options": "--set",
@@ -143,7 +143,7 @@ def add_flags(
         if field.name in leave_out:
             continue
         text = helps[field.name].rstrip(".").replace("%", "%%")
-        text = text if text.startswith(PROPER) else text[0].lower() + text[1:]
+        text = text if text.startswith(CAPITALISED) else text[0].lower() + text[1:]
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": field.name}
         flag = ALIASES.get(field.name, f"--{field.name.replace('_', '-')}")
         default = _default(field)

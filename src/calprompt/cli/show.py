@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cli.shared import output, say
+from calprompt.cli.shared import PARTS, output, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from calprompt.runs.folder import Run
 
 COLUMNS = ("accuracy", "ece", "ace", "mce", "confidence_gap")
-PARTS = ("base", "novel", "all")
 CAPTION = (
     "percent; 10 bins; MCE (textbook) is the largest gap of a bin; confidence gap is mean confidence minus accuracy"
 )

@@ -32,11 +32,19 @@ _EPSILON = 1e-5  # of every LayerNorm in CLIP
 # Fields of open_clip's configs that define the shape, and those that do not matter to frozen CLIP towers.
 _VISION_SHAPE = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "timm_model_name"}
 _TEXT_SHAPE = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
-_INERT = re.compile(
+_IGNORED_FIELDS = re.compile(
     r"patch_dropout|output_tokens|attn_pooler_\w+|timm_\w+"
     r"|pad_id|eos_id|hf_(model_pretrained|proj_type|pooler_type)"
 )
-_TOP = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "nonscalar_logit_scale"}
+_TOP_FIELDS = {
+    "embed_dim",
+    "vision_cfg",
+    "text_cfg",
+    "quick_gelu",
+    "custom_text",
+    "init_logit_scale",
+    "nonscalar_logit_scale",
+}
 
 # Defaults of Hugging Face's CLIP config for fields that a config.json leaves out.
 _HF_TOWER = {"hidden_act": "quick_gelu", "layer_norm_eps": _EPSILON, "num_hidden_layers": 12}
@@ -180,8 +188,8 @@ class Architecture:
         if config.get("init_logit_bias") is not None:
             raise _unsupported("init_logit_bias", config["init_logit_bias"], "CLIP, without it (this is SigLIP)")
         for name in config:
-            if name not in _TOP | {"multimodal_cfg", "init_logit_bias"}:
-                raise unknown("field of an open_clip config", str(name), _TOP)
+            if name not in _TOP_FIELDS | {"multimodal_cfg", "init_logit_bias"}:
+                raise unknown("field of an open_clip config", str(name), _TOP_FIELDS)
         vision = _tower("vision_cfg", config, config_defaults("CLIPVisionCfg"), _VISION_SHAPE)
         text = _tower("text_cfg", config, config_defaults("CLIPTextCfg"), _TEXT_SHAPE)
         return cls(
@@ -379,7 +387,7 @@ def _tower(section: str, config: Mapping[str, Any], standard: Mapping[str, Any],
         if name not in standard:
             raise unknown(f"field of {section}", str(name), standard)
         plain = value == standard[name] or (not value and not standard[name])
-        if name not in shape and not plain and not _INERT.fullmatch(name):
+        if name not in shape and not plain and not _IGNORED_FIELDS.fullmatch(name):
             supported = "CLIP's own tower, without it" if standard[name] is None else repr(standard[name])
             raise _unsupported(f"{section}.{name}", value, supported)
     return {**standard, **fields}

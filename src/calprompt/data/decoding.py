@@ -27,7 +27,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 from calprompt.errors import ImageError, SettingError
 
 COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # what every installation reads
-DECODERS = {".avif": "Pillow 11.3 or newer", ".heic": "pip install pillow-heif", ".heif": "pip install pillow-heif"}
+OPTIONAL_DECODERS = {
+    ".avif": "Pillow 11.3 or newer",
+    ".heic": "pip install pillow-heif",
+    ".heif": "pip install pillow-heif",
+}
 
 
 def _more_formats() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -87,7 +91,9 @@ def count_left_out(names: Iterable[str]) -> str:
     counts = Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(5))
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    advice = "".join(f"; {suffix} needs {DECODERS[suffix]}" for suffix in counts if suffix in DECODERS)
+    advice = "".join(
+        f"; {suffix} needs {OPTIONAL_DECODERS[suffix]}" for suffix in counts if suffix in OPTIONAL_DECODERS
+    )
     number = sum(counts.values())
     files = "1 file that cannot be read as an image" if number == 1 else f"{number} files that cannot be read as images"
     return f"{files} ({kinds}{f', {more} others' if more else ''}){advice}"
@@ -239,7 +245,7 @@ def _what_it_is(file: BinaryIO) -> str:
         suffix = {b"avif": ".avif", b"avis": ".avif"}.get(start[8:12], ".heic")
         still = start[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis")
         return (
-            f"{suffix[1:].upper()}, which needs a decoder: {DECODERS[suffix]}; or save it as JPEG"
+            f"{suffix[1:].upper()}, which needs a decoder: {OPTIONAL_DECODERS[suffix]}; or save it as JPEG"
             if still
             else "a video"
         )

@@ -39,10 +39,7 @@ DIGEST, VIEW = 32, 4  # bytes of a key
 TYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-FLUSH_SECONDS, FLUSH_ROWS = (
-    1.0,
-    4096,
-)  # features are written when the oldest has waited this long, or there are this many
+FLUSH_SECONDS, FLUSH_ROWS = 1.0, 4096  # features are written when the oldest is so old, or there are so many
 KEYS_PER_QUERY = 500  # keys in one query
 ROWS_PER_READ = 1024  # rows that are read together
 LOCK_SECONDS = 60.0  # seconds to wait for other processes that write

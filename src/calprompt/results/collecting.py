@@ -13,7 +13,7 @@ from calprompt.evaluation.settings import NONE, create_calibrator, normalized_sp
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.results.table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
-from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig
+from calprompt.runs.config import LATER_SETTINGS, RUN_SETTINGS, TRAINING_SETTINGS, RunConfig
 from calprompt.runs.folder import load_run
 from calprompt.sweep.expansion import record_key
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, measure_run, read_folder, run_folders
@@ -22,7 +22,7 @@ from calprompt.text import slug
 
 DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
 FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))
-COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN, *TRAINING))
+COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN_SETTINGS, *TRAINING_SETTINGS))
 
 
 def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progress: Progress = silent) -> Table:
@@ -177,7 +177,11 @@ def _missing_rows(journals: Sequence[Journal], there: set[str]) -> Iterator[dict
 
 def setting_columns(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a run as columns; what is no number or text is JSON."""
-    flat = {**ADDED, **{name: value for name, value in config.items() if name != "training"}, **config["training"]}
+    flat = {
+        **LATER_SETTINGS,
+        **{name: value for name, value in config.items() if name != "training"},
+        **config["training"],
+    }
     flat[CLASSES_FILE] = flat.pop("classes", None)
     return {
         name: canonical_json(value).decode() if isinstance(value, dict | list | bool) else value
@@ -203,7 +207,7 @@ def rows_by_run(
 
 def row_record(row: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a row as the record of a run has them; what `setting_columns` made of them, undone."""
-    flat = {name: row.get(CLASSES_FILE if name == "classes" else name) for name in (*RUN, *TRAINING)}
+    flat = {name: row.get(CLASSES_FILE if name == "classes" else name) for name in (*RUN_SETTINGS, *TRAINING_SETTINGS)}
     flat |= {name: json.loads(flat[name] or empty) for name, empty in DATA.items()}
     flat |= {name: flat[name] == "true" for name in FLAGS}
-    return {**{name: flat[name] for name in RUN}, "training": {name: flat[name] for name in TRAINING}}
+    return {**{name: flat[name] for name in RUN_SETTINGS}, "training": {name: flat[name] for name in TRAINING_SETTINGS}}

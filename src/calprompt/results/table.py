@@ -19,7 +19,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
-from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig
+from calprompt.runs.config import LATER_SETTINGS, RUN_SETTINGS, TRAINING_SETTINGS, RunConfig
 from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
 from calprompt.training_config import TrainingConfig
@@ -28,7 +28,7 @@ IDENTITY = ("run", "fingerprint", "status", "reason", "dataset", "model", "calib
 NOTE = "note"  # what has to stand beside the numbers, such as that test images validated
 COUNTS = ("images", "classes")
 CLASSES_FILE = "classes_file"  # the setting `classes`, since `classes` counts them
-SETTINGS = (*RUN, *TRAINING)
+SETTINGS = (*RUN_SETTINGS, *TRAINING_SETTINGS)
 MACHINE = {"root": None, "device": "cpu"}  # settings that are other on every machine, and what they are taken for
 PER_RUN = ("seed", *MACHINE, "chunk", "diagnose_every")  # settings in which runs of one cell may differ
 PER_DATASET = ("data", "classes", "base", "template", "validation", "exif", "skip_bad")  # of one method, by dataset
@@ -195,7 +195,7 @@ class _Columns:
         self.names = names
         self.decimals: dict[str, int] = {}
         self.added = {  # settings that a file may not have, with what they stand for
-            name: cell(value) if name in TEXTS else value for name, value in ADDED.items() if name not in names
+            name: cell(value) if name in TEXTS else value for name, value in LATER_SETTINGS.items() if name not in names
         }
 
     def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

@@ -30,7 +30,11 @@ from calprompt.registry import check_types, load_extension, unknown
 from calprompt.text import is_utf8, parse_problem, slug, visible
 from calprompt.training_config import TrainingConfig
 
-ADDED = {"val_shots": None, "validation": OWN, "anchor": False}  # settings that records of earlier versions lack
+LATER_SETTINGS = {
+    "val_shots": None,
+    "validation": OWN,
+    "anchor": False,
+}  # settings that records of earlier versions lack
 
 PROTOCOLS = ("base-to-novel", "few-shot")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -190,8 +194,8 @@ class Target:
             raise SettingError(f"must have letters or digits, got {self.name!r}", parameter="name")
 
 
-TRAINING = [field.name for field in fields(TrainingConfig)]
-RUN = [field.name for field in fields(RunConfig) if field.name != "training"]
+TRAINING_SETTINGS = [field.name for field in fields(TrainingConfig)]
+RUN_SETTINGS = [field.name for field in fields(RunConfig) if field.name != "training"]
 
 
 def available() -> list[str]:
@@ -222,8 +226,8 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(settings, dict):
         raise SettingError(f"recipe {name} must be settings such as 'tuner: coop', got {type(settings).__name__}")
     for key in settings:
-        if key not in RUN + TRAINING:
-            raise unknown(f"setting in recipe {name}:", str(key), RUN + TRAINING)
+        if key not in RUN_SETTINGS + TRAINING_SETTINGS:
+            raise unknown(f"setting in recipe {name}:", str(key), RUN_SETTINGS + TRAINING_SETTINGS)
     if isinstance(settings.get("imports"), list):
         settings["imports"] = tuple(settings["imports"])
     for kind in (RunConfig, TrainingConfig):
@@ -235,12 +239,12 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
 def build_config(**settings: Any) -> RunConfig:
     """`RunConfig` from flat settings, those of training among them."""
     for name in settings:
-        if name not in RUN + TRAINING:
-            raise unknown("setting", name, RUN + TRAINING)
+        if name not in RUN_SETTINGS + TRAINING_SETTINGS:
+            raise unknown("setting", name, RUN_SETTINGS + TRAINING_SETTINGS)
     lacking = [name for name in ("backbone", "data") if name not in settings]
     if lacking:
         raise SettingError(f"the setting {lacking[0]} is missing; every run has a backbone and data")
-    training = {name: settings.pop(name) for name in TRAINING if name in settings}
+    training = {name: settings.pop(name) for name in TRAINING_SETTINGS if name in settings}
     try:
         return RunConfig(**settings, training=TrainingConfig(**training))
     except TypeError as error:

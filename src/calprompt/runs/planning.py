@@ -30,7 +30,7 @@ from calprompt.features import EXTRACTION
 from calprompt.files import json_digest
 from calprompt.progress import Progress, silent
 from calprompt.registry import extension_digest, load_extension
-from calprompt.runs.config import ADDED, RunConfig, settings_record
+from calprompt.runs.config import LATER_SETTINGS, RunConfig, settings_record
 from calprompt.runs.folder import RECORD, Run, is_finished, load_run, read_record
 from calprompt.runs.resources import Resources
 from calprompt.text import slug
@@ -83,7 +83,7 @@ class RunPlan:
         settings = self.config.record()
         for place in (*PLACES, "exif", "skip_bad"):  # of the last two, the images tell
             del settings[place]
-        for name, usual in ADDED.items():  # so that runs from before this setting keep their fingerprint
+        for name, usual in LATER_SETTINGS.items():  # so that runs from before this setting keep their fingerprint
             if settings[name] == usual:
                 del settings[name]
         settings["imports"] = import_digests(self.config)
@@ -289,7 +289,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
             record = read_record(place.parent)
         except CalpromptError:
             continue  # most likely another run; `run` looks at the folder of this one
-        same = record["status"] == "finished" and {**ADDED, **record["config"]} == wanted
+        same = record["status"] == "finished" and {**LATER_SETTINGS, **record["config"]} == wanted
         if not same or (wanted["template"] is None and record["template"] not in templates):
             continue
         if not is_up_to_date(record):

@@ -12,7 +12,7 @@ from calprompt.clip.backbone import Backbone
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter
 from calprompt.files import file_digest
 from calprompt.registry import extension_digest, imported_files
-from calprompt.runs.config import RUN, TRAINING, RunConfig, build_config
+from calprompt.runs.config import RUN_SETTINGS, TRAINING_SETTINGS, RunConfig, build_config
 from calprompt.runs.folder import PROMPTS, RECOMPUTE, RECORD, Run, is_finished, load_run, read_run_tensors
 from calprompt.runs.preparation import create_tuner, run_backbone
 from calprompt.runs.resources import Resources
@@ -147,7 +147,7 @@ def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: B
 def config_of_record(settings: dict[str, Any], path: Path) -> RunConfig:
     """The settings in a run's record."""
     flat = {name: value for name, value in settings.items() if name != "training"}
-    strange = [name for name in (*flat, *settings["training"]) if name not in RUN + TRAINING]
+    strange = [name for name in (*flat, *settings["training"]) if name not in RUN_SETTINGS + TRAINING_SETTINGS]
     if strange:
         raise NewerFormatError(
             f"{path} has the setting {strange[0]!r}, which calprompt {calprompt.__version__} does not know; update "

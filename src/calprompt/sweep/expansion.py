@@ -14,12 +14,20 @@ from typing import Any
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import json_digest
 from calprompt.registry import check_types, unknown
-from calprompt.runs.config import ADDED, RUN, TRAINING, RunConfig, check_values, read_recipe, settings_record
+from calprompt.runs.config import (
+    LATER_SETTINGS,
+    RUN_SETTINGS,
+    TRAINING_SETTINGS,
+    RunConfig,
+    check_values,
+    read_recipe,
+    settings_record,
+)
 from calprompt.sweep.names import check_names
 from calprompt.training_config import TrainingConfig
 
 OPTION = "options."
-NAMES = ("recipe", *RUN, *TRAINING)
+NAMES = ("recipe", *RUN_SETTINGS, *TRAINING_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,9 @@ class Cell:
 
 def record_key(record: Mapping[str, Any]) -> str:
     """Digest of the settings in the record of a run, which may be of an earlier version that had fewer."""
-    settings = {**ADDED, **record}
+    settings = {**LATER_SETTINGS, **record}
     for name in ("validation", "anchor"):
-        if settings[name] == ADDED[name]:  # journals of sweeps from before have keys without it
+        if settings[name] == LATER_SETTINGS[name]:  # journals of sweeps from before have keys without it
             del settings[name]
     return json_digest(settings)[:16]
 

@@ -60,7 +60,7 @@ PREPARING = (
     histology.pannuke_patches,
     histology.digestpath_patches,
 )
-OWN_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
+PREPARES_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
 
 
 def _frozen(values: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _read() -> Iterator[Entry]:
             "prepare": by_name.get(values.pop("prepare", None)),
         }
         if made["prepare"] is prepare.own_split:
-            made["prepares"] = OWN_SPLIT
+            made["prepares"] = PREPARES_SPLIT
         yield Entry(key=key, **_frozen(values), **made)
 
 

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from calprompt.progress import Progress
 
 PATCHES = "patches"  # folder that is made
-SEED, TRAIN = 1, 0.7
-NUCLEI, SHARE = 10, 0.3  # of neoplastic ones, from which on a patch is malignant
+SEED, TRAIN_SHARE = 1, 0.7
+MALIGNANT_NUCLEI, MALIGNANT_SHARE = 10, 0.3  # of neoplastic ones, from which on a patch is malignant
 KINDS = ("malignant", "benign")  # in the order of the public preparation
 SLIDES = ("tissue-train-pos-v1", "tissue-train-neg")  # with masks, and without
-SIZE, OVERLAP = 224, 0.1
-SMALLER = (2, 4, 8, 16, 32)
-BACKGROUND, MASK = 200, 10  # pixel values
-TISSUE, TUMOUR = 0.5, 0.5  # shares of a patch
+PATCH_SIZE, PATCH_OVERLAP = 224, 0.1
+REDUCTIONS = (2, 4, 8, 16, 32)
+BACKGROUND_LEVEL, MASK_LEVEL = 200, 10  # pixel values
+TISSUE_SHARE, TUMOUR_SHARE = 0.5, 0.5  # shares of a patch
 
 Patch = tuple[int, int, str]  # fold, number in it, tissue
 Pixels = np.ndarray[Any, Any]
@@ -117,7 +117,7 @@ def diagnosis(mask: Pixels) -> str | None:
     nuclei = [len(np.unique(small[..., channel])) - 1 for channel in range(6)]
     if nuclei[0] == 0:
         return "benign"
-    return "malignant" if nuclei[0] >= NUCLEI and nuclei[0] / sum(nuclei) > SHARE else None
+    return "malignant" if nuclei[0] >= MALIGNANT_NUCLEI and nuclei[0] / sum(nuclei) > MALIGNANT_SHARE else None
 
 
 def split_rows(rows: list[tuple[str, str]]) -> set[int]:
@@ -127,7 +127,7 @@ def split_rows(rows: list[tuple[str, str]]) -> set[int]:
     for group in dict.fromkeys(rows[index] for index in order):
         members = [index for index in order if rows[index] == group]
         shuffled = np.random.RandomState(SEED).permutation(len(members))
-        train |= {members[place] for place in shuffled[: int(len(members) * TRAIN)]}
+        train |= {members[place] for place in shuffled[: int(len(members) * TRAIN_SHARE)]}
     return train
 
 
@@ -160,7 +160,7 @@ def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[s
         missing = [mask for mask in masks if mask is not None and not mask.is_file()]
         if missing:
             raise DataError(f"{missing[0]} is not there; every slide of {name} needs its mask")
-        parts = ["train"] * int(len(paths) * TRAIN) + ["test"] * (len(paths) - int(len(paths) * TRAIN))
+        parts = ["train"] * int(len(paths) * TRAIN_SHARE) + ["test"] * (len(paths) - int(len(paths) * TRAIN_SHARE))
         random.Random(SEED).shuffle(parts)
         slides += list(zip(paths, masks, parts, strict=True))
     counts = Counter[str]()
@@ -182,25 +182,25 @@ def patches(slide: Path, mask: Path | None) -> Iterator[tuple[int, Pixels, str]]
     if mask is not None:
         with Image.open(mask) as opened:
             drawn = opened.convert("L")
-    for smaller in SMALLER:
+    for smaller in REDUCTIONS:
         size = (int(np.round(picture.width / smaller)), int(np.round(picture.height / smaller)))
-        if min(size) < SIZE:
+        if min(size) < PATCH_SIZE:
             continue
         pixels = np.asarray(picture.resize(size))
-        tumour = None if drawn is None else np.asarray(drawn.resize(size, Image.Resampling.NEAREST)) > MASK
+        tumour = None if drawn is None else np.asarray(drawn.resize(size, Image.Resampling.NEAREST)) > MASK_LEVEL
         for top, left in corners(*pixels.shape[:2]):
-            patch = pixels[top : top + SIZE, left : left + SIZE]
-            if 1 - (patch >= BACKGROUND).all(axis=-1).mean() < TISSUE:
+            patch = pixels[top : top + PATCH_SIZE, left : left + PATCH_SIZE]
+            if 1 - (patch >= BACKGROUND_LEVEL).all(axis=-1).mean() < TISSUE_SHARE:
                 continue
-            covered = 0.0 if tumour is None else tumour[top : top + SIZE, left : left + SIZE].mean()
-            if covered == 0 or covered >= TUMOUR:
+            covered = 0.0 if tumour is None else tumour[top : top + PATCH_SIZE, left : left + PATCH_SIZE].mean()
+            if covered == 0 or covered >= TUMOUR_SHARE:
                 yield smaller, patch, "benign" if covered == 0 else "malignant"
 
 
 def corners(height: int, width: int) -> Iterator[tuple[int, int]]:
     """Top and left of the patches; as in the public preparation, one that ends at the edge of the slide is left out."""
-    step = SIZE * (1 - OVERLAP)
+    step = PATCH_SIZE * (1 - PATCH_OVERLAP)
     for top in np.arange(0, height, step).astype(int):
         for left in np.arange(0, width, step).astype(int):
-            if top + SIZE < height and left + SIZE < width:
+            if top + PATCH_SIZE < height and left + PATCH_SIZE < width:
                 yield int(top), int(left)
