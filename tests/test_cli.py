@@ -16,11 +16,12 @@ import calprompt
 import samples
 from calprompt.cli import main
 from calprompt.cli.app import create_parser
-from calprompt.cli.shared import attribute_help, show_progress
+from calprompt.cli.shared import attribute_help
 from calprompt.cli.show import results_table
 from calprompt.cli.train import option_value, run_settings
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.settings import EvaluationSettings
+from calprompt.progress import show_progress
 from calprompt.runs.config import RunConfig, Target, build_config
 from calprompt.runs.folder import load_run
 from calprompt.training_config import TrainingConfig
