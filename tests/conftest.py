@@ -4,6 +4,8 @@ import atexit
 import ctypes
 import gc
 import os
+import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -12,25 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
-from calprompt import pocket
+import nursery
 
-torch.set_num_threads(int(os.environ.get("CALPROMPT_TEST_THREADS", "1")))  # tiny models: threads only cost
-os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))  # it would wait for others, which a copy has not
-torch.ones(1, requires_grad=True).sum().backward()  # after an export, the first one starts threads: no copy could train
-os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
-atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
-settings.register_profile("calprompt", deadline=None, derandomize=True, max_examples=40)
-settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)
-settings.load_profile(os.environ.get("CALPROMPT_TEST_PROFILE", "calprompt"))
-
-MEMORY = 950_000_000  # bytes; importing everything takes 900 MB, of which torch 300
+MEMORY = 500_000_000  # bytes of a process that are its own; what it was copied from takes 700 MB more
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-if LIBC is not None:
-    LIBC.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: what is large goes back to the system as soon as it is freed
+IMPORTED = (  # what tests import most, and takes longest; not what registers with pytest, which wants to import it
+    "open_clip",
+    "av",
+    "mapie.classification",
+    "matplotlib.pyplot",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pyarrow.parquet",
+    "relplot",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "sklearn.metrics",
+    "sklearn.utils.estimator_checks",
+    "torchmetrics.functional.classification",
+    "transformers.models.clip.modeling_clip",
+)
 
 # Files whose tests share what takes long to start are done by one process; what takes longest is begun first.
 TOGETHER = {
@@ -62,6 +70,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes long and is left out by `make test`; `make test-all` runs it")
+    if not config.getoption("numprocesses", None) or os.environ.get("PYTEST_XDIST_WORKER"):
+        prepare()
+
+
+def prepare() -> None:
+    """Set up a process that runs tests; the one that only hands them out needs no torch."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("CALPROMPT_TEST_THREADS", "1")))  # tiny models: threads only cost
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))  # a copy has no other threads to wait for
+    torch.ones(1, requires_grad=True).sum().backward()  # after an export it starts threads: no copy could train
+    os.environ["CALPROMPT_CACHE"] = tempfile.mkdtemp(prefix="calprompt-cache-")  # the user's own is left alone
+    atexit.register(shutil.rmtree, os.environ["CALPROMPT_CACHE"], ignore_errors=True)
+    settings.register_profile("calprompt", deadline=None, derandomize=True, max_examples=40)
+    settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)
+    settings.load_profile(os.environ.get("CALPROMPT_TEST_PROFILE", "calprompt"))
+    if LIBC is not None:
+        LIBC.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: what is large goes back to the system as soon as it is freed
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,6 +117,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """At the end of a file, a process that has become large gives back what it could make again."""
     yield
     if (nextitem is None or nextitem.path != item.path) and own_memory() > MEMORY:
+        from calprompt import pocket
+
         pocket.sheet.cache_clear()
         gc.collect()
         if LIBC is not None:
@@ -100,10 +128,22 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def own_memory() -> int:
     """Bytes of this process that it shares with no other; 0 where that is not known."""
     try:
-        resident, shared = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3])
+        found = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return sum(1024 * int(size) for size in re.findall(r"Private_\w+: +(\d+) kB", found))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Processes that run tests are copies of one that has imported most of what they import."""
+    if sys.platform != "linux":
+        return
+    folder = tempfile.mkdtemp(prefix="calprompt-nursery-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(nursery.start(f"{folder}/socket", IMPORTED).kill)
+    for spec in specs:
+        spec.python = shlex.join([sys.executable, "-S", "-E", nursery.__file__, "join", f"{folder}/socket"])
 
 
 @pytest.hookimpl(optionalhook=True)

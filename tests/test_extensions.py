@@ -37,6 +37,12 @@ class Own:
 """
 
 
+@pytest.fixture(autouse=True)
+def forget_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests try every loss that is registered."""
+    monkeypatch.setattr(losses.losses, "_things", dict(losses.losses._things))
+
+
 def own(folder: Path, name: str) -> Path:
     path = folder / f"{name}.py"
     path.write_text(OWN.format(name=name))
