@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from calprompt.clip.model import Clip
 from calprompt.clip.open_clip_files import config_defaults, model_configs
@@ -27,6 +28,10 @@ from calprompt.text import shorten
 if TYPE_CHECKING:
     from open_clip.model import CLIP, CLIPVisionCfg
 
+_FILLS = {
+    getattr(torch.Tensor, name)
+    for name in ("add_", "clamp_", "erfinv_", "fill_", "mul_", "normal_", "uniform_", "zero_")
+}
 _EPSILON = 1e-5  # of every LayerNorm in CLIP
 
 # Fields of open_clip's configs that define the shape, and those that do not matter to frozen CLIP towers.
@@ -80,6 +85,15 @@ class TimmTower:
 
         if not timm.is_model(self.model_name):
             raise unknown("timm model", self.model_name, timm.list_models())
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Leaves tensors of the meta device as they are: filling them, as timm does a layer at a time, only takes long."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _FILLS and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -144,7 +158,7 @@ class Architecture:
             layers=self.text_layers,
             mlp_ratio=_ratio(self.text_mlp, self.text_width),
         )
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutValues():
             return CLIP(self.embed_dim, self._vision(), text, quick_gelu=self.quick_gelu)
 
     def _vision(self) -> CLIPVisionCfg:
@@ -163,15 +177,14 @@ class Architecture:
             image_size=self.image_size,
         )
 
-    def computed_buffers(self) -> dict[str, torch.Tensor]:
-        """Tensors that are neither weights nor in any file, such as the places that an attention looks up."""
+    def computed_buffers(self, model: Clip | CLIP) -> dict[str, torch.Tensor]:
+        """Tensors of a model that are neither weights nor in any file, such as where an attention looks."""
         if self.timm is None:
             return {}
         from open_clip.model import _build_vision_tower
 
-        meta = self.build_open_clip()
-        stored = meta.state_dict()
-        if all(name in stored for name, _ in meta.visual.named_buffers(prefix="visual")):
+        stored = model.state_dict()
+        if all(name in stored for name, _ in model.visual.named_buffers(prefix="visual")):
             return {}
         real = _build_vision_tower(self.embed_dim, self._vision(), self.quick_gelu)
         return {name: value for name, value in real.named_buffers(prefix="visual") if name not in stored}
@@ -313,7 +326,7 @@ def is_timm(state: State) -> bool:
     return any(name.startswith("visual.trunk.") for name in state)
 
 
-def check(architecture: Architecture, state: State, layout: str) -> None:
+def check(architecture: Architecture, state: State, layout: str) -> Clip | CLIP:
     """Check that the tensors are those of the architecture, first by its fields, then tensor by tensor."""
     if is_timm(state) != (architecture.timm is not None):
         kinds = ("ViT or a ModifiedResNet", "tower of timm's (visual.trunk)")
@@ -337,7 +350,8 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
                     f"the config does not fit the weights: {field} is {getattr(architecture, field)} in the config, "
                     f"but {getattr(openai, field)} in all weights of OpenAI"
                 )
-    shapes = {name: tuple(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
+    model = architecture.build()
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     needed = [name for name in shapes if not name.endswith("num_batches_tracked")]
     missing = [name for name in needed if name not in state]
     unexpected = [name for name in state if name not in shapes]
@@ -350,6 +364,7 @@ def check(architecture: Architecture, state: State, layout: str) -> None:
             raise BackboneError(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {shapes[name]}")
         if not state[name].is_floating_point():
             raise BackboneError(f"tensor {name!r} holds {state[name].dtype}, expected floating-point weights")
+    return model
 
 
 def fitting_names(state: State) -> list[str]:

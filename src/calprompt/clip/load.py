@@ -131,8 +131,7 @@ def assemble(
     dtype: torch.dtype,
 ) -> Backbone:
     """The frozen model of an architecture with the values of its tensors."""
-    check(architecture, state, layout)
-    model = architecture.build()
+    model = check(architecture, state, layout)
     if not dtype.is_floating_point:
         raise BackboneError(f"weights cannot be {dtype}, expected torch.float32, float16, bfloat16 or float64")
     values = {}
@@ -147,7 +146,7 @@ def assemble(
             )
         values[key] = tensor.to(device, kind, copy=True, memory_format=torch.contiguous_format)
     model.load_state_dict(values, assign=True)
-    for key, buffer in architecture.computed_buffers().items():
+    for key, buffer in architecture.computed_buffers(model).items():
         module, _, last = key.rpartition(".")
         kind = dtype if buffer.is_floating_point() else buffer.dtype
         setattr(model.get_submodule(module), last, buffer.to(device, kind))
