@@ -115,7 +115,7 @@ def test_a_version_that_cannot_be_used_changes_nothing(folder: Path, monkeypatch
             assert expected in found.json()["detail"]
         monkeypatch.setattr(models_module, "load_served", load_broken)
         found = change(served, "switch", "v12")
-        assert "version v12 of colours gives no probabilities of its classes" in found.json()["detail"]
+        assert "version v12 of colours does not return probabilities of its classes" in found.json()["detail"]
         assert served.get("/v1/versions").json() | {"versions": []} == {
             "name": "colours",
             "path": None,

@@ -100,7 +100,7 @@ def _prepare(image: Image.Image, view: View, limits: Limits) -> dict[str, Any]:
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # two JPEGs in one file, as some cameras write
     width, height = image.size
     if kind not in limits.formats:
-        raise ImageError(f"{kind}, which is not read here; send {' or '.join(limits.formats)}")
+        raise ImageError(f"{kind}, which is not accepted here; send {' or '.join(limits.formats)}")
     most = limits.pixels if kind == "JPEG" else int(limits.pixels * WHOLE_SHARE)
     if width * height > most:
         raise ImageError(f"{width} by {height} pixels, and the limit for {kind} is {most / 1e6:g} million pixels")

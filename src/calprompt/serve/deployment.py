@@ -76,7 +76,7 @@ async def try_on_sample(engine: Engine, new: ServedModel, old: ServedModel, rece
         shown = np.asarray(probabilities)
         if shown.shape != (len(new.labels),) or not abs(shown.sum() - 1) < SUM_TOLERANCE:
             raise SettingError(
-                f"version {new.version} of {new.name} gives no probabilities of its classes; it is not used"
+                f"version {new.version} of {new.name} does not return probabilities of its classes, so it is not used"
             )
     before = await asyncio.gather(*(engine.batcher.submit(old, each) for each in images))
     pairs = zip(found[1:], before, strict=True)

@@ -41,7 +41,7 @@ LONGEST_RECEIPT = 4096  # characters
 SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
 PROMISE, IMAGES = "promise", "images"  # what is watched
 ACKNOWLEDGE, RESET = "acknowledge", "reset"  # what an admin can do about an alarm
-UNWATCHED = "The model promises nothing of its errors, so there is nothing to watch."
+UNWATCHED = "The model promises nothing about its errors, so there is nothing to watch."
 
 
 @dataclass(frozen=True)

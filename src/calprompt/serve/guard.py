@@ -239,7 +239,7 @@ class Guard:
         host = headers.get("host", "").lower()
         if self.hosts and host_name(host) not in self.hosts:
             raise ProblemError(
-                403, f"host not allowed: {host[:SHOWN_HOST]!r}; start the server with allowed_hosts to add a name"
+                403, f"host not allowed: {host[:SHOWN_HOST]!r}; start the server with --allowed-hosts to add a name"
             )
         changes = scope["method"] not in SAFE_METHODS
         origin = headers.get("origin", "").lower().partition("://")[2] if "origin" in headers else host

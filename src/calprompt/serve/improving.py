@@ -82,7 +82,7 @@ class SuggestRequest(Asked):
 class SuggestModel(BaseModel):
     """Which to label next."""
 
-    order: list[int] = Field(description="Places among the candidates, the most worth first.")
+    order: list[int] = Field(description="Positions among the candidates, the most useful first.")
 
 
 class ImproveRequest(Asked):
@@ -98,8 +98,8 @@ class ImproveModel(BaseModel):
     reason: str | None = Field(description="Why none can be fitted from here.")
     status: Status
     kept: int = Field(description="Labelled pictures that the server keeps.")
-    version: str | None = Field(description="That is being fitted, or was last.")
-    sentences: list[str] = Field(description="What became of it, and whether it is better.")
+    version: str | None = Field(description="The version that is being fitted, or was last.")
+    sentences: list[str] = Field(description="How the fit went, and whether the new version is better.")
 
 
 def samples_in(folder: str | Path) -> list[Sample]:
@@ -161,7 +161,9 @@ def suggested(asked: SuggestRequest) -> list[int]:
     rows = asked.candidates + asked.labelled
     width = len(rows[0])
     if not width or any(len(row) != width for row in rows) or width * len(rows) > MOST_NUMBERS:
-        raise ProblemError(422, f"every picture must have the same classes, and all up to {MOST_NUMBERS} probabilities")
+        raise ProblemError(
+            422, f"all pictures must have the same classes, and {MOST_NUMBERS} probabilities at most together"
+        )
     p = np.asarray(rows, dtype=np.float64)
     if not (np.isfinite(p).all() and (p >= 0).all() and (p <= 1).all()):
         raise ProblemError(422, "probabilities must be from 0 to 1")
@@ -213,7 +215,7 @@ class Refit:
         if self._status == "fitting" or (self._task is not None and not self._task.done()):
             raise ProblemError(409, "a new version is being fitted already")
         if not any(self._kept(name).glob("*/*")):
-            raise ProblemError(409, "there are no labelled pictures yet; say of some what they show")
+            raise ProblemError(409, "there are no labelled pictures yet; label some first")
         self._version = next_version(self._models.versions(name)[0])
         active_folder = self._models.folder(name, active)
         command = [sys.executable, "-m", "calprompt", "fit", str(self._settings.refit), "--quiet"]
@@ -243,7 +245,7 @@ class Refit:
             self._sentences += [line for line in lines[first:] if line][:2]
         elif self._status == "fitting":
             self._status = "failed"
-            why = err.strip().removeprefix("error: ").splitlines() or ["it ended without a word"]
+            why = err.strip().removeprefix("error: ").splitlines() or ["the fit ended without a message"]
             self._sentences = [f"No new version: {why[-1] if 'Traceback' in err else why[0]}"]
 
     async def stop(self) -> None:

@@ -52,7 +52,7 @@ class KeptImages:
         if self._quota is not None and self._bytes + len(image) > self._quota:
             raise NoRoomError(
                 f"the folder for images is full ({format_size(self._quota)}); send the feedback without the image, or "
-                "have the quota raised"
+                "start the server with a larger --max-keep"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def check_token(token: str) -> str:
     """Raise for a token that is too short to be secret, or that cannot be sent."""
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise SettingError(
-            f"must be {SHORTEST_TOKEN} or more characters of ASCII without blanks; make one with: openssl rand -hex 16",
+            f"must be {SHORTEST_TOKEN} or more characters of ASCII without spaces; make one with: openssl rand -hex 16",
             parameter="token",
         )
     return token

@@ -166,7 +166,7 @@ def served_run(run: Run, *, calibrator: str | None = None, part: str | None = No
         calibrator=None if predictor.calibrator is None else spec,
         about=(
             f"A run of {settings['tuner']} with the loss {settings['loss']} on {settings['data']}.",
-            "Nothing is promised of its answers; calprompt fit makes a model that promises.",
+            "Nothing is promised about its answers; calprompt fit makes a model that promises.",
         ),
         with_labels=with_labels if editable else None,
         fixed=None if editable else f"the calibrator {spec} is for the classes it was fitted on",

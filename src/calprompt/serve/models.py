@@ -124,7 +124,7 @@ class Models:
         missing = sorted({each for each in (found.active, found.shadow) if each is not None} - set(versions))
         if missing:
             raise NotFoundError(
-                f"{path} names the version {missing[0]!r}, which is not there; remove one or restore it"
+                f"{path} names the version {missing[0]!r}, which is not there; restore it, or remove the file"
             )
         return found
 
