@@ -34,7 +34,7 @@ class FitSettings:
         backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
             OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
         tuner: Name of the method, see 'calprompt list'; with auto, the one with the best cross-fitted likelihood.
-        budget: Time limit for comparing learners, such as 2m; those not reached are left out. No limit if None.
+        budget: Time limit for comparing learners, such as 2m, after which the rest is left out; no limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
         calibrator: Calibrator of the confidences; none keeps the model's own.
         target_error: Promised largest error rate among answered images, such as 0.05; 0 for no such promise.
@@ -71,7 +71,7 @@ class FitSettings:
         chunk: Classes encoded at a time, to save memory; all of them if None.
         backbone_config: Open_clip model name or JSON config, for a weights file that has none.
         imports: Python files of your own that register tuners, losses or calibrators.
-        work_dir: Folder that keeps an interrupted fit until it is resumed; None for the cache folder.
+        work_dir: Folder that keeps an interrupted fit until it is resumed; the cache folder if None.
         verbose: Show progress and a summary at the end.
     """
 
