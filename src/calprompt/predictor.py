@@ -25,7 +25,7 @@ from calprompt.clip.backbone import Backbone, unit
 from calprompt.data.decoding import iterate_images
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images, open_image
 from calprompt.errors import DataError, ImageError
-from calprompt.features.extraction import batch_size, encode
+from calprompt.features.extraction import batch_size, encode, one_thread
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, rate_note, silent
 from calprompt.tuners import Tuner
@@ -304,7 +304,7 @@ class Predictor:
             loaded = map(load, batches)
         else:
             workers = min(threads, WORKERS) if threads else None
-            loaded = map_in_threads(load, batches, threads=workers, ahead=1, initializer=_one_thread)
+            loaded = map_in_threads(load, batches, threads=workers, ahead=1, initializer=one_thread)
         for names, digests, features, pixels, unreadable in loaded:
             if frozen and features is None and pixels is not None:
                 features = encode(backbone, pixels)
@@ -367,7 +367,3 @@ def zero_shot_logits(backbone: Backbone, features: Tensor, frozen_text: Tensor) 
     """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
     image = unit(features.to(backbone.device, backbone.prompt_dtype))
     return (backbone.logit_scale * image @ frozen_text.T).float().cpu()
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 NEAR = 0.65  # of difflib's ratio, from which on a known name may be meant
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # bytes
@@ -21,15 +21,18 @@ def shorten(names: Iterable[object], limit: int = 5) -> str:
     return ", ".join(words[:limit]) + more
 
 
-def bullets(lines: Sequence[str], limit: int = 20) -> str:
-    """Lines below a heading, indented; a long list is cut and counted.
+def bullets(lines: Sequence[str] | Mapping[str, str], limit: int = 20) -> str:
+    """Lines below a heading, indented; a long list is cut and counted. Of a mapping, names with their reasons.
 
-    >>> print("wrong:" + bullets(["a", "b", "c"], limit=2))
+    >>> print("wrong:" + bullets(["a", "b", "c"], limit=2) + bullets({"d.png": "empty"}))
     wrong:
       a
       b
       … and 1 more
+      d.png (empty)
     """
+    if isinstance(lines, Mapping):
+        lines = [f"{name} ({reason})" for name, reason in lines.items()]
     more = [f"… and {len(lines) - limit} more"] if len(lines) > limit else []
     return "".join(f"\n  {line}" for line in [*lines[:limit], *more])
 

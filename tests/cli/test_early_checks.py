@@ -22,7 +22,7 @@ from calprompt.errors import DataError, Parameter, SettingError, UnknownNameErro
 from calprompt.executors.protocol import shared_marker
 from calprompt.files import folder_kind, require_kind
 from calprompt.losses import losses
-from calprompt.sweep import names
+from calprompt.sweep import expansion
 from classifier.fits import picture_paths, saved
 from report import reports
 
@@ -184,7 +184,7 @@ def test_sweep_options_are_checked_against_the_files() -> None:
     from calprompt.calibrators import calibrators
 
     for kind, registry in (("losses", losses), ("calibrators", calibrators)):
-        found = names._dataclass_options(kind)
+        found = expansion._dataclass_options(kind)
         assert {name: set(signature(registry.get(name)).parameters) for name in registry.available()} == {
             name: set(options) for name, options in found.items()
         }

@@ -64,7 +64,7 @@ def images_to_measure(
         bad = find_unreadable([split])
         split = split.take([index for index in range(len(split)) if split.images.name(index) not in bad])
         if bad:
-            lines = bullets([f"{name} ({reason})" for name, reason in sorted(bad.items())])
+            lines = bullets(dict(sorted(bad.items())))
             warnings.warn(f"left out, {plural(len(bad), 'image')} that cannot be read:{lines}", stacklevel=4)
     if not len(split):
         raise DataError(f"{data.name} has no images to measure on")

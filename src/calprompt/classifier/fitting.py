@@ -464,8 +464,7 @@ def _other_images(
             "evaluate' takes them."
         )
     if skipped:
-        names = [f"{name} ({reason})" for name, reason in skipped.items()]
-        lines.append(f"Left out, because they cannot be read:{bullets(names)}")
+        lines.append(f"Left out, because they cannot be read:{bullets(skipped)}")
     if group_by is not None:
         lines.append(
             f"The images are in {plural(division.n_groups, 'group')}, by what {group_by!r} finds in their names."

@@ -71,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
     )
     if not state.unreadable:
         return 0
-    lines = [f"{name} ({reason})" for name, reason in sorted(state.unreadable.items())]
-    count = plural(len(lines), "image")
-    say(f"{count} cannot be read:{bullets(lines, 100)}")
+    unreadable = dict(sorted(state.unreadable.items()))
+    say(f"{plural(len(unreadable), 'image')} cannot be read:{bullets(unreadable, 100)}")
     return 1

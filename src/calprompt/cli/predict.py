@@ -308,14 +308,13 @@ def _writes_to_terminal(args: argparse.Namespace) -> bool:
 def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> None:
     """Report unreadable images, and explain the answers."""
     if batches.skipped and (not args.skip_bad or not batches.answered):
-        lines = [f"{name} ({reason})" for name, reason in batches.skipped.items()]
-        count = "one image" if len(lines) == 1 else f"{len(lines)} images"
+        count = "one image" if len(batches.skipped) == 1 else f"{len(batches.skipped)} images"
         if args.skip_bad:
-            raise DataError(f"no image can be read:{bullets(lines)}")
+            raise DataError(f"no image can be read:{bullets(batches.skipped)}")
         raise DataError(
             f"{count} cannot be read, and the others are answered; replace or remove, or leave out with ",
             Parameter("skip_bad", True),
-            f":{bullets(lines)}",
+            f":{bullets(batches.skipped)}",
         )
     if args.json or args.csv or (args.follow and args.resume is None):
         for name, reason in batches.skipped.items():

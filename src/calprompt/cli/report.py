@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     from calprompt.report.page.build import build_report
     from calprompt.report.page.render import write_report
     from calprompt.results.sources import read_source
-    from calprompt.sweep.names import check_calibrator
+    from calprompt.sweep.expansion import check_calibrator
 
     for spec in args.calibrators or ():
         check_calibrator(spec)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         known = seen(model, labelled, progress)[1] if labelled else None
         names, features, probabilities, unreadable = seen(model, images, progress)
     if not names:
-        raise DataError(f"no image can be read:{bullets([f'{name} ({why})' for name, why in unreadable.items()])}")
+        raise DataError(f"no image can be read:{bullets(unreadable)}")
     chosen = choose(features, probabilities, args.number, labelled=known)[: args.number]
     unsure, best = entropy(probabilities), probabilities.argmax(axis=1)
     columns = COLUMNS if out is None else (*COLUMNS, "label")

@@ -49,11 +49,10 @@ class UnreadableImages:
 def unreadable_error(reasons: Mapping[str, str]) -> DataError:
     """The report on images that cannot be read."""
     count = "one image" if len(reasons) == 1 else f"{len(reasons)} images"
-    lines = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     lost = all(reason == os.strerror(errno.ENOENT) for reason in reasons.values())
     elsewhere = (", or say where they are with ", Parameter("root", "DIR")) if lost else ()
     leave_out = (f"{count} cannot be read; replace or remove, or leave out with ", Parameter("skip_bad", True))
-    return DataError(*leave_out, *elsewhere, f":{bullets(lines, MOST_LISTED)}")
+    return DataError(*leave_out, *elsewhere, f":{bullets(dict(sorted(reasons.items())), MOST_LISTED)}")
 
 
 def find_unreadable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,25 +21,19 @@ from calprompt.runs.folder import EVALUATION, LOGITS, Run, load_run, read_evalua
 from calprompt.runs.preparation import tuner_for_classes
 from calprompt.runs.restoring import Restored, restore
 
-if TYPE_CHECKING:
-    from calprompt.runs.resources import Resources
-
 
 def run_predictor(
     run: str | Path | Run,
     *,
-    calibrator: str | None = None,
-    part: str | None = None,
-    class_names: Sequence[str] | None = None,
-    backbone: str | None = None,
-    device: str | None = None,
-    imports: Sequence[str | Path] | None = None,
-    resources: Resources | None = None,
+    calibrator: str | None,
+    part: str | None,
+    class_names: Sequence[str] | None,
+    **loading: Any,
 ) -> Predictor:
-    """The predictor of a finished run; `Predictor.from_run` calls this and describes the arguments."""
+    """The predictor of a finished run; see `Predictor.from_run`, and for `loading` `restore`."""
     run = run if isinstance(run, Run) else load_run(run)
     fitted = fitted_calibrator(run, calibrator) if calibrator not in (None, NONE) else None
-    restored = restore(run, backbone=backbone, device=device, imports=imports, resources=resources)
+    restored = restore(run, **loading)
     names = _class_names(restored, part, class_names)
     if fitted is not None and not fitted.novel and names != restored.tuner.class_names:
         raise SettingError(f"{calibrator} is for the classes it was fitted on and does not apply to others")

@@ -224,7 +224,7 @@ class Extraction:
             return map_in_threads(self._load, batches, ahead=1)
         if threads == 1:  # a second thread would only get in its way
             return map(self._load, batches)
-        return map_in_threads(self._load, batches, threads=min(threads, WORKERS), ahead=2, initializer=_one_thread)
+        return map_in_threads(self._load, batches, threads=min(threads, WORKERS), ahead=2, initializer=one_thread)
 
     def _missing(self, meter: FeatureProgress) -> Iterator[Job]:
         """Views to compute; the features of stored views are copied."""
@@ -294,5 +294,6 @@ class Extraction:
             self.features[views - self.views[0], indices] = values
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Let torch compute in one thread: several threads of this process compute at a time."""
     torch.set_num_threads(1)

@@ -49,8 +49,7 @@ from calprompt.hardware import visible_devices
 from calprompt.papers import sweep_files
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import Reader, Target
-from calprompt.sweep.expansion import Cell, expand
-from calprompt.sweep.names import check_calibrator
+from calprompt.sweep.expansion import Cell, check_calibrator, expand
 from calprompt.text import parse_problem, slug
 
 KEYS = {
