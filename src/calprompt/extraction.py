@@ -105,7 +105,7 @@ class Portion:
 
     @property
     def title(self) -> str:
-        """What it is, in a line."""
+        """A description in a line."""
         return f"{self.backbone}, {self.split}, images {self.start + 1} to {self.stop}"
 
     @property
@@ -124,7 +124,7 @@ FEATURES_PER_PORTION = 512  # of a portion, at most, unless one image has more: 
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What an extraction will look at."""
+    """The plan of an extraction."""
 
     settings: ExtractionSettings  # what is wanted
     groups: tuple[tuple[Portion, ...], ...]  # the portions of each backbone
@@ -190,7 +190,7 @@ class SentFeatures:
 
 @dataclass(frozen=True)
 class PortionReport:
-    """What was done with a portion."""
+    """The result of a portion."""
 
     found: int  # features that were in the store
     computed: int  # features that were computed
@@ -266,7 +266,7 @@ def pack(space: Space) -> SentFeatures | None:
 
 @dataclass
 class ExtractionState:
-    """What came out of an extraction."""
+    """The state or result of an extraction."""
 
     found: int = 0  # features that were in the store
     computed: int = 0  # features that were computed

@@ -132,7 +132,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """What `write_json` writes."""
+    """A value as `write_json` writes it."""
     return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
@@ -167,7 +167,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
+    """The contents of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

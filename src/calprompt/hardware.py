@@ -1,4 +1,4 @@
-"""What a process computes on, how much memory it took at most, and how long the steps of a training take.
+"""Devices and processors, peak memory, and the time of training steps.
 
 A processor without units for half precision multiplies one number after another, which is measured, and said once. Some
 virtual machines report AMX, the unit of Intel's processors that multiplies matrices in half precision, but not the size
@@ -35,7 +35,7 @@ def check_device(device: str) -> None:
 
 
 def visible_devices(names: Sequence[str]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES has to say in processes that are to see one GPU each, under the name cuda:0.
+    """Values of CUDA_VISIBLE_DEVICES for processes that see one GPU each, as cuda:0.
 
     >>> visible_devices(["cuda:0", "cuda:3"])
     ['0', '3']

@@ -41,7 +41,7 @@ def sweep_files() -> dict[str, Traversable]:
 
 
 def registered(module: str, names: str) -> dict[str, Any]:
-    """What a module of every paper has under a name, such as tables.TABLES; of papers that are not built in, by
+    """The contents of a registry in all papers, such as tables.TABLES; of papers that are not built in, by
     NAME/THING."""
     found: dict[str, Any] = {}
     for paper, package in papers().items():

@@ -45,7 +45,7 @@ Loaded = tuple[list[str], list[str], Tensor | None, Tensor | None, dict[str, str
 
 @dataclass(frozen=True, eq=False)
 class PredictionBatch:
-    """What a predictor says of some images.
+    """Predictions of a batch of images.
 
     Attributes:
         names: Names of the images: their paths, or "image 3" for the fourth that has none.

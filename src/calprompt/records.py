@@ -30,7 +30,7 @@ class Record:
 
 
 def plain(value: Any) -> Any:
-    """What `restored` makes the value of; dictionaries stay as they are."""
+    """Plain data from which `restored` makes the value; dictionaries stay as they are."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):

@@ -113,7 +113,7 @@ def is_utf8(text: str) -> bool:
 
 
 def parse_problem(error: Exception) -> str:
-    """What is wrong with a file of JSON or YAML, in one line, from the error of its parser.
+    """The problem of a JSON or YAML file, in one line, from the error of its parser.
 
     >>> parse_problem(RecursionError("maximum recursion depth exceeded")), parse_problem(ValueError("no\\n value"))
     ('it is nested too deeply', 'no value')

@@ -156,7 +156,7 @@ def _refuse_empty(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _forgiving_output() -> Iterator[None]:
-    """Within it, what standard output cannot encode is escaped, such as file names that are not UTF-8."""
+    """Escape characters that standard output cannot encode, such as in file names that are not UTF-8."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper):
         yield

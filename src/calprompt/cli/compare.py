@@ -172,7 +172,7 @@ def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Picture
 
 
 def notes(results: Results) -> list[str]:
-    """What the numbers are, a line each."""
+    """Explanations of the numbers, a line each."""
     settings = results.settings
     seeds = "1 seed" if settings["seeds"] == 1 else f"the mean of {settings['seeds']} seeds"
     covers = "test images" if settings["seeds"] == 1 else "test images and seeds"
@@ -187,7 +187,7 @@ def notes(results: Results) -> list[str]:
 
 
 def _difference_notes(pairs: Sequence[str]) -> list[str]:
-    """What differences are: each pair, or once for all if they are to the same method."""
+    """Explanations of differences: of each pair, or of all if they are to the same method."""
     rest = "on the same images and seeds; * its interval excludes 0"
     others = {pair.partition(MINUS)[2] for pair in pairs}
     if len(pairs) > 1 and len(others) == 1:
@@ -196,7 +196,7 @@ def _difference_notes(pairs: Sequence[str]) -> list[str]:
 
 
 def _difference_label(pair: str, results: Results) -> str:
-    """What stands left of a difference: with several of them, which method it is of."""
+    """The label of a difference; with several of them, it names the method."""
     several = len({row.method for row in results.rows if row.is_difference}) > 1
     return f"{DIFFERENCE}, {pair.partition(MINUS)[0]}" if several else DIFFERENCE
 

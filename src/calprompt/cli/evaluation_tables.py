@@ -1,4 +1,4 @@
-"""What `calprompt evaluate` prints: runs, with metrics down and calibrators across; models, class by class."""
+"""Output of `calprompt evaluate`: runs, with metrics down and calibrators across; models, class by class."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def selection_tables(evaluation: Evaluation) -> Iterator[Picture]:
 
 
 def notes(evaluation: Evaluation) -> list[str]:
-    """What the numbers are, and why some are missing, a line each."""
+    """Explanations of the numbers, and why some are missing, a line each."""
     settings = evaluation.settings
     interval = f"[95 % interval, from {settings.bootstrap} resamples]; " if settings.bootstrap else ""
     lines = [
@@ -226,7 +226,7 @@ def print_check(check: Check, console: Console) -> None:
 
 
 def outcome_sentences(check: Check) -> list[str]:
-    """What was answered of images that no promise was made on, and whether the promises held."""
+    """The answers to images that no promise was made on, and whether the promises held."""
     found = check.outcomes
     answered, wrong = found["answer"], found["wrong"]
     rate = (

@@ -114,7 +114,7 @@ def filters(args: argparse.Namespace) -> dict[str, str]:
 
 
 def attribute_help(kind: type) -> dict[str, str]:
-    """What the docstring of a class says of each attribute, on one line.
+    """The description of each attribute in the docstring of a class, on one line.
 
     >>> from calprompt.training_config import TrainingConfig
     >>> attribute_help(TrainingConfig)["lr"]

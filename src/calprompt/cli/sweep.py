@@ -153,7 +153,7 @@ def memory_plan(plan: SweepPlan, todo: Sequence[PlannedCell]) -> str:
 
 
 def print_end(plan: SweepPlan, state: SweepState, *, retried: bool) -> int:
-    """What was done and what failed; returns the exit status."""
+    """Print finished and failed runs; returns the exit status."""
     if state.done:
         took = f"{plural(state.computed, 'run')} computed in {duration(state.seconds)}"
         estimated = f", estimated were {duration(state.estimate)}" if state.estimate is not None else ""

@@ -190,7 +190,7 @@ class Architecture:
         return {name: value for name, value in real.named_buffers(prefix="visual") if name not in stored}
 
     def as_record(self) -> dict[str, Any]:
-        """What a fingerprint is made of; without `timm` where there is none."""
+        """The input of a fingerprint; without `timm` where there is none."""
         return {name: value for name, value in asdict(self).items() if name != "timm" or value is not None}
 
     @classmethod

@@ -134,7 +134,7 @@ class Backbone:
 
     @property
     def logit_scale(self) -> Tensor:
-        """What cosines are multiplied with to make logits: about 100."""
+        """The factor from cosines to logits: about 100."""
         own = self.model.logit_scale.to(self.prompt_dtype).exp()
         return own if self.fixed_scale is None else torch.full_like(own, self.fixed_scale)
 
@@ -197,7 +197,7 @@ class Backbone:
 
     @contextmanager
     def limited_threads(self) -> Iterator[None]:
-        """Within it, torch has one thread if this is a small CLIP on a CPU.
+        """Limit torch to one thread if this is a small CLIP on a CPU.
 
         Its products are so short that a second thread saves a sixth of the time at best, and on a busy machine, where
         the two wait for each other, takes ten times as long. The result is then the same with any number of threads.
@@ -210,7 +210,7 @@ class Backbone:
             torch.set_num_threads(before)
 
     def _precision(self) -> AbstractContextManager[Any]:
-        """What the towers run in: autocast, or their own dtype."""
+        """The precision of the towers: autocast, or their own dtype."""
         if self.device.type == "cpu" and self.computes_in in HALF:
             check_half_precision(self.computes_in)
         return torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext()

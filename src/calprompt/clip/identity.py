@@ -1,4 +1,4 @@
-"""What a backbone is, known without its weights in memory: its name, fingerprint and preprocessing.
+"""The identity of a backbone, known without its weights in memory: its name, fingerprint and preprocessing.
 
 Loading a backbone once writes them down beside the size and times of the files it was read from:
 

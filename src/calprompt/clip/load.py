@@ -73,7 +73,7 @@ def load_with_files(
     dtype: torch.dtype | str = torch.float32,
     cache_dir: str | Path | None = None,
 ) -> tuple[Backbone, list[Path]]:
-    """What `load_backbone` returns, and the files that it depends on; nothing is written down."""
+    """The backbone, and the files that it depends on; its identity is not cached."""
     dtype, device = _dtype(dtype), _device(device)
     if not isinstance(spec, str | Path):
         raise BackboneError(f"a backbone is a name, such as 'pocket', or a path; got {spec!r}")

@@ -59,7 +59,7 @@ def proxy_variables() -> list[str]:
 
 
 def obstacle(address: str) -> str:
-    """Why the host of an address cannot be reached; empty if it answers, whatever the answer is."""
+    """Why the host of an address cannot be reached; empty if it answers at all."""
     host = urllib.parse.urlsplit(address)
     proxy = _proxy(host)
     gate = proxy or host
@@ -81,7 +81,7 @@ def obstacle(address: str) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong in a download, on one line."""
+    """The reason why a download failed, on one line."""
     chain: list[BaseException] = []
     inner: BaseException | None = error
     while inner is not None and inner not in chain:
@@ -117,7 +117,7 @@ def _status(address: str) -> int:
 
 
 def _in_time(call: Callable[[], T]) -> T:
-    """What a call returns or raises, or TimeoutError if that takes too long.
+    """The result or error of a call, or TimeoutError if it takes too long.
 
     Looking up a host's name has no time limit of its own, and a host with many addresses is tried at each of them. A
     call that takes too long is left behind in its thread, which does not keep the process from ending.

@@ -1,4 +1,4 @@
-"""What open_clip knows, read from its files without importing the package, which takes seconds.
+"""Configs, tables and modules of open_clip, read from its files without importing the package, which takes seconds.
 
 Its model configs are JSON files, its table of pretrained weights and its tokenizer are modules that need little, and
 the defaults of its configs are in the source of two dataclasses. If the package is imported already, it is asked, since

@@ -29,7 +29,7 @@ _RATIO = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a backbone was trained to see; two backbones with equal preprocessing can share decoded images.
+    """The image preprocessing of a backbone; two backbones with equal preprocessing can share decoded images.
 
     Attributes:
         size: Pixels along a side of the input.

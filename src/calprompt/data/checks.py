@@ -1,4 +1,4 @@
-"""What is known of data before it is used: digests of all images, those that cannot be read, what was left out, and
+"""Checks of data before use: digests of all images, images that cannot be read, files that were left out, and
 how much there is of everything.
 """
 
@@ -222,7 +222,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, sorted by name; nothing, if it is not there."""
+    """Visible entries of a folder, sorted by name; none if it does not exist."""
     if not folder.is_dir():
         return
     with os.scandir(folder) as entries:

@@ -37,7 +37,7 @@ KEYS = ("classes", "template", "base")
 
 @dataclass(frozen=True)
 class Classes:
-    """What a classes file says; `entries` are (folder, name), the folder None where only a name was given."""
+    """The contents of a classes file; `entries` are (folder, name), the folder None where only a name was given."""
 
     where: str
     entries: tuple[tuple[str | None, str], ...] = ()
@@ -72,7 +72,7 @@ class Classes:
         return replace(listing, class_names=names, rows=rows, base=base)
 
     def _folders_and_names(self, own: tuple[str, ...], known: Mapping[str, int]) -> list[tuple[str, str]]:
-        """What the data call the class of every entry, and its name; `known` are all words for a class."""
+        """Folder and name of every entry; `known` are all identifiers of classes."""
         plain = [name for folder, name in self.entries if folder is None]
         if len(plain) == len(self.entries):
             split = self._split_lines(own, known)
@@ -110,7 +110,7 @@ def find_classes(folder: Path) -> Path | None:
 
 
 def read_classes(path: Path) -> Classes:
-    """What a classes file says."""
+    """Read a classes file."""
     if path.suffix.lower() not in (".json", ".yaml", ".yml"):
         lines = read_lines(path)
         if not lines:

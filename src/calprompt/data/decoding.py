@@ -100,7 +100,7 @@ def count_left_out(names: Iterable[str]) -> str:
 
 
 def iterate_images(images: Any) -> tuple[Iterable[Any], int | None]:
-    """What to iterate over, one image or many, and how many there are, if that is known."""
+    """An iterable of one image or many, and their number, if known."""
     if isinstance(images, str | bytes | bytearray | memoryview | Path) or is_pillow(images):
         return [images], 1
     if is_array(images):

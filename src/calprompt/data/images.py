@@ -74,7 +74,7 @@ class ImageMemory:
         return digest
 
     def _read(self, path: str) -> tuple[bytes, Signature | None]:
-        """What is in a file, and its signature; None if it changed while it was read."""
+        """The contents of a file, and its signature; None if it changed while it was read."""
         kept = self._kept.get(path)
         if kept is not None and kept[0] == file_signature(path):
             with self._lock:

@@ -173,7 +173,7 @@ def _encoded(values: list[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 
 
 def _names(labels: Sequence[Any], class_names: ClassNames | None) -> tuple[str, ...]:
-    """What the model reads for each label."""
+    """The class name of each label."""
     if class_names is None:
         if all(isinstance(label, str) for label in labels):
             return tuple(labels)

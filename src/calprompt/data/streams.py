@@ -146,7 +146,7 @@ def _is_image(name: str) -> bool:
 
 
 def _name(path: Path, inside: str) -> str:
-    """What a member is called: the archive and the path in it, without what would lead out of it."""
+    """The name of a member: the archive and the path in it, without parts that lead out of it."""
     parts = [part for part in inside.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     return "/".join([str(path), *parts])
 

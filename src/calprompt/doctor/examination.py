@@ -208,7 +208,7 @@ class Worker:
         return process
 
     def _death(self, name: str) -> Finding:
-        """What is known of a process that ended in the middle of a check."""
+        """The finding for a process that died during a check."""
         errors = self._errors
         code = self._end()
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"

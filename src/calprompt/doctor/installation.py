@@ -40,7 +40,7 @@ TOGETHER = ("torch", "torchvision")  # of which every release of one goes with o
 
 
 def check_installation() -> Iterator[Finding]:
-    """Which calprompt and which Python run."""
+    """The running versions of calprompt and Python."""
     folder = Path(calprompt.__file__).parent
     try:
         installed = metadata.version("calprompt")
@@ -76,7 +76,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Which extras are installed, and what they are for."""
+    """The installed extras, and their purposes."""
     for extra in metadata.metadata("calprompt").get_all("Provides-Extra") or []:
         purpose = EXTRAS.get(extra, "")
         versions = {name: version_of(name) for name in requirements(extra)}

@@ -24,7 +24,7 @@ NO_VECTOR_UNITS = "DEFAULT"  # what torch says of a processor whose wide instruc
 
 
 def check_machine() -> Iterator[Finding]:
-    """What there is to compute with on the CPU."""
+    """Processor, threads, load and memory."""
     capability = torch.backends.cpu.get_cpu_capability()
     if capability == NO_VECTOR_UNITS and platform.machine().lower() in ("x86_64", "amd64"):
         yield note("processor", f"{processor_name()}, without AVX2", "Everything will take several times as long.")

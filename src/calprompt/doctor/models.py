@@ -166,7 +166,7 @@ def per_second(call: Callable[[], object], seconds: float = SECONDS) -> float:
 
 @torch.no_grad()
 def estimated_images_per_second(images: int = 2) -> float:
-    """What a ViT-B/16 would do: two of its blocks are run, with random weights, and the others are calculated.
+    """The estimated speed of a ViT-B/16: two of its blocks are run with random weights, the others are calculated.
 
     The last block is cheaper than the others, since only the class token is read out of it.
     """

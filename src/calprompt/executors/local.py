@@ -137,7 +137,7 @@ class _Slot:
             self.pool = None
 
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
-        """Of the pool, which has no public way to them."""
+        """Processes of the pool, which has no public access to them."""
         return list((getattr(self.pool, "_processes", None) or {}).values())
 
 

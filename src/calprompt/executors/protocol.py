@@ -1,4 +1,4 @@
-"""What an executor is: the protocol, tasks that go in, outcomes that come out, what a worker needs, and shared folders.
+"""The protocol of executors: tasks that go in, outcomes that come out, resources of workers, and shared folders.
 
 If a worker sees the folder of whoever sent it, results go there; if not, they travel as bytes and are written there.
 
@@ -37,7 +37,7 @@ class Task(Protocol):
 
     @property
     def title(self) -> str:
-        """What it is, in a line for people."""
+        """A description in a line."""
         ...
 
 
@@ -46,7 +46,7 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What became of a task.
+    """The outcome of a task.
 
     Attributes:
         task: What was to be done.
@@ -78,7 +78,7 @@ Work = Callable[[T], Outcome[T]]
 
 
 class Executor(Protocol):
-    """What does groups of tasks, here or elsewhere."""
+    """Runs groups of tasks, here or elsewhere."""
 
     def map(self, groups: Sequence[Sequence[T]], work: Work[T]) -> Iterator[Outcome[T]]:
         """Do all tasks, and give each outcome as soon as there is one.
@@ -92,7 +92,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What is set aside for one worker.
+    """Resources reserved for one worker.
 
     Attributes:
         cpus: Processors; a fraction lets several workers share one.

@@ -41,13 +41,13 @@ class UnlikeDriverError(CalpromptError):
 
 
 def installed_versions() -> dict[str, str]:
-    """What has to be the same in the driver and all workers."""
+    """Versions that must be the same in the driver and all workers."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Python": python, "ray": version("ray"), "calprompt": calprompt.__version__}
 
 
 def describe_driver(threads: int) -> dict[str, Any]:
-    """What a worker has to know of its driver, as plain data."""
+    """Versions, threads and folders of the driver, as plain data for workers."""
     return {
         "versions": installed_versions(),
         "threads": threads,
@@ -308,7 +308,7 @@ def cut_groups(groups: Sequence[Sequence[T]], pieces: int) -> list[list[T]]:
 
 
 def _refusal(error: Any) -> str:
-    """Why a worker could not even begin, from what Ray says of it."""
+    """Why a worker could not start, from Ray's error."""
     cause = error.cause
     if isinstance(cause, CalpromptError):
         return str(cause)

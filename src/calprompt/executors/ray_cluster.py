@@ -134,7 +134,7 @@ def capacity(ray: Any, resources: WorkerResources) -> int:
 
 
 def describe_cluster(ray: Any) -> str:
-    """What each machine has, in a line."""
+    """The resources of each machine, in a line."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     words = [str(WorkerResources(node.get("CPU", 0), node.get("GPU", 0), int(node.get("memory", 0)))) for node in nodes]
     return "; ".join(words) or "no machine"

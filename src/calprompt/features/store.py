@@ -68,7 +68,7 @@ def key(digest: str, view: int) -> bytes:
 
 
 def key_hash(key: bytes) -> int:
-    """What a key is looked up by; views of an image are neighbours, so that the index is written in few places."""
+    """The indexed hash of a key; views of an image are neighbours, so that the index is written in few places."""
     return int.from_bytes(key[:6], "big", signed=True) << 16 | int.from_bytes(key[-2:], "big")
 
 
@@ -191,7 +191,7 @@ class Space:
             self._file = None
 
     def _use(self, action: Callable[[FeatureFile], T], create: tuple[torch.dtype, int] | None = None) -> T | None:
-        """What an action on the file returns; None if there is none, or if it is damaged, and then set aside."""
+        """The result of an action on the file; None if there is no file, or if it is damaged and set aside."""
         try:
             if self._file is None or not self._file.is_current(create is not None):
                 self._file = None
@@ -362,7 +362,7 @@ class FeatureFile:
             yield intact, [number for number, intact in right.items() if not intact]
 
     def check(self) -> str:
-        """What is wrong with the structure of the file; an empty text if nothing is."""
+        """The problem of the file's structure; empty if there is none."""
         found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         return "" if found == "ok" else str(found).splitlines()[-1]
 

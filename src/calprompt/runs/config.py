@@ -205,7 +205,7 @@ def available() -> list[str]:
 
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
-    """What a recipe says it is, and its settings; `name` is one of the package's or the path of a YAML file."""
+    """The description and settings of a recipe; `name` is one of the package's or the path of a YAML file."""
     if name in available():
         text = (files("calprompt") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     elif Path(name).suffix in (".yaml", ".yml"):

@@ -239,7 +239,7 @@ def _anchor(prepared: Prepared, resources: Resources, record: dict[str, Any], pr
 def _images(
     prepared: Prepared, resources: Resources, progress: Progress
 ) -> tuple[TrainingSet | None, dict[str, Tensor]]:
-    """What is trained on, if anything, and frozen features of what is evaluated; unreadable files are reported here."""
+    """The training set, if any, and frozen features of evaluated splits; unreadable files are reported here."""
     unreadable = UnreadableImages()
     backbone, tuner, planned = prepared.backbone, prepared.tuner, prepared.plan
     split, labels = planned.base.train, torch.tensor(planned.base.train.labels)

@@ -79,7 +79,7 @@ class Transfer:
 
     @property
     def name(self) -> str:
-        """What the results are called."""
+        """The name of the results."""
         return str(self.record["name"])
 
     @property
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What was run, in a line."""
+        """A description of the run, in a line."""
         config = self.record["config"]
         shots = "all images" if config["shots"] is None else f"{config['shots']} shots"
         anchored = ", anchored" if config.get("anchor") else ""
@@ -292,7 +292,7 @@ def read_history(folder: Path, record: Mapping[str, Any] | None = None) -> list[
 
 
 def history_bytes(rows: list[dict[str, float]]) -> bytes:
-    """What history.jsonl has for these epochs."""
+    """The contents of history.jsonl for these epochs."""
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
@@ -312,7 +312,7 @@ def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[di
 
 
 def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """What steps.csv has for these steps; numbers have all of their digits, so that reading gives the same ones."""
+    """The contents of steps.csv for these steps; numbers have all of their digits, so that reading restores them."""
     columns = list(dict.fromkeys(("epoch", "step", *(name for row in rows for name in row))))
     return csv_bytes(columns, [{name: repr(value) for name, value in row.items()} for row in rows])
 
@@ -356,7 +356,7 @@ def write_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> Path:
 
 
 def read_transfer(folder: Path) -> Transfer | None:
-    """What a run was evaluated on, from its folder; None if it is not complete."""
+    """Read the folder of an evaluation on other data; None if it is not complete."""
     if not (folder / TRANSFER).is_file() or not (folder / LOGITS).is_file():
         return None
     path, advice = folder / TRANSFER, "delete it, and 'calprompt transfer' makes it again"

@@ -79,7 +79,7 @@ def prepare(
 
 
 def describe(prepared: Prepared) -> dict[str, Any]:
-    """What run.json says of a run before it starts."""
+    """The contents of run.json before the run starts."""
     planned = prepared.plan
     splits = {"train": planned.base.train} | {name: split for name, (_, split) in planned.evaluated.items()}
     return {
@@ -208,7 +208,7 @@ TEXT_KINDS = ("text", "frozen_text")
 def split_tensors(
     backbone: Backbone, tuner: Tuner | None, frozen_text: Tensor, split: Split, features: Tensor
 ) -> dict[str, Tensor]:
-    """What is stored of a split: labels, zero_shot_logits and frozen_text; of prompts that apply, logits and text.
+    """The stored tensors of a split: labels, zero_shot_logits and frozen_text; of prompts that apply, logits and text.
 
     Zero-shot logits are those of the model as it was loaded, also where a run has fitted another logit scale.
     Where every image has text features of its own, as with CoCoOp, `text` is one set that stands for all of them.

@@ -1,4 +1,4 @@
-"""What runs share: loaded backbones, datasets, the bytes of their images, and image features.
+"""Resources that runs share: loaded backbones, datasets, the bytes of their images, and image features.
 
     resources = Resources(store=FeatureStore())
     for config in configs:
@@ -62,7 +62,7 @@ class Resources:
         return self._backbones[key]
 
     def identity(self, spec: str, *, config: str | None = None, dtype: str = "float32") -> BackboneIdentity:
-        """What a backbone is; it is loaded only if it never was on this machine, or its files have changed."""
+        """The identity of a backbone, which is loaded only if it is new on this machine or its files have changed."""
         for (*key, _, kind), loaded in self._backbones.items():
             if (*key, kind) == (spec, config, dtype):
                 from calprompt.clip.load import identity_of

@@ -107,7 +107,7 @@ def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
 
 
 def group_key(cell: Cell) -> str:
-    """What runs of a group have in common."""
+    """The settings that runs of a group share, as text."""
     return _values(cell, GROUP_SETTINGS)
 
 
@@ -220,7 +220,7 @@ class SweepState:
 
     @property
     def failures(self) -> list[Outcome]:
-        """What failed."""
+        """Outcomes of failed runs."""
         return [outcome for outcome in self.done if outcome.status == FAILED]
 
     @property
@@ -235,7 +235,7 @@ class SweepState:
 
     @property
     def seconds_left(self) -> float | None:
-        """That the rest may take, from what it took so far, or else from the estimate."""
+        """Remaining seconds, from the pace so far, or else from the estimate."""
         if self.done:
             return self.seconds / len(self.done) * (self.total - len(self.done))
         return None if self.estimate is None else max(0.0, self.estimate - self.seconds)

@@ -97,7 +97,7 @@ def read_folder(folder: Path) -> Found:
 
 
 def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:
-    """What a finished run was not evaluated on yet."""
+    """Targets on which a finished run was not evaluated yet."""
     return [target for target in targets if not (folder / TRANSFERS / slug(str(target.name)) / TRANSFER).is_file()]
 
 

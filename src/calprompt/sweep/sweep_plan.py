@@ -201,7 +201,7 @@ class Costs:
                         self.known.setdefault((name, kind), []).append(value)
 
     def of(self, config: dict[str, Any]) -> dict[str, Any]:
-        """What a run of these settings may take: seconds as on average, memory as at most; None if not measured."""
+        """Expected cost of a run: mean seconds, maximal memory; None if not measured."""
         found: dict[str, Any] = {}
         for name, combine in (("seconds", mean), ("memory", max), ("device_memory", max)):
             near = (self.known[name, kind] for kind in _kinds(config) if (name, kind) in self.known)

@@ -185,7 +185,7 @@ def _names(folder: Path) -> Iterable[str]:
 
 
 def _numbers(entry: Entry, listing: Listing) -> list[tuple[str, int, int | None]]:
-    """What is counted, how many there are, how many are expected."""
+    """Names of counts, actual numbers, and expected numbers."""
     counts, count = entry.counts, len(listing.class_names)
     base = set(listing.base if listing.base is not None else range(-(-count // 2)))
     tested = Counter("base" if label in base else "novel" for _, label in listing.rows.get("test", ()))

@@ -39,11 +39,11 @@ class Layout(Protocol):
 
     @property
     def expects(self) -> str:
-        """What must be in the folder, in words."""
+        """The expected contents of the folder, in words."""
         ...
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        """What is not there, each with what to do about it; `key` is the dataset's name in commands."""
+        """Missing files, each with advice; `key` is the dataset's name in commands."""
         ...
 
     def read(self, folder: Path) -> Listing:
