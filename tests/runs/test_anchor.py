@@ -192,7 +192,7 @@ class TestEveryTuner:
     def test_predictions_are_the_stored_probabilities(self, tuner: str, part: str) -> None:
         paths, kinds, _ = stored(trained(tuner), part)
         predictor = Predictor.from_run(trained(tuner), part=part, resources=SHARED)
-        close(predictor.predict_proba(paths), kinds["logits"].double().softmax(dim=1))
+        close(predictor.predict_proba(paths[::4]), kinds["logits"][::4].double().softmax(dim=1))
 
     @pytest.mark.parametrize("spec", ["temperature", "dac", "sals", "temperature_sgd"])
     def test_so_are_calibrated_ones(self, tuner: str, spec: str) -> None:
@@ -203,7 +203,7 @@ class TestEveryTuner:
             calibrator.fit(model.val)
         paths, _, _ = stored(trained(tuner), "novel")
         predictor = Predictor.from_run(trained(tuner), part="novel", calibrator=spec, resources=SHARED)
-        close(predictor.predict_proba(paths), calibrator(model.tests["novel"]).softmax(dim=1))
+        close(predictor.predict_proba(paths[::4]), calibrator(model.tests["novel"]).softmax(dim=1)[::4])
 
     def test_other_data_get_it_too(self, tuner: str, tmp_path: Path) -> None:
         """The run's own pictures under another name are other data with the same answers."""

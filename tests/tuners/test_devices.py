@@ -18,7 +18,7 @@ from calprompt.tuners.coop import CoOp
 from tiny import AT_ONCE, BASE, LEARNED, NOVEL, build, tiny_backbone
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BACKBONES = {name: tiny_backbone(dtype=dtype).to("meta") for name, dtype in PRECISIONS.items()}
+BACKBONES = {name: tiny_backbone(dtype=dtype, layers=2).to("meta") for name, dtype in PRECISIONS.items()}
 B = 4
 
 
