@@ -50,6 +50,11 @@ def read_altered(text: str) -> Page:
     return read_page(path)
 
 
+def any_of(data: st.DataObject, places: list[int]) -> int:
+    """One of many places; Hypothesis would look at each of them in a list."""
+    return places[data.draw(st.sampled_from(range(len(places))))]
+
+
 def test_check_passes_where_the_report_was_written() -> None:
     checked = check_report(reports.written())
     assert checked.differences == ()
@@ -61,7 +66,7 @@ def test_check_passes_where_the_report_was_written() -> None:
 @settings(max_examples=30)
 @given(st.data())
 def test_check_notices_any_changed_digit(data: st.DataObject) -> None:
-    place = data.draw(st.sampled_from(digits()))
+    place = any_of(data, digits())
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
     assert re.match(r"table '.*', row .*, column '.*': shows .*, recomputed ", compared.lines[0])
@@ -70,7 +75,7 @@ def test_check_notices_any_changed_digit(data: st.DataObject) -> None:
 @settings(max_examples=30)
 @given(st.data())
 def test_check_notices_any_changed_embedded_digit(data: st.DataObject) -> None:
-    place = data.draw(st.sampled_from(embedded_digits()))
+    place = any_of(data, embedded_digits())
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
     assert re.match(r"table '.*', row .*, column '.*'(, \w+ end)?: says .*, recomputed ", compared.lines[0])
@@ -97,7 +102,7 @@ def anywhere() -> list[int]:
 @settings(max_examples=25)
 @given(st.data())
 def test_check_notices_any_changed_stroke(data: st.DataObject) -> None:
-    place = data.draw(st.sampled_from(strokes()))
+    place = any_of(data, strokes())
     compared = compare_with(read_altered(reports.altered(html(), place)), reports.report())
     assert len(compared.lines) == 1
     assert re.match(r"figure '.*', as drawn: says .*, recomputed ", compared.lines[0])
@@ -107,7 +112,7 @@ def test_check_notices_any_changed_stroke(data: st.DataObject) -> None:
 @given(st.data())
 def test_check_notices_any_changed_letter(data: st.DataObject) -> None:
     """Headings, captions, styles and pictures too."""
-    place = data.draw(st.sampled_from(anywhere()))
+    place = any_of(data, anywhere())
     other = "x" if html()[place] != "x" else "y"
     assert compare_with(read_altered(html()[:place] + other + html()[place + 1 :]), reports.report()).lines
 
