@@ -19,7 +19,8 @@ from hypothesis import settings
 
 import nursery
 
-MEMORY = 500_000_000  # bytes of a process that are its own; what it was copied from takes 700 MB more
+MEMORY, GROWTH = 500_000_000, 100_000_000  # bytes of a process that are its own; it shares 700 MB more with others
+too_much = MEMORY
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 IMPORTED = (  # what tests import most, and takes longest; not what registers with pytest, which wants to import it
     "open_clip",
@@ -114,15 +115,17 @@ def pytest_sessionfinish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """At the end of a file, a process that has become large gives back what it could make again."""
+    """At the end of a file, a process that has become larger gives back what it could make again."""
+    global too_much
     yield
-    if (nextitem is None or nextitem.path != item.path) and own_memory() > MEMORY:
+    if (nextitem is None or nextitem.path != item.path) and own_memory() > too_much:
         from calprompt import pocket
 
         pocket.sheet.cache_clear()
         gc.collect()
         if LIBC is not None:
             LIBC.malloc_trim(0)
+        too_much = max(MEMORY, own_memory() + GROWTH)
 
 
 def own_memory() -> int:
