@@ -18,13 +18,13 @@ from calprompt.errors import CalpromptError
 from calprompt.promises.rule import ANSWER
 from calprompt.text import os_problem, slug, visible
 
-Writer = Callable[[Any], None]  # takes an answer; None is the end
+Writer = Callable[[Any], object]  # takes an answer; None is the end
 
 
 def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
     """A writer of answers to standard output."""
     if as_json:
-        return lambda answer: None if answer is None else print_line(json.dumps(asdict(answer), ensure_ascii=False))
+        return lambda answer: None if answer is None else sys.stdout.write(_json_line(answer))
     if as_csv:
         table = csv.DictWriter(sys.stdout, [field.name for field in fields(kind)], lineterminator="\n")
         table.writeheader()
@@ -82,15 +82,14 @@ class AnswerFile:
             self.file.close()
             return
         if self.as_json:
-            self.file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+            self.file.write(_json_line(answer))
         else:
             self.table.writerow(_csv_row(answer))
         self.file.flush()
 
 
-def print_line(text: str) -> None:
-    """A line on standard output."""
-    sys.stdout.write(f"{text}\n")
+def _json_line(answer: Any) -> str:
+    return json.dumps(asdict(answer), ensure_ascii=False) + "\n"
 
 
 def _csv_row(answer: Any) -> dict[str, Any]:
@@ -126,15 +125,15 @@ class _Table:
         rows = []
         for row in self.rows:
             second = "" if row.runner_up_probability is None else f"{100 * row.runner_up_probability:.1f} %"
-            cells = [row.name, *([_shown_decision(row)] if decided else []), row.class_name]
+            cells = [
+                row.name,
+                *([row.class_name if row.decision == ANSWER else row.decision] if decided else []),
+                row.class_name,
+            ]
             cells += [f"{100 * row.probability:.1f} %", row.runner_up or "", second]
             rows.append([visible(text) for text in (*cells, *([", ".join(row.prediction_set)] if sets else []))])
         columns += [("may be", "left")] if sets else []
         output().print(text_table(columns, rows, vertical="top"))
-
-
-def _shown_decision(row: Any) -> str:
-    return row.class_name if row.decision == ANSWER else str(row.decision)
 
 
 class Mover:

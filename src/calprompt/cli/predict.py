@@ -118,7 +118,8 @@ def run(args: argparse.Namespace) -> None:
     images = [] if args.follow else image_paths(args.images, args.seconds)
     batches = _Batches(args)
     answering = (_answering_model if kind == MODEL else _answering_run)(args, Path(args.model).expanduser(), batches)
-    with show_progress(args.quiet or _writes_to_terminal(args)) as progress, stop_on_interrupt(args.follow) as stop:
+    quiet = args.quiet or (sys.stdout.isatty() and not (args.json or args.csv))  # answers appear as they come
+    with show_progress(quiet) as progress, stop_on_interrupt(args.follow) as stop:
         parts = batches.parts(images, answering.kind, stop)
         batches.write(itertools.chain.from_iterable(answering.stream(part, progress) for part in parts), answering)
     _finish(args, batches, answering.notes())
@@ -299,10 +300,6 @@ class _Batches:
         write(None)
         if mover is not None:
             mover(None)
-
-
-def _writes_to_terminal(args: argparse.Namespace) -> bool:
-    return sys.stdout.isatty() and not (args.json or args.csv)
 
 
 def _finish(args: argparse.Namespace, batches: _Batches, notes: list[str]) -> None:

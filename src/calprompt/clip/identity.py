@@ -79,7 +79,7 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
         "format": FORMAT,
         "open_clip": version("open_clip_torch"),
         "spec": str(spec),
-        "folder": str(Path.cwd()) if _is_relative(spec) or (isinstance(config, str | Path)) else "",
+        "folder": str(Path.cwd()) if not Path(spec).is_absolute() or isinstance(config, str | Path) else "",
         "config": dict(config) if isinstance(config, Mapping) else None if config is None else str(config),
         "dtype": dtype,
         "cache_dir": None if cache_dir is None else str(cache_dir),
@@ -89,10 +89,6 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
     except (TypeError, ValueError) as error:  # a config that is not JSON
         raise CalpromptError(str(error)) from error
     return cache_folder("backbones") / f"{digest}.json"
-
-
-def _is_relative(spec: str | Path) -> bool:
-    return not Path(spec).is_absolute()
 
 
 def _signature(path: str | Path) -> list[int] | None:

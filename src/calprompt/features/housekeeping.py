@@ -97,7 +97,8 @@ def to_prune(
     if older_than is None and max_size is None and backbone is None:
         return rubbish
     everything = spaces(store)
-    selected = [file for file in everything if backbone is None or _is(file, backbone)]
+    named = backbone or ""
+    selected = [file for file in everything if file.backbone.startswith(named) or file.name.startswith(named)]
     if backbone is not None and not selected:
         names = sorted({f"{file.name} ({file.backbone[:12]})" for file in everything})
         raise NotFoundError(
@@ -147,10 +148,6 @@ def _verify(path: Path) -> str:
         file.delete(wrong)
     file.close()
     return f"{len(wrong)} features have a wrong checksum" if wrong else ""
-
-
-def _is(file: StoredFile, backbone: str) -> bool:
-    return file.backbone.startswith(backbone) or file.name.startswith(backbone)
 
 
 def _space(path: Path) -> StoredFile:

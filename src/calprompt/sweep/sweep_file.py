@@ -113,14 +113,9 @@ class _UniqueKeys(Reader):
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise SettingError(f"{key.value!r} is given twice, the second time in line {key_line(key)}")
+                raise SettingError(f"{key.value!r} is given twice, the second time in line {key.start_mark.line + 1}")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-def key_line(node: yaml.Node) -> int:
-    """The line of a file that something stands in, counted from 1."""
-    return int(node.start_mark.line) + 1
 
 
 def available() -> list[str]:
