@@ -106,7 +106,7 @@ def read_tensor_file(
 
     try:
         with safe_open(path, framework=framework) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dictionary)
             metadata = json.loads((file.metadata() or {})["calprompt"])
         expected = metadata.pop(CHECKSUM, None)
     except FileNotFoundError as error:

@@ -36,7 +36,7 @@ def read_tensors(path: Path) -> Dataset:
     """The dataset in a .safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dictionary)
             metadata = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} is not a readable safetensors file: {error}") from error

@@ -75,7 +75,7 @@ def usable_cores() -> int:
     cores = available_cores()
     with suppress(OSError, ValueError):
         quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
-        return max(1, min(cores, round(int(quota) / int(period))))  # "max" is no number
+        return max(1, min(cores, round(int(quota) / int(period))))  # "max" is not a number
     return cores
 
 
@@ -86,7 +86,7 @@ def memory() -> tuple[int, int]:
         values = {name: 1024 * int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
         total, free = values["MemTotal"], values["MemAvailable"]
         with suppress(OSError, ValueError):
-            limit = int((CGROUP / "memory.max").read_text(encoding="ascii"))  # "max" is no number
+            limit = int((CGROUP / "memory.max").read_text(encoding="ascii"))  # "max" is not a number
             used = int((CGROUP / "memory.current").read_text(encoding="ascii"))
             total, free = min(total, limit), min(free, max(0, limit - used))
         return total, free
