@@ -163,6 +163,7 @@ def forms() -> Iterator[Case]:
     yield form("no disposition", b"--b\r\n\r\nx\r\n" + END, 400)
     yield form("header of 1 MB", b"--b\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\nx\r\n" + END, 400)
     yield form("100,000 headers in a part", b"--b\r\n" + b"X: y\r\n" * 100_000 + b"\r\nx\r\n" + END, 400)
+    yield form("4,000 parameters of a name", image.replace(b'"image"', b'"image"' + b";a=b" * 3900, 1) + END, 400)
     yield form("5,000 fields", b"".join([part("classes", b"a")] * 5000) + END, 400)
     yield form("5,000 images", b"".join([part("image", b"a", "a")] * 5000) + END, 413)
     yield form("9 images", image * 9 + END, 413, target="/v1/predict/batch")

@@ -28,6 +28,7 @@ LONGEST_NAME = 200  # characters of an image's name that are kept
 MOST_FIELDS = 1100  # of a form: classes and options
 FIELD_BYTES = 64 * 1024
 HEADER_BYTES = 16 * 1024  # of one part
+MOST_PARAMETERS = 100  # of its name: a name of a file may have semicolons
 
 
 class Upload(NamedTuple):
@@ -82,7 +83,11 @@ def _part_names(head: bytes) -> tuple[str, str]:
     """Name and file name of a part, from its headers."""
     for line in head.split(b"\r\n"):
         key, _, value = line.partition(b":")
-        options = parse_options_header(value)[1] if key.lower() == b"content-disposition" else {}
+        if key.lower() != b"content-disposition":
+            continue
+        if value.count(b";") > MOST_PARAMETERS:
+            raise _unreadable(f"a part has more than {MOST_PARAMETERS} parameters")
+        options = parse_options_header(value)[1]
         if b"name" in options:
             return _text(options[b"name"]), _text(options.get(b"filename", b""))
     raise _unreadable("a part has no name; its header Content-Disposition has to say it")
