@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from calprompt.cli import main
 from calprompt.export import graphs
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.promises import fit_sets
+from calprompt.serve.loading import load_served
 from classifier.fits import classifier, fitted, picture_paths, saved
 from export.exported import copied
 
@@ -45,6 +47,19 @@ def test_it_answers_as_the_classifier_does(tmp_path: Path, capsys: pytest.Captur
     assert "## Promises and their limits" in (out / "card.md").read_text()
     assert main(["export", str(saved()), str(out), "--quiet"]) == 2
     assert "exists already" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("one_tower")
+def test_exported_models_are_served_with_their_weak_classes(tmp_path: Path) -> None:
+    model = fitted().model_
+    per_class = {name: (5, 1 if name == "bee" else 5) for name in model.checks[0].per_class}
+    checks = (replace(model.checks[0], per_class=per_class), *model.checks[1:])
+    for name, each in (("whole", fitted()), ("more", fitted().with_classes(["yak"]))):
+        weaker = copy(each)
+        weaker.model_ = replace(model, checks=checks)
+        weaker.export(tmp_path / name)
+    assert load_served(tmp_path / "whole").weak == ("bee",)
+    assert load_served(tmp_path / "more").weak == ()
 
 
 @pytest.mark.usefixtures("one_tower")

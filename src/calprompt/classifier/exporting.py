@@ -55,6 +55,7 @@ def export_model(
         promises=sentences,
         card=export_card(shown, labels),
         track_record=model.track_record if rule.withdrawn is None else None,
+        weak_classes=model.checks[0].weak_classes if rule.withdrawn is None else (),
         image_watch=create_image_watch(model) if rule.withdrawn is None else None,
         progress=progress,
     )
@@ -112,6 +113,7 @@ def export_int8(
             rule=model.rule,
             labels=list(model.labels),
             track_record=model.track_record,
+            weak_classes=model.checks[0].weak_classes,
             image_watch=create_image_watch(model),
             progress=progress,
         )

@@ -32,6 +32,7 @@ def export_predictor(
     promises: Sequence[str] = (),
     card: str | None = None,
     track_record: TrackRecord | None = None,
+    weak_classes: Sequence[str] = (),
     image_watch: ImageWatch | None = None,
     progress: Progress = silent,
 ) -> Path:
@@ -48,6 +49,7 @@ def export_predictor(
         promises: Promises about the answers, one sentence each.
         card: A model card in Markdown, kept beside the model.
         track_record: How often its answers were right on held-out images; stored with the model.
+        weak_classes: Classes most of whose held-out images it is wrong on; stored with the model.
         image_watch: Compares images with the held-out ones; kept with the model, for `calprompt serve`.
         progress: Progress callback.
 
@@ -79,6 +81,7 @@ def export_predictor(
         "rule": rule.to_dict(),
         "promises": [str(promise) for promise in promises],
         "track_record": None if track_record is None else track_record.to_dict(),
+        "weak_classes": list(weak_classes),
         "image_watch": None if image_watch is None else image_watch.fresh_record(),
         "tuner": type(tuner).__name__,
         "backbone": {"name": predictor.backbone.name, "fingerprint": predictor.backbone.fingerprint},

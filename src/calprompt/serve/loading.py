@@ -205,6 +205,7 @@ def served_export(predictor: OnnxPredictor, name: str = "model") -> ServedModel:
         about=(f"Exported by calprompt {record['versions']['calprompt']}; tuned with {record['tuner']}.",),
         fixed=NO_TEXT_TOWER,
         fitted_labels=labels,
+        weak=tuple(record.get("weak_classes", ())),
     )
 
 
