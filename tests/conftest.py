@@ -110,7 +110,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    gc.unfreeze()
+    if sys.modules["__main__"].__doc__ != nursery.COPY:  # which ends without taking anything apart
+        gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

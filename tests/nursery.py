@@ -15,6 +15,8 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+COPY = "the main module of a copy"
+
 
 def start(address: str, modules: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     """A process that serves, until it is killed or its standard input is closed."""
@@ -57,7 +59,7 @@ def run(code: str, streams: list[int]) -> None:
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv[:], sys.path[0] = ["-c"], ""
-    main = sys.modules["__main__"] = ModuleType("__main__")
+    main = sys.modules["__main__"] = ModuleType("__main__", COPY)
     exec(code, main.__dict__)
     atexit._run_exitfuncs()
     os._exit(0)  # without taking apart, object by object, what was imported
