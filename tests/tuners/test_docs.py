@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,20 @@ import samples
 from calprompt import tuners
 from calprompt.cli import main
 from calprompt.runs.execute import run
+from calprompt.tuners.base import tuners as registered
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-tuner.md"
 
 
 @pytest.fixture(scope="module")
-def preface(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def preface(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file, whose tuner is forgotten afterwards: other tests try every tuner that is registered."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     path = tmp_path_factory.mktemp("own") / "preface.py"
     path.write_text(code)
-    return path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registered, "_things", dict(registered._things))
+        yield path
 
 
 def test_it_runs_from_the_command_line(preface: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
