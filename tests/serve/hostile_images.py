@@ -128,8 +128,8 @@ def real_png(side: int) -> bytes:
     return png(side, side, depth=1, colours=0, pixels=deflated((side // 8 + 1) * side + (1 << 20)))
 
 
-def slow_jpeg(scans: int = 6000) -> bytes:
-    """A JPEG file whose picture is drawn over and over: small, and minutes of work."""
+def slow_jpeg(scans: int = 60_000) -> bytes:
+    """A JPEG file of 0.7 MB whose picture is drawn over and over: 10 seconds of work or more."""
     stream = io.BytesIO()
     Image.new("RGB", (1000, 1000), (90, 120, 60)).save(stream, "JPEG", progressive=True)
     whole = stream.getvalue()

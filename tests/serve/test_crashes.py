@@ -193,7 +193,7 @@ def test_a_killed_server_leaves_no_decoder_behind() -> None:
         assert len(decoders) == 3, "one is ready to take the place of another"
         idle = sum(map(serving.processor_seconds, decoders))
         sender = threading.Thread(target=lambda: served.raw(request("/v1/predict", hostile_images.slow_jpeg())))
-        sender.start()  # one of them is in the middle of an image that takes minutes
+        sender.start()  # one of them is in the middle of an image that takes long
         assert serving.wait_until(lambda: sum(map(serving.processor_seconds, decoders)) > idle + 0.2)
         served.process.kill()
         served.process.wait()
