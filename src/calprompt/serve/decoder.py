@@ -129,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _set_alarm(limits.seconds or 0)
         found = decode_image(data, View(**asked), own)
         _set_alarm(0)
-        facts, levels = json.dumps(found[0]).encode(), found[1]
-        target.write(struct.pack("!I", len(facts)) + facts + struct.pack("!I", len(levels)) + levels)
+        facts, pixels = json.dumps(found[0]).encode(), found[1]
+        target.write(struct.pack("!I", len(facts)) + facts + struct.pack("!I", len(pixels)) + pixels)
         target.flush()
-        del data, found, levels
+        del data, found, pixels
         if size > LARGE_FILE:
             release_memory()
     return 0
@@ -161,7 +161,7 @@ class DecoderLostError(CalpromptError):
 class DecodedImage:
     """An image ready for the model."""
 
-    pixels: NDArray[np.uint8]  # 8-bit levels [size, size, 3]
+    pixels: NDArray[np.uint8]  # 8-bit pixels [size, size, 3]
     width: int  # of the file's image
     height: int  # of the file's image
     format: str  # of the file, such as "JPEG"
