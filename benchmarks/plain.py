@@ -1,6 +1,6 @@
 """The plain path, as the public code runs it: every class in full, 77 tokens, open_clip's own blocks.
 
-It shares nothing with `calprompt.clip.text` and `calprompt.clip.image` but the weights; tests and benchmarks compare
+It shares nothing with `calprompt.clip.text` and `calprompt.clip.model` but the weights; tests and benchmarks compare
 with it.
 """
 

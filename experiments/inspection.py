@@ -18,7 +18,7 @@ from statistics import mean
 
 import numpy as np
 
-from calprompt.inspection.arithmetic import Floats, Ints, out_of_fold, suspects
+from calprompt.inspection.measurements import Floats, Ints, out_of_fold, suspects
 
 HERE = Path(__file__).parent
 FILE = HERE / "inspection.csv"

@@ -28,7 +28,7 @@ from calprompt.data.dataset import Split
 from calprompt.features.extraction import FeatureBank, frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
-from calprompt.pocket.sheets import sheet
+from calprompt.pocket import sheet
 from calprompt.runs.resources import Resources
 from calprompt.text import plural
 from classifier import HERE, NAMES, Table, draw, features, paths_of, read, simulate

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket import Sheet
 from pretrain.evaluate import Row, by_half, encode
 from pretrain.photo.tower import Graph
 from pretrain.selection import COMPARED, KEPT_OUT

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.clip.load import load_backbone
-from calprompt.pocket.sheets import MODELS
+from calprompt.pocket import MODELS
 from pretrain.evaluate import zero_shot
 from pretrain.export import write
 from pretrain.model import Words, build, deeper, encode_texts

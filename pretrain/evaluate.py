@@ -13,7 +13,7 @@ from PIL import Image
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.metrics import accuracy, expected_calibration_error
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket import Sheet
 
 Row = dict[str, float]
 

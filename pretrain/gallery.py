@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from calprompt.pocket.sheets import DATA, Sheet
+from calprompt.pocket import DATA, Sheet
 from calprompt.report.reliability import save_figure
 from pretrain.selection import COMPARED, KEPT_OUT, SHIFTS
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from calprompt.clip.load import load_backbone
-from calprompt.pocket.sheets import MODELS
+from calprompt.pocket import MODELS
 from calprompt.runs.config import build_config
 from calprompt.runs.execute import run
 from pretrain.selection import COMPARED

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from calprompt.pocket import COLUMNS, Sheet, pixel_digests
 from calprompt.pocket.render import Scene
-from calprompt.pocket.sheets import COLUMNS, Sheet, pixel_digests
 from pretrain import icons
 from pretrain.concepts import Concept, read_emoji
 from pretrain.pool import Pool, as_in_pool

@@ -19,7 +19,7 @@ import calprompt
 
 SOURCE = Path(calprompt.__file__).parent
 LAYERS = (  # a room imports from rooms above it in this list, and from its own line never
-    {"errors", "parallel", "progress", "text", "cache", "outputs", "notebook", "records"},
+    {"errors", "parallel", "progress", "text", "outputs", "notebook", "records"},
     {"files", "hardware", "class_names", "kernel", "papers", "registry"},
     {"sealed_files", "training_config", "pocket"},
     {"clip", "data", "executors", "losses", "metrics"},

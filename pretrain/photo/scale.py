@@ -24,7 +24,7 @@ from torch import Tensor
 
 from calprompt.class_names import fill_template
 from calprompt.metrics import expected_calibration_error
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket import Sheet
 from pretrain.photo.tower import SIZE
 from pretrain.photo.train import Sentences
 from pretrain.selection import KEPT_OUT

@@ -15,7 +15,7 @@ import torch
 
 from calprompt.clip.load import load_backbone
 from calprompt.metrics import expected_calibration_error
-from calprompt.pocket.sheets import DATA, Sheet
+from calprompt.pocket import DATA, Sheet
 from pretrain.compare import stored_features
 from pretrain.selection import COMPARED
 

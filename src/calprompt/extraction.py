@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calprompt.cache import cache_folder
 from calprompt.data.dataset import SPLITS, Dataset
 from calprompt.data.images import Images
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.executors.local import LocalExecutor
 from calprompt.executors.protocol import FAILED, FINISHED, Executor, Outcome, is_shared, shared_marker
+from calprompt.files import cache_folder
 from calprompt.progress import FeatureProgress, Progress, silent
 from calprompt.registry import check_types, unknown
 from calprompt.runs.config import check_values

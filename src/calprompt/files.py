@@ -1,5 +1,12 @@
 """Files that are either there in full or not at all, a folder that one process at a time writes to, and what a folder
 holds: a fitted model, an exported one, a run, or data; told by the file that each of them has.
+
+What calprompt can make again is kept in the folder that CALPROMPT_CACHE names, or else in ~/.cache/calprompt:
+
+    <cache>/features/     the feature store
+            pocket/       pictures of the embedded datasets
+            backbones/    fingerprints of weights files that were loaded before
+            fits/         fits of a classifier that were interrupted, to be continued
 """
 
 from __future__ import annotations
@@ -335,3 +342,33 @@ def require_kind(folder: str | Path, *kinds: str) -> str:
     inside = sorted(path.parent.name for path in folder.glob(f"*/{RECORDS[RUN]}")) if RUN in kinds else []
     hint = f"; there are runs in it: {shorten(inside)}" if inside else ""
     raise NotFoundError(f"{folder} is not the folder {expected}, it has no {names}{hint}")
+
+
+ENVIRONMENT = "CALPROMPT_CACHE"
+FITS = "fits"
+CACHED = {
+    FITS: "interrupted fits, which the same command continues, and pictures of zip files that were added",
+    "pocket": "pictures of the pocket's datasets",
+    "backbones": "fingerprints of weights files",
+}  # other than features
+
+
+def cache_root() -> Path:
+    """The folder of everything that is cached, whether it exists or not."""
+    return Path(os.environ.get(ENVIRONMENT) or "~/.cache/calprompt").expanduser()
+
+
+def cache_folder(kind: str) -> Path:
+    """The folder for one kind of cached data, whether it exists or not."""
+    return cache_root() / kind
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """How many files a folder has, with all folders in it, and how many bytes they take; 0 if there is no folder."""
+    count = size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile
+                size += os.lstat(os.path.join(place, name)).st_size
+                count += 1
+    return count, size

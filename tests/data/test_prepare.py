@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from calprompt.data.catalogue import Counts, check, get
-from calprompt.data.catalogue.histology import corners, diagnosis, split_rows
+from calprompt.data.catalogue.prepare import corners, diagnosis, split_rows
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.progress import silent

@@ -121,7 +121,7 @@ def test_a_place_for_downloads_that_cannot_be_written_to(caches: Path) -> None:
 
 
 def test_the_pocket_is_what_it_should_be() -> None:
-    """If a model was made again, FINGERPRINTS in calprompt/pocket/sheets.py has to be that of the new one."""
+    """If a model was made again, FINGERPRINTS in calprompt/pocket/__init__.py has to be that of the new one."""
     assert {name: load_embedded(name).fingerprint for name in pocket.MODELS} == pocket.FINGERPRINTS
     found = list(check_pocket())
     assert [(each.name, each.status) for each in found] == [

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from calprompt.clip.image import encode_image
+from calprompt.clip.model import encode_image
 from calprompt.doctor import models
 from calprompt.doctor.models import PRODUCTS, VIT_B_16, check_speed, load_embedded, per_second
 

@@ -17,7 +17,7 @@ from benchmarks.plain import open_clip_model
 from calprompt.calibrators import DistanceAware, StoredLogits, TemperatureSGD
 from calprompt.class_names import fill_template
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.clip.tokens import Tokenizer
+from calprompt.clip.open_clip_files import Tokenizer
 from calprompt.errors import CalpromptError
 from calprompt.losses import (
     margin_label_smoothing,

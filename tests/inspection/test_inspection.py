@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 from calprompt.clip.load import load_backbone
 from calprompt.data.labelled import labelled_images
 from calprompt.errors import DataError
-from calprompt.inspection import arithmetic
+from calprompt.inspection import measurements
 from calprompt.inspection.inspect import apply_fixes, feature_findings, inspect_images
 from calprompt.inspection.page import render
 
@@ -34,10 +34,10 @@ def test_flipped_labels_come_first_and_clean_ones_are_left_alone() -> None:
     features, labels = clusters(200, 4)
     wrong = labels.copy()
     wrong[:10] = (labels[:10] + 1) % 4
-    found = arithmetic.suspects(arithmetic.out_of_fold(features, wrong, 4), wrong)
+    found = measurements.suspects(measurements.out_of_fold(features, wrong, 4), wrong)
     assert {each.index for each in found} == set(range(10))
     assert all(each.looks_like == labels[each.index] for each in found)
-    assert arithmetic.suspects(arithmetic.out_of_fold(features, labels, 4), labels) == []
+    assert measurements.suspects(measurements.out_of_fold(features, labels, 4), labels) == []
 
 
 def test_a_copy_does_not_vouch_for_a_wrong_label() -> None:
@@ -46,18 +46,18 @@ def test_a_copy_does_not_vouch_for_a_wrong_label() -> None:
     wrong[0] = 1
     features, wrong = np.vstack([features, *[features[:1]] * 6]), np.append(wrong, [1] * 6)
     groups = [*range(120), *[0] * 6]
-    folds = arithmetic.deal(wrong, groups, seed=0)
+    folds = measurements.deal(wrong, groups, seed=0)
     assert len(set(folds[[0, *range(120, 126)]])) == 1
-    found = arithmetic.suspects(arithmetic.out_of_fold(features, wrong, 3, groups=groups), wrong)
+    found = measurements.suspects(measurements.out_of_fold(features, wrong, 3, groups=groups), wrong)
     assert {each.index for each in found} == {0, *range(120, 126)}
 
 
 def test_folds_are_even_and_labels_of_tiny_classes_are_not_checked() -> None:
     labels = np.array([0] * 50 + [1] * 2)
-    folds = arithmetic.deal(labels, None, seed=3)
+    folds = measurements.deal(labels, None, seed=3)
     assert np.bincount(folds[:50]).tolist() == [10] * 5
-    assert arithmetic.checkable(labels, None).tolist() == [True] * 50 + [False] * 2
-    p = arithmetic.out_of_fold(np.eye(52), labels, 2)
+    assert measurements.checkable(labels, None).tolist() == [True] * 50 + [False] * 2
+    p = measurements.out_of_fold(np.eye(52), labels, 2)
     assert np.isfinite(p).all()
     assert np.allclose(p.sum(axis=1), 1)
 

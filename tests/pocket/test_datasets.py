@@ -14,7 +14,7 @@ from calprompt import pocket
 from calprompt.data import catalogue
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket import Sheet
 from pretrain.icons import SETS as ICON_SETS
 
 NAMES = pocket.names()
@@ -215,7 +215,7 @@ def test_a_damaged_sheet_is_noticed():
 def test_a_sheet_that_cannot_be_read_is_named_and_not_taken_for_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("CALPROMPT_CACHE", str(tmp_path))
     held = pocket.sheet("clothes")
-    monkeypatch.setattr("calprompt.pocket.sheets.sheet", lambda name: Sheet(held.name, held.record, tmp_path))
+    monkeypatch.setattr("calprompt.pocket.sheet", lambda name: Sheet(held.name, held.record, tmp_path))
     for damaged in (False, True):
         if damaged:
             (tmp_path / "clothes.webp").write_bytes(b"RIFF")

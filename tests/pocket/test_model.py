@@ -12,7 +12,7 @@ import torch
 
 from calprompt import pocket
 from calprompt.clip.load import load_backbone
-from calprompt.pocket.sheets import DATA
+from calprompt.pocket import DATA
 from pretrain.evaluate import zero_shot
 from pretrain.selection import COMPARED, KEPT_OUT
 

@@ -14,7 +14,7 @@ import torch
 
 from calprompt import pocket
 from calprompt.clip.load import load_backbone
-from calprompt.pocket.sheets import DATA
+from calprompt.pocket import DATA
 from pretrain.compare import FEW, MARK, SAMPLE, card_table, sample
 from pretrain.selection import COMPARED
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from calprompt import pocket
-from calprompt.pocket.sheets import MODELS
+from calprompt.pocket import MODELS
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep

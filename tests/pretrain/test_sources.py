@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calprompt.pocket.sheets import Sheet
+from calprompt.pocket import Sheet
 from pretrain import icons, pool, sheets, studios
 from pretrain.__main__ import main
 from pretrain.pool import MEDIA, Pool, assemble

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calprompt import tuners
-from calprompt.cache import FITS, cache_folder
 from calprompt.classifier.adding import extended, names_in_data, with_added
 from calprompt.classifier.calibration import (
     calibrated,
@@ -45,7 +44,7 @@ from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import json_digest, locked, read_json, write_json
+from calprompt.files import FITS, cache_folder, json_digest, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent

@@ -17,10 +17,9 @@ import re
 import time
 from typing import Any
 
-from calprompt.cache import KINDS, cache_folder, folder_size
 from calprompt.cli.shared import add_action, output, say
 from calprompt.errors import DamagedFileError
-from calprompt.files import check_writable
+from calprompt.files import CACHED, cache_folder, check_writable, folder_size
 from calprompt.progress import show_progress
 from calprompt.text import bullets, format_size, plural, size_in_bytes
 
@@ -80,7 +79,7 @@ def show(args: argparse.Namespace) -> None:
     if unused:
         amount = format_size(sum(file.size for file in unused))
         say(f"{amount} are damaged, and not used; 'calprompt cache prune --yes' removes them")
-    for kind, what in KINDS.items():
+    for kind, what in CACHED.items():
         folder = cache_folder(kind)
         count, size = folder_size(folder)
         if count:

@@ -17,14 +17,13 @@ import argparse
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from calprompt.cache import FITS, cache_folder
 from calprompt.classifier.settings import FitSettings
 from calprompt.cli.shared import DATA, add_flags, add_shared, output, say, settings_of
 from calprompt.cli.train import option_value
 from calprompt.data.images import FileContent
 from calprompt.data.streams import ZIPS
 from calprompt.errors import CalpromptError, DataError, NotFoundError, Parameter, SettingError
-from calprompt.files import check_writable, file_digest, write_bytes
+from calprompt.files import FITS, cache_folder, check_writable, file_digest, write_bytes
 from calprompt.progress import show_progress
 
 

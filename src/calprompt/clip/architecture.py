@@ -18,8 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from calprompt.clip.model import Clip
-from calprompt.clip.open_clip_files import config_defaults, model_configs
-from calprompt.clip.tokens import VOCABULARY
+from calprompt.clip.open_clip_files import VOCABULARY, config_defaults, model_configs
 from calprompt.clip.weights import State
 from calprompt.errors import BackboneError, CalpromptError
 from calprompt.registry import unknown

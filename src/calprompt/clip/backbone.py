@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calprompt.class_names import check_class_names, fill_template, readable
-from calprompt.clip.image import encode_image, is_timm_tower, is_vision_transformer
+from calprompt.clip.model import encode_image, is_timm_tower, is_vision_transformer
+from calprompt.clip.open_clip_files import PLACEHOLDER, Tokenizer
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.prompts import PromptLayout, TextPrompts, VisualPrompts, lay_out
 from calprompt.clip.text import encode_text
-from calprompt.clip.tokens import PLACEHOLDER, Tokenizer
 from calprompt.errors import SettingError
 from calprompt.hardware import check_half_precision
 
@@ -306,7 +306,7 @@ class Backbone:
             return encode_text(self.model, prompts, chunk=self.chunk, checkpointing=again)
 
     def encode_image(self, images: Tensor, prompts: VisualPrompts | None = None) -> Tensor:
-        """Image features [B, D], not normalised; see `calprompt.clip.image`.
+        """Image features [B, D], not normalised; see `calprompt.clip.model`.
 
         Args:
             images: Pixels [B, 3, size, size] as `preprocessing` makes them.

@@ -16,10 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from calprompt.cache import cache_folder
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError
-from calprompt.files import file_signature, json_digest, read_json, write_json
+from calprompt.files import cache_folder, file_signature, json_digest, read_json, write_json
 
 FORMAT = 1
 Config = str | Path | Mapping[str, Any]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from calprompt.clip.image import layer_norm, run_block
+from calprompt.clip.model import layer_norm, run_block
 from calprompt.clip.prompts import TextPrompts
 
 if TYPE_CHECKING:

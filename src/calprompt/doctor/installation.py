@@ -14,8 +14,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 import calprompt
-from calprompt.cache import ENVIRONMENT, cache_root
 from calprompt.doctor.examination import Finding, describe, note, ok, problem
+from calprompt.files import ENVIRONMENT, cache_root
 from calprompt.text import format_size, plural, shorten
 
 MODULES = {

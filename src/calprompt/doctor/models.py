@@ -18,8 +18,8 @@ from calprompt import pocket
 from calprompt.class_names import fill_template
 from calprompt.clip.architecture import Architecture
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.clip.image import encode_image
 from calprompt.clip.load import load_with_files
+from calprompt.clip.model import encode_image
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
 from calprompt.clip.sources import download_folders, downloaded_backbones
 from calprompt.doctor.examination import OK, PROBLEM, Finding, describe, note, ok, problem

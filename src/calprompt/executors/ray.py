@@ -27,10 +27,10 @@ from importlib.metadata import version
 from typing import Any
 
 import calprompt
-from calprompt.cache import ENVIRONMENT
 from calprompt.errors import CalpromptError
 from calprompt.executors.protocol import FAILED, Outcome, T, Task, Work, WorkerResources
 from calprompt.executors.ray_cluster import AUTO, capacity, check_address, connect, describe_cluster, import_ray
+from calprompt.files import ENVIRONMENT
 from calprompt.parallel import available_cores
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

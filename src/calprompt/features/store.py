@@ -29,8 +29,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calprompt.cache import ENVIRONMENT, cache_folder
-from calprompt.files import json_digest
+from calprompt.files import ENVIRONMENT, cache_folder, json_digest
 
 SUFFIX, DAMAGED = ".sqlite", ".damaged"
 COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite keeps beside an open database
@@ -76,7 +75,7 @@ class FeatureStore:
     """Image features on disk.
 
     Args:
-        folder: Where they are; "features" in the cache folder, see `calprompt.cache`, unless given.
+        folder: Where they are; "features" in the cache folder, see `calprompt.files`, unless given.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:

@@ -28,9 +28,16 @@ from calprompt.data.images import Decodable, GivenImages, Images
 from calprompt.data.labelled import LabelledImages
 from calprompt.errors import DataError
 from calprompt.files import csv_text
-from calprompt.inspection import arithmetic
-from calprompt.inspection.arithmetic import Floats
-from calprompt.inspection.pictures import IF_CROPPED, SAME_PICTURE, Measured, measure_all, problems, sketches
+from calprompt.inspection import measurements
+from calprompt.inspection.measurements import (
+    IF_CROPPED,
+    SAME_PICTURE,
+    Floats,
+    Measured,
+    measure_all,
+    problems,
+    sketches,
+)
 from calprompt.progress import Progress, silent
 from calprompt.promises.division import connected
 from calprompt.records import Record
@@ -255,9 +262,9 @@ class _Pictures:
         plain, _ = sketches(self.measured)
         straight, mirrored = sketches(others.measured)
         found: dict[tuple[int, int], float] = {}
-        for row, column, cosine in arithmetic.near_pairs(plain, straight, 1 - SAME_PICTURE):
+        for row, column, cosine in measurements.near_pairs(plain, straight, 1 - SAME_PICTURE):
             found[row, column] = cosine
-        for row, column, cosine in arithmetic.near_pairs(self.features, others.features, distance):
+        for row, column, cosine in measurements.near_pairs(self.features, others.features, distance):
             alike = max(plain[row] @ straight[column], plain[row] @ mirrored[column])
             if alike >= IF_CROPPED:
                 found[row, column] = max(found.get((row, column), 0.0), cosine)
@@ -291,20 +298,22 @@ def feature_findings(
         if 0 < n < FEWEST_IMAGES
     ]
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    if len(y) > arithmetic.NEIGHBOURS:
-        away = arithmetic.outliers(arithmetic.neighbour_distances(unit), low=False)
+    if len(y) > measurements.NEIGHBOURS:
+        away = measurements.outliers(measurements.neighbour_distances(unit), low=False)
         found += [_finding(names[i], classes[y[i]], UNLIKE, "", away[i]) for i in np.flatnonzero(away >= 1).tolist()]
-    checked = arithmetic.checkable(y, groups)
+    checked = measurements.checkable(y, groups)
     if not checked.any() or len(np.unique(y)) < 2 or features.size * len(classes) > most:
         return found, None
-    p = arithmetic.out_of_fold(unit, y, len(classes), groups=groups)
+    p = measurements.out_of_fold(unit, y, len(classes), groups=groups)
     found += [
         _finding(names[each.index], classes[y[each.index]], LABEL, classes[each.looks_like], -each.margin)
-        for each in arithmetic.suspects(p, y, checked=checked)
+        for each in measurements.suspects(p, y, checked=checked)
     ]
-    found += [_finding("", classes[a], ALIKE, classes[b], 1 - share) for a, b, share in arithmetic.alike_classes(p, y)]
+    found += [
+        _finding("", classes[a], ALIKE, classes[b], 1 - share) for a, b, share in measurements.alike_classes(p, y)
+    ]
     for label in np.flatnonzero(counts).tolist():
-        parts = arithmetic.two_parts(unit[y == label])
+        parts = measurements.two_parts(unit[y == label])
         if parts is not None and parts[0] >= LEAST_GAP:
             own = [names[i] for i in np.flatnonzero(y == label).tolist()]
             halves = [shorten([own[i] for i in np.flatnonzero(side).tolist()], 1) for side in (parts[1], ~parts[1])]

@@ -26,11 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from calprompt.cache import cache_folder
 from calprompt.errors import BusyError, CalpromptError, Parameter
 from calprompt.executors.local import LocalExecutor
 from calprompt.executors.protocol import BUSY, Executor, Outcome, is_shared, pack_folder, shared_marker, unpack_folder
-from calprompt.files import is_locked
+from calprompt.files import cache_folder, is_locked
 from calprompt.runs.config import Target
 from calprompt.runs.resources import group_resources
 from calprompt.sweep.expansion import Cell
