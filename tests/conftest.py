@@ -40,6 +40,13 @@ IMPORTED = (  # what tests import most, and takes longest; not what registers wi
     "torchmetrics.functional.classification",
     "transformers.models.clip.modeling_clip",
 )
+# What servers of tests import.
+SERVING = (
+    "calprompt.serve.server",
+    "calprompt.serve.models",
+    "calprompt.promises",
+    "http.client",
+)
 
 # Files whose tests share what takes long to start are done by one process; what takes longest is begun first.
 TOGETHER = {
@@ -145,6 +152,8 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
         return
     folder = tempfile.mkdtemp(prefix="calprompt-nursery-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["CALPROMPT_TEST_SERVERS"] = f"{folder}/servers"
+    atexit.register(nursery.start(os.environ["CALPROMPT_TEST_SERVERS"], SERVING).kill)
     atexit.register(nursery.start(f"{folder}/socket", IMPORTED).kill)
     for spec in specs:
         spec.python = shlex.join([sys.executable, "-S", "-E", nursery.__file__, "join", f"{folder}/socket"])

@@ -1,8 +1,7 @@
 """A real server on a free port of this machine, in a process of its own, and clients that can misbehave.
 
-    python tests/serve/serving.py '{"settings": {"queue": 8}, "delay": 0.1}'
-
-Its model is made of numpy alone, so that it starts within a second; `delay` makes every batch take that long.
+Its model is made of numpy alone, so that it starts within a second; `delay` makes every batch take that long. In the
+processes of pytest-xdist, it is a copy of a process that has imported the server.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+import nursery
 from calprompt.errors import CalpromptError
 
+CODE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from serve import serving; serving.main()"
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 SIZE = 32
 PATIENCE = 60.0  # seconds for whatever takes none on a machine that has nothing else to do
@@ -135,7 +136,7 @@ class Running:
         token: That it needs.
     """
 
-    process: subprocess.Popen[str]
+    process: nursery.Process
     port: int
     token: str | None = None
 
@@ -231,13 +232,14 @@ def server(
     """A server with the settings `SMALL` and these, stopped at the end; what it logs goes to `log`."""
     place = None if models is None else str(models)
     given = json.dumps({"settings": {**SMALL, **settings}, "delay": delay, "models": place})
-    process = subprocess.Popen(
-        [sys.executable, __file__, given],
-        stdout=subprocess.PIPE,
-        stderr=log or subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(environment or {})},
-    )
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(environment or {})}
+    errors = log or subprocess.DEVNULL
+    process: nursery.Process
+    if ready := os.environ.get("CALPROMPT_TEST_SERVERS"):
+        process = nursery.Copy(ready, CODE, given, env=alone, stderr=errors)
+    else:
+        command = [sys.executable, "-c", CODE, given]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=alone)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -348,7 +350,3 @@ def main() -> None:
 
 def _setting(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-if __name__ == "__main__":
-    main()
