@@ -24,7 +24,7 @@ import numpy as np
 
 from calprompt.metrics import Predictions, debiased_error, debiased_errors, reliability_table
 from calprompt.promises import TrackRecord
-from calprompt.results.comparison import compare
+from calprompt.results.compare import compare
 
 HERE = Path(__file__).parent
 MANY = 400_000  # images, from which the truth is computed

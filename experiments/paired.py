@@ -4,7 +4,7 @@
                    ── means over tuners and seeds ── one value per dataset ── interval of their mean
 
 The interval of a mean over datasets is Student's, with datasets as the unit: what would happen on other datasets like
-these. `calprompt.results.comparison` has intervals over images and seeds instead, on one dataset.
+these. `calprompt.results.compare` has intervals over images and seeds instead, on one dataset.
 """
 
 from __future__ import annotations

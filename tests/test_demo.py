@@ -18,11 +18,10 @@ import samples
 from calprompt.cli import main
 from calprompt.cli.compare import print_results
 from calprompt.cli.shared import settings_of
-from calprompt.demo.comparison import run_demo
-from calprompt.demo.settings import DemoSettings
+from calprompt.demo import DemoSettings, check_results, run_demo
 from calprompt.errors import CalpromptError
 from calprompt.report.page.check import check_report
-from calprompt.results.comparison import Results, Row, check_results
+from calprompt.results.compare import Results, Row
 from calprompt.runs.folder import load_run
 
 RECIPE = "tuner: coop\noptions: {context: 2}\nshots: 4\nviews: 2\nbatch_size: 8\nlr: 0.01\nepochs: 2\n"

@@ -184,7 +184,7 @@ def test_sweep_options_are_checked_against_the_files() -> None:
     from calprompt.calibrators import calibrators
 
     for kind, registry in (("losses", losses), ("calibrators", calibrators)):
-        found = expansion._dataclass_options(kind)
+        found = expansion._options(kind)
         assert {name: set(signature(registry.get(name)).parameters) for name in registry.available()} == {
             name: set(options) for name, options in found.items()
         }

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.bootstrap import ResampledMetrics, expected_interval, percentile_interval, resample_counts
 from calprompt.metrics import Predictions, evaluate, predictions
-from calprompt.results.comparison import HARMONIC, METRICS, Row, compare
+from calprompt.results.compare import HARMONIC, METRICS, Row, compare
 
 PAIR = (("B", "A"),)
 

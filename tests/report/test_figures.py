@@ -24,17 +24,16 @@ from calprompt.evaluation.models import stored_models
 from calprompt.evaluation.numbers import Number
 from calprompt.losses import margins as loss_margins
 from calprompt.metrics import evaluate, predictions
-from calprompt.paper.margins import (
-    Spread,
+from calprompt.paper.logit_figures import (
     correlation,
+    geometry,
     label_margins,
     margin_figure,
     margin_spread_figure,
     margin_variability,
+    text_feature_figure,
 )
-from calprompt.paper.settings import curve_figure, tcpt_weights
-from calprompt.paper.text_features import geometry, text_feature_figure
-from calprompt.paper.training import cost_figure
+from calprompt.paper.setting_figures import cost_figure, curve_figure, tcpt_weights
 from calprompt.report.figures import draw, figure_info, figure_names
 from calprompt.report.figures.confidence import error_figure, error_shares, risk_at, risk_coverage_figure
 from calprompt.report.figures.methods import radar_figure
@@ -378,5 +377,4 @@ def test_plain_arrays_are_enough() -> None:
     assert cost_figure({"seconds": {"A": {"CoOp": [1.0, 2.0]}}}).axes
     points = {("base", "ece"): {"A": {4: Number(3.0), 8: Number(2.0, spread=0.1)}}}
     assert curve_figure(points, "shots").axes
-    spread = Spread(rng.random(5), rng.random(5))
-    assert "n = 5" in texts(margin_spread_figure({"mine": {"A": spread}}))
+    assert "n = 5" in texts(margin_spread_figure({"mine": {"A": rng.random((5, 2))}}))

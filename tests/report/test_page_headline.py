@@ -7,11 +7,10 @@ import pytest
 from scipy import stats
 
 from calprompt.metrics import Predictions, predictions
-from calprompt.report.page.comparisons import compare_datasets
+from calprompt.report.page.comparisons import compare_datasets, sure_shares, sure_table
 from calprompt.report.page.document import ReportSettings, RunIdentity
 from calprompt.report.page.headline import headline
 from calprompt.report.page.measured import METRICS, Measurements, Result
-from calprompt.report.page.sure import sure_shares, sure_table
 from calprompt.report.table import Number
 from calprompt.results.methods import Method, headline_pairs, methods_of, plain_of
 

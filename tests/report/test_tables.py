@@ -20,7 +20,7 @@ from scipy import stats
 
 from calprompt.cli import main
 from calprompt.errors import CalpromptError, DataError, NotFoundError, SettingError, UnknownNameError
-from calprompt.paper.names import metric_measure
+from calprompt.paper.published import metric_measure
 from calprompt.paper.tables import TABLES, make_tables
 from calprompt.paper.values import collect
 from calprompt.report.table import PLAIN, Column, Number, Row, TableOptions, rank_values

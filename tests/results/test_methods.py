@@ -12,8 +12,7 @@ import pytest
 
 import samples
 from calprompt.cli import main
-from calprompt.demo.comparison import run_demo
-from calprompt.demo.settings import DemoSettings
+from calprompt.demo import DemoSettings, run_demo
 from calprompt.errors import DataError
 from calprompt.paper.tables import make_tables
 from calprompt.report.figures import draw

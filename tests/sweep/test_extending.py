@@ -110,11 +110,6 @@ def test_circular_extends_is_refused(tmp_path: Path) -> None:
         read_sweep(tmp_path / "a.yaml")
 
 
-def test_a_content_that_extends_needs_its_file() -> None:
-    with pytest.raises(CalpromptError, match="extends must stand in a file"):
-        parse_sweep({"extends": "paper/main"}, "a", "a")
-
-
 def test_nothing_of_the_other_file_is_changed() -> None:
     base = {"settings": {"shots": 4}, "axes": {"loss": ["ce"]}}
     extend(base, {"settings": {"loss": "ce"}, "axes": {"shots": [1]}}, "a", "b")

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calprompt.sweep.driver import arrange, group_key
+from calprompt.sweep.driver import Task, arrange, group_key
 from calprompt.sweep.expansion import Cell
 
 
-@dataclass(frozen=True)
-class Item:
-    cell: Cell
-
-
-def item(data: str, seed: int = 1, **settings: object) -> Item:
-    return Item(Cell({"backbone": "pocket", "data": data, "seed": seed, **settings}))
+def item(data: str, seed: int = 1, **settings: object) -> Task:
+    return Task(Cell({"backbone": "pocket", "data": data, "seed": seed, **settings}), "runs")
 
 
 def test_runs_on_the_same_data_are_a_group_and_seeds_stay_together() -> None:

@@ -27,7 +27,6 @@ from calprompt.results.sources import read_source
 from calprompt.results.table import TIMES, Table, merge_tables, read_table
 from calprompt.runs.config import RunConfig
 from calprompt.runs.folder import EVALUATION, load_run
-from calprompt.sweep import folders as measuring_module
 from calprompt.sweep.driver import run_sweep
 from calprompt.sweep.sweep_file import read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep
@@ -116,7 +115,6 @@ def test_measurements_are_made_once_and_only_count_for_their_logits(out: Path, m
     folder = next(path.parent for path in sorted(out.glob("*/metrics.json")))
     (folder / EVALUATION).write_text("damaged")
     assert results(out) == before  # measured again, and kept
-    monkeypatch.setattr(measuring_module, "NONE", "none")
     with monkeypatch.context() as patch:
         patch.setattr(
             "calprompt.evaluation.run_evaluation.evaluate_run", lambda *_: pytest.fail("was measured already")

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, SettingError, UnknownNameError
-from calprompt.sweep import sweep_file
 from calprompt.sweep.sweep_file import Sweep, parse_sweep, read_sweep
 from calprompt.sweep.sweep_plan import plan_sweep
 
@@ -227,12 +226,8 @@ print(used.ru_utime + used.ru_stime)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_example_in_the_docstring_is_a_sweep() -> None:
-    lines = [
-        line[4:]
-        for line in (sweep_file.__doc__ or "").partition("A file may extend")[0].splitlines()
-        if line.startswith("    ")
-    ]
-    sweep = parse_sweep(yaml.safe_load("\n".join(lines)), "doc", "doc")
+def test_the_example_of_the_page_is_a_sweep() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    sweep = parse_sweep(yaml.safe_load(page.partition("```yaml")[2].partition("```")[0]), "doc", "doc")
     assert len(sweep.cells) == 2 * (2 * 2 - 1) * 3
-    assert sweep.workers == 2
+    assert sweep.calibrators == ("temperature", "dac")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from calprompt.progress import Progress
     from calprompt.report.table import Table
-    from calprompt.results.compare import Comparison, Contender
-    from calprompt.results.comparison import Results
+    from calprompt.results.compare import Comparison, Contender, Results
     from calprompt.runs.folder import Run
 
 METRICS = ("accuracy", "ece", "ace", "mce")

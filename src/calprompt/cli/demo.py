@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 
 from calprompt.cli.shared import add_flags, add_shared, checked_tolerance, output, say, settings_of
-from calprompt.demo.settings import DemoSettings
+from calprompt.demo import DemoSettings
 from calprompt.files import check_writable
 from calprompt.progress import show_progress
 
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run, print the table and the files written and, with --check, compare the numbers with the expected ones."""
     from calprompt.cli.compare import print_results
-    from calprompt.demo.comparison import run_demo
+    from calprompt.demo import check_results, check_settings, run_demo
     from calprompt.features.store import FeatureStore
-    from calprompt.results.comparison import Results, check_results, check_settings
+    from calprompt.results.compare import Results
 
     settings = DemoSettings(**settings_of(args, DemoSettings))
     tolerance = checked_tolerance(args, 0.05)

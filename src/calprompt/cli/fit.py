@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     check_writable(args.out, parameter="out")
     from calprompt.classifier.estimator import Classifier
     from calprompt.classifier.model_folder import check_place
-    from calprompt.cli.evaluation_tables import print_check
+    from calprompt.cli.evaluate import print_check
 
     check_place(args.out, overwrite=args.overwrite)
     model = Classifier(**settings, verbose=False)

@@ -1,9 +1,7 @@
 """What only the TCPT paper needs: its tables and published numbers, its figures, and its sweeps.
 
-tables.py       the tables by name, and `make_tables`      by_dataset.py, layouts.py    how they are laid out
-published.py    every number that the paper printed        values.py                    rows of results to numbers
-margins.py, settings.py, text_features.py, training.py     figures
-sweeps/         the grids of runs, as `calprompt sweep paper/main` reads them
+tables.py and figures.py have them by name; layouts.py, values.py (rows of results to numbers), logit_figures.py and
+setting_figures.py make them; published.py is what the paper says; sweeps/ has the grids of runs.
 
 No other room imports this one: `calprompt.papers` finds it by its name, and the room of another paper in the same way.
 """

@@ -10,19 +10,23 @@ def _info(function: str, title: str, needs: str, sweep: str) -> FigureInfo:
 
 
 FIGURES = {
-    "margin-spread": _info("margins:margin_spread", "how far margins vary, against ECE", "logits", "miscalibration"),
-    "margins": _info("margins:margins", "margins under several losses: distribution and boxes", "logits", "margins"),
-    "text-features": _info(
-        "text_features:text_features", "text features before and after, by t-SNE", "logits", "text-features"
+    "margin-spread": _info(
+        "logit_figures:margin_spread", "how far margins vary, against ECE", "logits", "miscalibration"
     ),
-    "shots": _info("settings:shots", "accuracy and ECE against training images per class", "rows", "shots"),
-    "phrases": _info("settings:phrases", "accuracy and ECE from several initial phrases", "rows", "phrases"),
+    "margins": _info(
+        "logit_figures:margins", "margins under several losses: distribution and boxes", "logits", "margins"
+    ),
+    "text-features": _info(
+        "logit_figures:text_features", "text features before and after, by t-SNE", "logits", "text-features"
+    ),
+    "shots": _info("setting_figures:shots", "accuracy and ECE against training images per class", "rows", "shots"),
+    "phrases": _info("setting_figures:phrases", "accuracy and ECE from several initial phrases", "rows", "phrases"),
     "alpha-beta": _info(
-        "settings:alpha_beta", "accuracy and ECE over the weights of the margin loss", "rows", "alpha-beta"
+        "setting_figures:alpha_beta", "accuracy and ECE over the weights of the margin loss", "rows", "alpha-beta"
     ),
     "lambda": _info(
-        "settings:moment_weight", "accuracy and ECE against the weight of the moment loss", "rows", "lambda"
+        "setting_figures:moment_weight", "accuracy and ECE against the weight of the moment loss", "rows", "lambda"
     ),
-    "gradients": _info("training:gradients", "ratios of gradient norms over steps", "steps", "gradients"),
-    "cost": _info("training:cost", "time and memory of training", "rows", "time"),
+    "gradients": _info("setting_figures:gradients", "ratios of gradient norms over steps", "steps", "gradients"),
+    "cost": _info("setting_figures:cost", "time and memory of training", "rows", "time"),
 }

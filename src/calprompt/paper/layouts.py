@@ -1,4 +1,4 @@
-"""Tables with metrics across: methods on backbones and datasets, settings on base and novel classes.
+"""The layouts of the paper's tables: methods, grouped by tuner, or settings down; datasets or metrics across.
 
 Two are of training itself: what it takes in time and memory, and the ratios of gradient norms.
 """
@@ -11,18 +11,38 @@ from statistics import median
 from typing import Any
 
 from calprompt.errors import NotFoundError
-from calprompt.paper.names import VANILLA, backbone_label, dataset_label, method_label, method_of, metric_measure
 from calprompt.paper.published import (
     AVERAGE,
+    NO_TEST,
     OTHER_BACKBONE,
     OTHER_DATASETS,
     OTHER_MACHINE,
+    VANILLA,
+    ZERO_SHOT,
+    backbone_label,
+    dataset_label,
+    method_label,
+    method_of,
+    metric_measure,
     same_backbone,
+    variance_verdict,
     verdict,
 )
 from calprompt.paper.tables import COSTS, GRADIENTS, TableDefinition
-from calprompt.paper.values import PARTS, Place, Published, Values, average, only_context
-from calprompt.report.table import PLAIN, Column, Number, Row, Table, TableOptions
+from calprompt.paper.values import (
+    PARTS,
+    SHARED,
+    Group,
+    Judge,
+    Place,
+    Published,
+    Values,
+    average,
+    only_context,
+    paired_difference,
+    variance_number,
+)
+from calprompt.report.table import DIFFERENCE, HARMONIC, PLAIN, Column, Number, Row, Table, TableOptions
 from calprompt.results.methods import Cells, tell_apart, tuner_name
 from calprompt.results.sources import ReportSource
 
@@ -43,6 +63,114 @@ RATIOS = {
 }
 QUANTILES = ("median", "q10", "q90")
 PROMPT_LEARNING = "prompt_learning"  # the tuner of the paper's medical table, which does not say it
+
+
+def dataset_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:
+    """Methods down, grouped by tuner; datasets across, and their average: the layout of the paper's Tables 1 to 3."""
+    is_variance = definition.statistic == "variance"
+    printed = Published.read(definition.published.get(split, ""), options.published)
+    measures = [_measure(name, split, is_variance) for name in options.metrics or definition.metrics]
+    splits = PARTS if split == HARMONIC else (split,)
+    datasets = list(dict.fromkeys(place.dataset for place in values.rows if place.split in splits))
+    if not datasets:
+        found = ", ".join(sorted({place.split for place in values.rows})) or "none"
+        what = "evaluations of runs on other data" if definition.transfers else "results"
+        raise NotFoundError(f"there are no {what} on {split} classes (there are: {found})")
+    theirs = dict.fromkeys(key[-1] for key in printed.numbers if key[-1] != AVERAGE)
+    others = [name for name in theirs if name not in datasets]  # which only the paper has
+    same_datasets = set(datasets) == set(theirs)  # whether the paper's average is over those of ours
+    only_theirs = [*others, *([AVERAGE] if printed.numbers and not same_datasets else [])]
+
+    def judge(number: Number, dataset: str) -> Judge:
+        """What says whether a number agrees; nothing does for an average of variances."""
+        if not is_variance:
+            return verdict
+        return variance_verdict if dataset != AVERAGE or number.value is None else lambda published, seeds: NO_TEST
+
+    def beside(number: Number, group: Group, method: str, measure: Column, dataset: str) -> Number:
+        metric = f"{measure.key}_variance" if is_variance else measure.key
+        name, backbone = values.name(method), values.backbone(group)
+        tuner = ZERO_SHOT if name == ZERO_SHOT else group[0]
+        for other in dict.fromkeys(key[1] for key in printed.numbers):
+            if not group[1] or same_backbone(group[1], other):
+                judged = judge(number, dataset) if same_backbone(backbone, other) else only_context(OTHER_BACKBONE)
+                return printed.beside(number, (split, other, tuner, name, metric, dataset), judged)
+        return number
+
+    def row(group: Group, method: str, measure: Column) -> Row:
+        def by_seed(method: str) -> list[dict[int, float]]:
+            return [values.shown(Place(group, method, name, split), measure) for name in datasets]
+
+        own, name = by_seed(method), values.name(method)
+        numbers = [variance_number(each) if is_variance else average([each]) for each in own]
+        total = _average_of_variances(numbers) if is_variance else average(own)
+        cells = [
+            beside(number, group, method, measure, dataset) for number, dataset in zip(numbers, datasets, strict=True)
+        ]
+        cells.append(beside(total, group, method, measure, AVERAGE) if same_datasets else total)
+        if options.difference:
+            is_comparable = name not in (VANILLA, ZERO_SHOT) and not is_variance
+            cells.append(paired_difference(own, by_seed(values.plain(group, method))) if is_comparable else Number())
+        cells += [beside(Number(), group, method, measure, dataset) for dataset in only_theirs]
+        label = f"{method_label(name, group[0])}{method.removeprefix(name)}"
+        title = tuner_name(group[0]) if group[0] else ""
+        title = f"{title}, {backbone_label(group[1])}" if group[1] else title
+        return Row((label, measure.label, *cells), group=title, measure=measure)
+
+    groups = [*([SHARED] if any(place.group == SHARED for place in values.rows) else []), *values.groups]
+    ours = [(tuner, backbone_label(backbone)) for tuner, backbone in groups]
+    planned = ((key[2], key[1] if definition.by_backbone else "") for key in printed.numbers if key[2] != ZERO_SHOT)
+    groups += [group for group in dict.fromkeys(planned) if group not in ours]  # which only the paper has
+    rows = []
+    for group in groups:
+        of_tuner = {key[3] for key in printed.numbers if key[2] == (group[0] or ZERO_SHOT)}
+        listed = values.listed([group], definition.methods, options.methods, of_tuner.__contains__)
+        rows += [row(group, method, measure) for method in listed for measure in measures]
+    most = max((len(number.seeds) for row in rows for number in row.numbers), default=0)
+    for place, each in enumerate(rows):  # a mean of fewer seeds than others is marked
+        cells = (
+            cell._replace(lacking=most - len(cell.seeds)) if isinstance(cell, Number) and cell.seeds else cell
+            for cell in each.cells
+        )
+        rows[place] = replace(each, cells=tuple(cells))
+    columns = [Column("method", "method"), Column("metric", "")]
+    columns += [*(Column(name, dataset_label(name), PLAIN) for name in datasets), Column(AVERAGE, "Avg", PLAIN)]
+    columns += [Column("difference", "Avg - plain", DIFFERENCE, digits=2)] if options.difference else []
+    columns += [Column(n, "Avg, paper" if n == AVERAGE else dataset_label(n), PLAIN) for n in only_theirs]
+    if is_variance:
+        what = f"variance over {most} seeds (n - 1)"
+        notes = [f"{what}, in squared per cent; the average is that of the variances; - has no result"]
+    else:
+        plain = [measure.label for measure in measures if measure.scale == 1]
+        unit = f"per cent, but for {' and '.join(plain)}" if plain else "per cent"
+        notes = [f"{unit}; {f'mean of {most} seeds' if most > 1 else 'one seed'}; - has no result"]
+    spread = options.spread and not is_variance
+    notes += ["± standard deviation over seeds"] if spread and most > 1 else []
+    if options.difference:
+        notes.append(
+            f"Avg - plain: paired difference to cross-entropy, mean over {len(datasets)} datasets "
+            "[95 % interval with datasets as units]; * excludes 0"
+        )
+    if split == HARMONIC:
+        notes.append("H: harmonic mean of base and novel accuracy; mean: of the errors on base and novel classes")
+    title = definition.title.format(split=split)
+    return Table(
+        definition.name, title, "", tuple(columns), tuple(rows), notes=tuple(notes), split=split, spread=spread
+    )
+
+
+def _measure(name: str, split: str, is_variance: bool) -> Column:
+    measure = metric_measure(name)
+    if is_variance:
+        return replace(measure, label=f"Var. {measure.label}", better="lower")
+    if split == HARMONIC:
+        return replace(measure, label=f"H {measure.label}" if name == "accuracy" else f"mean {measure.label}")
+    return measure
+
+
+def _average_of_variances(numbers: list[Number]) -> Number:
+    """The mean of all of them, if there are all."""
+    return Number(average([{} if each.value is None else {0: each.value} for each in numbers]).value)
 
 
 def backbone_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:

@@ -1,25 +1,132 @@
-"""The numbers that the paper printed: context for ours, never mixed with them.
+"""What the paper says: its names of methods, datasets, backbones and metrics, and the numbers that it printed.
 
-`published.csv` has every number of every table: which table, split, backbone, tuner, method, metric and dataset.
-They are means over three seeds, without intervals. Whether ours agrees follows from the spread of our own seeds.
-
-Some of the printed averages are not the mean of their own row. Ours are compared with that mean, and where the two are
-further apart than rounding explains, both are shown.
+`published.csv` has every number of every table: which table, split, backbone, tuner, method, metric and dataset. They
+are means over three seeds, without intervals: context for ours, never mixed with them. Whether ours agrees follows from
+the spread of our own seeds. Some of the printed averages are not the mean of their own row. Ours are compared with that
+mean, and where the two are further apart than rounding explains, both are shown.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import mean, stdev
+from typing import Any
 
 from calprompt.errors import DataError
 from calprompt.evaluation.numbers import student_quantile
+from calprompt.report.table import Column, stored_metric
 from calprompt.report.writers import AGREES, AVERAGE_GAP, DIFFERS, NOT_RUN
+from calprompt.results.methods import tuner_name
+from calprompt.training_config import NAMED
+
+ZERO_SHOT, VANILLA = "zero_shot", "vanilla"
+METHODS = {
+    ZERO_SHOT: "Zero-shot",
+    VANILLA: "cross-entropy",
+    "mbls": "MbLS",
+    "temperature": "Temp. scaling",
+    "dac": "DAC",
+    "zs_norm": "ZS-Norm",
+    "penalty": "Penalty",
+    "tcpt": "TCPT",
+    "margin": "margin",
+    "margin+l1": "margin + L1",
+    "margin+moments": "margin + moments",
+}
+LOSSES = {"ce": VANILLA, "margin_only": "margin", "margin_l1": "margin+l1"}
+CALIBRATORS = ("temperature", "dac")  # methods of the paper, when they follow cross-entropy
+DATASETS = {
+    "imagenet": "INet",
+    "caltech101": "Calt",
+    "oxford_pets": "Pets",
+    "stanford_cars": "Cars",
+    "oxford_flowers": "Flow",
+    "food101": "Food",
+    "fgvc_aircraft": "Air",
+    "sun397": "SUN",
+    "dtd": "DTD",
+    "eurosat": "Euro",
+    "ucf101": "UCF",
+    "imagenetv2": "INet-V2",
+    "imagenet_sketch": "INet-S",
+    "imagenet_a": "INet-A",
+    "imagenet_r": "INet-R",
+    "kather": "Kather",
+    "pannuke": "PanNuke",
+    "digestpath": "DigestPath",
+}
+BACKBONES = {
+    "ViT-B-16-quickgelu/openai": "ViT-B/16",
+    "ViT-B-32-quickgelu/openai": "ViT-B/32",
+    "RN50-quickgelu/openai": "RN50",
+    "hf-hub:vinid/plip": "PLIP",
+    "hf-hub:wisdomik/QuiltNet-B-32": "QuiltNet",
+}
+SHORT = {"accuracy": "Acc.", "weighted_mce": "MCE"}
+_MBLS = re.compile(r"ce \+ 0\.1\*mbls\(.*\)")
+
+
+def method_of(row: Mapping[str, Any]) -> str:
+    """The method of a row: one that the paper has, or loss and calibrator as they are.
+
+    >>> rows = [{"model": "tuned", "loss": "ce", "calibrator": "none"}, {"model": "tuned", "loss": "ce"}]
+    >>> [method_of(row | {"calibrator": name}) for row, name in zip(rows, ("none", "dac"))]
+    ['vanilla', 'dac']
+    >>> method_of({"model": "tuned", "loss": "tcpt", "calibrator": "temperature"})
+    'tcpt, temperature'
+    """
+    calibrator = str(row.get("calibrator") or "none")
+    if row.get("model") == "zero-shot":
+        return ZERO_SHOT if calibrator == "none" else f"{ZERO_SHOT}, {calibrator}"
+    loss = str(row.get("loss"))
+    short = {text: name for name, text in NAMED.items()}.get(loss, loss)
+    if _MBLS.fullmatch(loss):
+        short = "mbls"
+    method = LOSSES.get(short, short)
+    if calibrator == "none":
+        return method
+    return calibrator if method == VANILLA and calibrator in CALIBRATORS else f"{method}, {calibrator}"
+
+
+def method_label(method: str, tuner: str = "") -> str:
+    """What a method is called; cross-entropy alone is the plain tuner.
+
+    >>> method_label("vanilla", "coop"), method_label("tcpt"), method_label("focal(gamma=2)")
+    ('CoOp', 'TCPT', 'focal(gamma=2)')
+    """
+    if method == VANILLA and tuner:
+        return tuner_name(tuner)
+    loss, comma, calibrator = method.partition(", ")
+    return f"{METHODS.get(loss, loss)}{comma}{calibrator}"
+
+
+def backbone_label(backbone: str) -> str:
+    """What a backbone is called."""
+    return BACKBONES.get(backbone, backbone)
+
+
+def dataset_label(dataset: str) -> str:
+    """What a column is called.
+
+    >>> dataset_label("oxford_flowers"), dataset_label("pocket_animals"), dataset_label("mine")
+    ('Flow', 'animals', 'mine')
+    """
+    return DATASETS.get(dataset, dataset.removeprefix("pocket_"))
+
+
+def metric_measure(metric: str) -> Column:
+    """How the paper writes a metric.
+
+    >>> metric_measure("weighted_mce").label, metric_measure("mce").label, metric_measure("nll").digits
+    ('MCE', 'MCE (textbook)', 3)
+    """
+    return stored_metric(metric, SHORT.get(metric))
+
 
 SEEDS = 3  # behind every published mean
 ROUNDING = 0.05  # percentage points that rounding and another processor may account for
@@ -27,59 +134,37 @@ AVERAGE = "average"  # in the place of a dataset, or of base and novel
 ONE_SEED = "one seed"
 OTHER_BACKBONE, OTHER_DATASETS, OTHER_MACHINE = "other backbone", "other datasets", "other machine"  # only context
 NO_TEST = "no test"  # of a number whose spread is not known
-METRICS = {"mce_weighted": "weighted_mce"}  # as the file calls them -> as the results do
-DATASETS = {"imagenet_v2": "imagenetv2"}
+IN_RESULTS = {"mce_weighted": "weighted_mce", "imagenet_v2": "imagenetv2"}  # what the file calls otherwise
 
-Key = tuple[str, str, str, str, str, str]  # split, backbone, tuner, method, metric, dataset
-
-
-@dataclass(frozen=True)
-class PublishedNumber:
-    """A number of the paper, in the unit that it was printed in: per cent, seconds, GB or none."""
-
-    table: str  # that it stands in, such as T1 or S_medical
-    split: str  # base, novel, all, or average: of base and novel
-    backbone: str  # as the paper writes it, such as ViT-B/16
-    tuner: str  # as in results; zero_shot, or empty if the table does not say it
-    # vanilla (cross-entropy), mbls, temperature, dac, zs_norm, penalty, tcpt, or settings such as alpha=0.1;beta=0.01
-    method: str
-    metric: str  # as in results, or with _variance behind it
-    dataset: str  # as in results, or average
-    value: float  # the number
-
-    @property
-    def key(self) -> Key:
-        """What it is found by within its table."""
-        return (self.split, self.backbone, self.tuner, self.method, self.metric, self.dataset)
+# split (base, novel, all, or average: of base and novel), backbone as the paper writes it, tuner (zero_shot, or empty
+# if the table does not say it), method (as `METHODS`, or settings such as alpha=0.1;beta=0.01), metric (or with
+# _variance behind it), dataset (or average)
+Key = tuple[str, str, str, str, str, str]
 
 
 @cache
-def published_numbers() -> tuple[PublishedNumber, ...]:
-    """All numbers, in the order of the paper.
+def published_tables() -> Mapping[str, Mapping[Key, float]]:
+    """The numbers of every table in the unit that they were printed in: per cent, seconds, GB or none.
 
-    >>> numbers = published_numbers()
-    >>> len(numbers), numbers[0].table, numbers[0].dataset, numbers[0].metric, numbers[0].value
-    (3147, 'T1', 'imagenet', 'accuracy', 72.4)
+    >>> sum(map(len, published_tables().values()))
+    3147
+    >>> published_tables()["T1"]["base", "ViT-B/16", "zero_shot", "zero_shot", "accuracy", "imagenet"]
+    72.4
     """
     text = (files("calprompt.paper") / "published.csv").read_text(encoding="utf-8")
-    found = []
-    for row in csv.DictReader(text.splitlines()):
-        row["metric"] = METRICS.get(row["metric"], row["metric"])
-        row["dataset"] = DATASETS.get(row["dataset"], row["dataset"])
-        found.append(PublishedNumber(**{**row, "value": float(row["value"])}))  # type: ignore[arg-type]
-    return tuple(found)
+    found: dict[str, dict[Key, float]] = {}
+    for table, *words, value in list(csv.reader(text.splitlines()))[1:]:
+        split, backbone, tuner, method, metric, dataset = (IN_RESULTS.get(word, word) for word in words)
+        key = (split, backbone, tuner, method, metric, dataset)
+        if key in found.setdefault(table, {}):
+            raise DataError(f"published.csv has {', '.join(filter(None, key))} of table {table} twice")
+        found[table][key] = float(value)
+    return found
 
 
-@cache
 def published_table(name: str) -> Mapping[Key, float]:
     """The numbers of one table, by what they are of."""
-    found: dict[Key, float] = {}
-    for number in published_numbers():
-        if number.table == name:
-            if number.key in found:
-                raise DataError(f"published.csv has {', '.join(filter(None, number.key))} of table {name} twice")
-            found[number.key] = number.value
-    return found
+    return published_tables().get(name, {})
 
 
 @cache

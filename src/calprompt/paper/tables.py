@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from calprompt.paper.names import VANILLA, ZERO_SHOT, method_of
+from calprompt.paper.published import VANILLA, ZERO_SHOT, method_of
 from calprompt.registry import unknown
 from calprompt.report.table import Table, TableOptions
 
@@ -215,8 +215,7 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     >>> [(table.key, len(table.rows)) for table in make_tables("lambda", source)]
     [('lambda', 5)]
     """
-    from calprompt.paper.by_dataset import DatasetTable
-    from calprompt.paper.layouts import backbone_table, cost_table, gradient_table, setting_table
+    from calprompt.paper.layouts import backbone_table, cost_table, dataset_table, gradient_table, setting_table
     from calprompt.paper.values import collect
 
     definition, options = table_definition(name), options or TableOptions()
@@ -230,9 +229,8 @@ def make_tables(name: str, source: ReportSource, options: TableOptions | None = 
     if definition.layout == "by_setting":
         return [setting_table(definition, values, options)]
     splits = options.splits or definition.splits
-    if definition.layout == "by_backbone":
-        return [backbone_table(definition, values, split, options) for split in splits]
-    return [DatasetTable(definition, values, split, options).build() for split in splits]
+    layout = backbone_table if definition.layout == "by_backbone" else dataset_table
+    return [layout(definition, values, split, options) for split in splits]
 
 
 def _check_methods(wanted: Iterable[str], there: Iterable[str]) -> None:

@@ -12,8 +12,19 @@ from statistics import mean, stdev, variance
 from typing import Any
 
 from calprompt.evaluation.numbers import Number
-from calprompt.paper.names import CALIBRATORS, VANILLA, ZERO_SHOT, method_of
-from calprompt.paper.published import AVERAGE, NOT_RUN, Key, is_apart, published_table, row_means, verdict
+from calprompt.paper.published import (
+    AVERAGE,
+    CALIBRATORS,
+    NOT_RUN,
+    VANILLA,
+    ZERO_SHOT,
+    Key,
+    is_apart,
+    method_of,
+    published_table,
+    row_means,
+    verdict,
+)
 from calprompt.report.table import HARMONIC, Column
 from calprompt.results.methods import Cells, Method, plain_of, tell_apart
 from calprompt.results.sources import ReportSource

@@ -146,16 +146,27 @@ def reliability_figure(
     if not columns:
         raise SettingError("there are no panels to draw")
     highest = max(panel.share.max() for row in panels.values() for panel in row.values())
-    place = _Places(len(panels), len(columns), bool(title), bool(note))
-    figure = Figure(figsize=(place.width, place.height))
+    legend_columns = 1 if len(columns) == 1 else min(4, 1 + len(columns))
+    legend = MARGINS["legend"] * math.ceil(len(_legend()) / legend_columns)
+    # everything has its place in inches, so that all panels have one size
+    top, bottom = MARGINS["top"] + bool(title) * MARGINS["title"], MARGINS["bottom"] + legend
+    bottom += bool(note) * MARGINS["note"]
+    width = MARGINS["left"] + len(columns) * SIDE + (len(columns) - 1) * COLUMN_GAP + MARGINS["right"]
+    height = top + len(panels) * (SIDE + GAP + HISTOGRAM) + (len(panels) - 1) * ROW_GAP + bottom
+    figure = Figure(figsize=(width, height))
+    side = SIDE / width, SIDE / height
     for i, (row, row_panels) in enumerate(panels.items()):
-        figure.text(*place.row(i), row, rotation=90, ha="center", va="center", **HEADING)
+        y = height - top - SIDE - i * (SIDE + GAP + HISTOGRAM + ROW_GAP)
+        figure.text(0.14 / width, y / height + side[1] / 2, row, rotation=90, ha="center", va="center", **HEADING)
         for j, column in enumerate(columns):
+            x = (MARGINS["left"] + j * (SIDE + COLUMN_GAP)) / width
             if i == 0:
-                figure.text(*place.column(j), column, ha="center", va="bottom", **HEADING)
+                above = y / height + side[1] + 0.08 / height
+                figure.text(x + side[0] / 2, above, column, ha="center", va="bottom", **HEADING)
             if column not in row_panels:
                 continue
-            upper, lower = (figure.add_axes(box) for box in place.panel(i, j))
+            upper = figure.add_axes((x, y / height, *side))
+            lower = figure.add_axes((x, (y - GAP - HISTOGRAM) / height, side[0], HISTOGRAM / height))
             _diagram(upper, row_panels[column])
             _histogram(lower, row_panels[column], highest)
             first, last = j == 0, i == len(panels) - 1
@@ -167,66 +178,13 @@ def reliability_figure(
                     axes.yaxis.set_label_coords(-0.22, 0.5)
             if last:
                 lower.set_xlabel("confidence", fontsize=NORMAL, color=INK)
-    below = MARGINS["note"] / place.height if note else 0
-    figure.legend(
-        handles=_legend(), loc="lower center", bbox_to_anchor=(0.5, below), ncols=place.legend_columns, **LEGEND
-    )
+    below = MARGINS["note"] / height if note else 0
+    figure.legend(handles=_legend(), loc="lower center", bbox_to_anchor=(0.5, below), ncols=legend_columns, **LEGEND)
     if note:
-        figure.text(0.5, 0.05 / place.height, note, ha="center", va="bottom", fontsize=SMALL, color=FAINT)
+        figure.text(0.5, 0.05 / height, note, ha="center", va="bottom", fontsize=SMALL, color=FAINT)
     if title:
-        figure.suptitle(title, y=1 - 0.06 / place.height, va="top", fontsize=LARGE, color=INK)
+        figure.suptitle(title, y=1 - 0.06 / height, va="top", fontsize=LARGE, color=INK)
     return figure
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Where everything goes, in fractions of the figure; made of inches, so that all panels have one size."""
-
-    rows: int
-    columns: int
-    title: bool
-    note: bool = False
-
-    @property
-    def top(self) -> float:
-        return MARGINS["top"] + (MARGINS["title"] if self.title else 0)
-
-    @property
-    def width(self) -> float:
-        return MARGINS["left"] + self.columns * SIDE + (self.columns - 1) * COLUMN_GAP + MARGINS["right"]
-
-    @property
-    def height(self) -> float:
-        return self.top + self.rows * (SIDE + GAP + HISTOGRAM) + (self.rows - 1) * ROW_GAP + self.bottom
-
-    @property
-    def bottom(self) -> float:
-        legend = MARGINS["legend"] * math.ceil(len(_legend()) / self.legend_columns)
-        return MARGINS["bottom"] + legend + (MARGINS["note"] if self.note else 0)
-
-    @property
-    def legend_columns(self) -> int:
-        return 1 if self.columns == 1 else min(4, 1 + self.columns)
-
-    def panel(self, i: int, j: int) -> list[tuple[float, float, float, float]]:
-        """Left, bottom, width and height of a diagram and of its histogram."""
-        left = MARGINS["left"] + j * (SIDE + COLUMN_GAP)
-        bottom = self.height - self.top - SIDE - i * (SIDE + GAP + HISTOGRAM + ROW_GAP)
-        boxes = (
-            (left, bottom, SIDE, SIDE),
-            (left, bottom - GAP - HISTOGRAM, SIDE, HISTOGRAM),
-        )
-        return [(x / self.width, y / self.height, w / self.width, h / self.height) for x, y, w, h in boxes]
-
-    def row(self, i: int) -> tuple[float, float]:
-        """Middle of a row's name, left of its diagrams."""
-        _, bottom, _, height = self.panel(i, 0)[0]
-        return 0.14 / self.width, bottom + height / 2
-
-    def column(self, j: int) -> tuple[float, float]:
-        """Middle of a column's name, above its diagrams."""
-        left, bottom, width, height = self.panel(0, j)[0]
-        return left + width / 2, bottom + height + 0.08 / self.height
 
 
 def _diagram(axes: Axes, panel: Panel) -> None:

@@ -12,17 +12,27 @@ from calprompt.errors import CalpromptError, NotFoundError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
-from calprompt.results.table import CLASSES_FILE, MODELS, SPREADS, VERSIONS, Table
+from calprompt.results.table import CLASSES_FILE, COLUMN, MODELS, SPREADS, VERSIONS, Table
 from calprompt.runs.config import LATER_SETTINGS, RUN_SETTINGS, TRAINING_SETTINGS, RunConfig
 from calprompt.runs.folder import load_run
 from calprompt.sweep.expansion import record_key
-from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, MISSING, Found, measure_run, read_folder, run_folders
-from calprompt.sweep.sweep_plan import Journal, read_journals, total_seconds
+from calprompt.sweep.sweep_plan import (
+    DAMAGED,
+    FAILED,
+    FINISHED,
+    MISSING,
+    Found,
+    Journal,
+    measure_run,
+    read_folder,
+    read_journals,
+    run_folders,
+    total_seconds,
+)
 from calprompt.text import slug
 
 DATA = {"options": "{}", "imports": "[]"}  # settings that stand in a table as JSON, and what an empty cell stands for
 FLAGS = tuple(field.name for field in fields(RunConfig) if field.type in ("bool", bool))
-COLUMNS = tuple(CLASSES_FILE if name == "classes" else name for name in (*RUN_SETTINGS, *TRAINING_SETTINGS))
 
 
 def results(out: str | Path, *, calibrators: Sequence[str] | None = None, progress: Progress = silent) -> Table:
@@ -196,7 +206,7 @@ def rows_by_run(
     keys: dict[tuple[Any, ...], str] = {}
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in table.rows:
-        settings = tuple(row.get(name) for name in COLUMNS)
+        settings = tuple(row.get(name) for name in COLUMN.values())
         if not row.get("backbone"):
             continue
         if settings not in keys:
@@ -207,7 +217,7 @@ def rows_by_run(
 
 def row_record(row: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a row as the record of a run has them; what `setting_columns` made of them, undone."""
-    flat = {name: row.get(CLASSES_FILE if name == "classes" else name) for name in (*RUN_SETTINGS, *TRAINING_SETTINGS)}
+    flat = {name: row.get(column) for name, column in COLUMN.items()}
     flat |= {name: json.loads(flat[name] or empty) for name, empty in DATA.items()}
     flat |= {name: flat[name] == "true" for name in FLAGS}
     return {**{name: flat[name] for name in RUN_SETTINGS}, "training": {name: flat[name] for name in TRAINING_SETTINGS}}

@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from calprompt.errors import DataError
-from calprompt.results.table import CLASSES_FILE, PER_DATASET, PER_RUN, SETTINGS, ZERO_SHOT, cell
+from calprompt.results.table import COLUMN, PER_DATASET, PER_RUN, SETTINGS, ZERO_SHOT, cell
 from calprompt.training_config import NAMED
 
 TUNERS = {
@@ -295,11 +295,7 @@ def headline_pairs(methods: Iterable[Method]) -> list[tuple[Method, Method]]:
     return [(untuned, each) for each in uncalibrated[:1]] if untuned is not None else []
 
 
-def _column(name: str) -> str:
-    return CLASSES_FILE if name == "classes" else name
-
-
-_RAW = ("model", "calibrator", *(_column(name) for name in SETTINGS if name not in PER_RUN))
+_RAW = ("model", "calibrator", *(COLUMN[name] for name in SETTINGS if name not in PER_RUN))
 _TUNED = tuple(name for name in SETTINGS if name not in {*PER_RUN, *PER_DATASET, "tuner", "loss"})
 _NAMED = {text: name for name, text in NAMED.items()}
 
@@ -316,7 +312,7 @@ def _telling(rows: Sequence[Row]) -> set[str]:
     seen: dict[tuple[Any, str], Any] = {}
     telling: set[str] = set()
     errors: dict[tuple[Any, ...], tuple[float, Any]] = {}
-    columns = tuple(map(_column, PER_DATASET))
+    columns = [COLUMN[name] for name in PER_DATASET]
     for dataset, *values in dict.fromkeys(
         (row.get("dataset") or row.get("data"), *map(row.get, columns)) for row in rows
     ):
@@ -326,7 +322,7 @@ def _telling(rows: Sequence[Row]) -> set[str]:
     for row in rows:
         if _is_untuned(row) and (row.get("calibrator") or NONE) == NONE and row.get("ece") is not None:
             dataset = row.get("dataset") or row.get("data")
-            place = (dataset, row.get("split"), row.get("seed"), *(row.get(_column(name)) for name in UNTUNED))
+            place = (dataset, row.get("split"), row.get("seed"), *(row.get(COLUMN[name]) for name in UNTUNED))
             ece, tuner = errors.setdefault(place, (row["ece"], row.get("tuner")))
             if tuner != row.get("tuner") and abs(ece - row["ece"]) > UNTUNED_TOLERANCE:
                 telling.add("tuner")
@@ -340,7 +336,7 @@ def _method(row: Row, telling: set[str]) -> Method:
         fitted = UNTUNED_FITTED if calibrator != NONE else ()
         names = [name for name in (*UNTUNED, *fitted) if name not in PER_DATASET or name in telling]
         names += ["tuner"] if "tuner" in telling and not row.get("template") else []
-    settings = [pair for name in names for pair in _values(name, row.get(_column(name)))]
+    settings = [pair for name in names for pair in _values(name, row.get(COLUMN[name]))]
     if _is_untuned(row):
         return Method(ZERO_SHOT, "", calibrator, tuple(settings))
     loss = str(row.get("loss"))

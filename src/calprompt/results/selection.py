@@ -20,7 +20,7 @@ from calprompt.errors import NotFoundError
 from calprompt.evaluation.models import StoredRun
 from calprompt.evaluation.numbers import Number
 from calprompt.evaluation.settings import KINDS
-from calprompt.metrics import Predictions
+from calprompt.metrics import Predictions, metric_info
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
 from calprompt.results.methods import CALIBRATORS, NONE, Cells, method_order
@@ -148,21 +148,18 @@ def chosen(methods: Sequence[str] | None, there: Sequence[str]) -> list[str]:
 
 
 def grouped(
-    source: ReportSource,
-    rows: Rows,
-    value: Callable[[Mapping[str, Any]], Any],
-    by: Callable[[Mapping[str, Any]], Any],
-) -> dict[Any, dict[tuple[str, int], Any]]:
-    """Values of rows by group, and in it by dataset and seed."""
-    found: dict[Any, dict[tuple[str, int], Any]] = {}
+    source: ReportSource, rows: Rows, metric: str, by: Callable[[Mapping[str, Any]], Group]
+) -> dict[Group, dict[tuple[str, int], float]]:
+    """A metric of rows, in percent if it is a fraction, by group, and in it by dataset and seed."""
+    scale = 100.0 if metric_info(metric).unit == "%" else 1.0
+    found: dict[Group, dict[tuple[str, int], float]] = {}
     cells: Cells[Any] = Cells()
     for row in rows:
-        what = value(row)
-        if what is None:
+        if row.get(metric) is None:
             continue
         group, dataset = by(row), str(row["dataset"])
         cells.add((group, dataset), row, source.method(row), group=(group,))
-        found.setdefault(group, {}).setdefault((dataset, int(row["seed"])), what)
+        found.setdefault(group, {}).setdefault((dataset, int(row["seed"])), scale * float(row[metric]))
     return found
 
 
@@ -170,28 +167,14 @@ def by_method(
     source: ReportSource, rows: Rows, metric: str, methods: Sequence[str] | None = None
 ) -> dict[str, dict[tuple[str, int], float]]:
     """A metric of rows of one split, by method, dataset and seed."""
-    if methods is None:
-        rows = [row for row in rows if _is_usual(row)]
+
+    def is_usual(row: Mapping[str, Any]) -> bool:
+        calibrator = row.get("calibrator") or NONE
+        return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
+
+    rows = [row for row in rows if methods is not None or is_usual(row)]
     names = method_names(source, rows)
-    return grouped(source, rows, metric_value(metric), lambda row: names[id(row)])
-
-
-def uncalibrated(rows: Rows, split: str) -> Rows:
-    """The rows of tuned models as they are, on one split."""
-    usual = (NONE, None)
-    return [row for row in rows if row["model"] == TUNED and row["calibrator"] in usual and row["split"] == split]
-
-
-def metric_value(metric: str) -> Callable[[Mapping[str, Any]], float | None]:
-    """A function that takes a metric from a row, in percent if it is a fraction."""
-    from calprompt.metrics import metric_info
-
-    scale = 100.0 if metric_info(metric).unit == "%" else 1.0
-
-    def value(row: Mapping[str, Any]) -> float | None:
-        return None if row.get(metric) is None else scale * float(row[metric])
-
-    return value
+    return grouped(source, rows, metric, lambda row: names[id(row)])
 
 
 def metric_label(metric: str) -> str:
@@ -200,15 +183,8 @@ def metric_label(metric: str) -> str:
     >>> metric_label("ece"), metric_label("nll")
     ('ECE, %', 'NLL, nats')
     """
-    from calprompt.metrics import metric_info
-
     info = metric_info(metric)
     return f"{info.label}, {info.unit}" if info.unit else info.label
-
-
-def _is_usual(row: Mapping[str, Any]) -> bool:
-    calibrator = row.get("calibrator") or NONE
-    return row["model"] == TUNED and (calibrator == NONE or (row["loss"] == "ce" and calibrator in CALIBRATORS))
 
 
 def _stored(method: str, row: Mapping[str, Any], stored: StoredRun, model: str, split: str) -> RunSample:
@@ -239,11 +215,12 @@ def read_series(
     source: ReportSource, by: Callable[[Mapping[str, Any]], Group | None], metrics: tuple[str, ...], what: str
 ) -> Series:
     """The series of a source's tuned models as they are."""
-    values: dict[tuple[str, str], dict[Group, dict[tuple[str, int], float]]] = {}
+    values: dict[tuple[str, str], dict[Group | None, dict[tuple[str, int], float]]] = {}
+    tuned = [row for row in source.measured.rows if row["model"] == TUNED and row["calibrator"] in (NONE, None)]
     for split in splits_of(source):
-        rows = [row for row in uncalibrated(source.measured.rows, split) if by(row) is not None]
+        rows = [row for row in tuned if row["split"] == split and by(row) is not None]
         for metric in metrics:
-            values[split, metric] = grouped(source, rows, metric_value(metric), by)
+            values[split, metric] = grouped(source, rows, metric, by)
     groups = {group for each in values.values() for group in each}
     if len(groups) < 2:
         raise NotFoundError(f"{source.title} has results of {len(groups)} {what}, and the figure compares several")
@@ -251,20 +228,15 @@ def read_series(
     shared, whole = set.intersection(*every), set.union(*every)
     if not shared:
         raise NotFoundError(f"no dataset and seed of {source.title} has results of all {len(groups)} {what}")
-    points = {
-        key: {group: _point({place: places[place] for place in shared}) for group, places in each.items()}
-        for key, each in values.items()
-    }
     datasets, seeds = ({place[which] for place in shared} for which in (0, 1))
+
+    def point(places: Mapping[tuple[str, int], float]) -> Number:
+        means = [mean(places[place] for place in shared if place[1] == seed) for seed in seeds]
+        total = mean(places[place] for place in shared)
+        return Number(total, spread=stdev(means) if len(means) > 1 else None)
+
+    points = {key: {group: point(places) for group, places in each.items()} for key, each in values.items()}
     return Series(points, len(datasets), len(seeds), len(whole - shared))
-
-
-def _point(values: Mapping[tuple[str, int], float]) -> Number:
-    by_seed: dict[int, list[float]] = {}
-    for (_, seed), value in values.items():
-        by_seed.setdefault(seed, []).append(value)
-    means = [mean(each) for each in by_seed.values()]
-    return Number(mean(values.values()), spread=stdev(means) if len(means) > 1 else None)
 
 
 def sample_text(runs: int = 0, datasets: int = 0, seeds: int = 0) -> str:

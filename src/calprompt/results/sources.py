@@ -27,9 +27,8 @@ from calprompt.results.methods import Method, methods_of
 from calprompt.results.table import MACHINE, Table, merge_tables, read_table
 from calprompt.runs.folder import RECORD, Run, load_run
 from calprompt.sweep.expansion import record_key
-from calprompt.sweep.folders import FINISHED, MISSING, run_folders
 from calprompt.sweep.sweep_file import Sweep, available, read_sweep
-from calprompt.sweep.sweep_plan import read_journals
+from calprompt.sweep.sweep_plan import FINISHED, MISSING, read_journals, run_folders
 from calprompt.text import plural
 
 SWEEPS = (".yaml", ".yml")

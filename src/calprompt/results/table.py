@@ -20,7 +20,7 @@ from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Se
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
 from calprompt.runs.config import LATER_SETTINGS, RUN_SETTINGS, TRAINING_SETTINGS, RunConfig
-from calprompt.sweep.folders import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
+from calprompt.sweep.sweep_plan import DAMAGED, FAILED, FINISHED, INTERRUPTED, MISSING, RUNNING
 from calprompt.text import bullets
 from calprompt.training_config import TrainingConfig
 
@@ -40,15 +40,16 @@ TIMES = (
     *(f"{column}{end}" for column in SPREADS.values() for end in ("", "_q10", "_q90")),
     *("peak_memory", "peak_memory_train", "peak_device_memory"),
 )
-_TYPES = {each.name: str(each.type) for each in (*fields(RunConfig), *fields(TrainingConfig)) if each.name in SETTINGS}
-TEXTS = {
-    *(*IDENTITY, NOTE, CLASSES_FILE, "processor", *(f"version_{name}" for name in VERSIONS)),
-    *(name for name, kind in _TYPES.items() if not kind.startswith(("int", "float")) and name != "classes"),
+COLUMN = {name: CLASSES_FILE if name == "classes" else name for name in SETTINGS}  # setting -> its column
+BEFORE: dict[str, type] = {**dict.fromkeys((*IDENTITY, NOTE), str), **dict.fromkeys(COUNTS, int)}  # metrics
+_HINTS = {each.name: str(each.type) for each in (*fields(RunConfig), *fields(TrainingConfig))}
+AFTER: dict[str, type] = {
+    **{COLUMN[name]: {"int": int, "flo": float}.get(_HINTS[name][:3], str) for name in SETTINGS},
+    "logit_scale": float,
+    **dict.fromkeys((*(f"version_{name}" for name in VERSIONS), "processor"), str),
+    **{name: int if name.startswith("peak_") else float for name in TIMES},
 }
-WHOLE = {
-    *(*COUNTS, "peak_memory", "peak_memory_train", "peak_device_memory"),
-    *(name for name, kind in _TYPES.items() if kind.startswith("int")),
-}
+TYPES = BEFORE | AFTER  # of the columns that are no metrics, which are floats
 MODELS = TUNED, ZERO_SHOT = "tuned", "zero-shot"
 PARTS = ("base", "novel", "all")
 CHUNK = 2000  # lines of a file that are read at a time
@@ -85,15 +86,12 @@ class Table:
     def columns(self) -> list[str]:
         """Identity, note, counts, metrics, settings, the logit scale, versions, hardware, times."""
         found = set().union(*{tuple(row) for row in self.rows})
-        after = [CLASSES_FILE if name == "classes" else name for name in SETTINGS]
-        after += ["logit_scale", *(f"version_{name}" for name in VERSIONS), "processor", *TIMES]
-        before = [*IDENTITY, NOTE, *COUNTS]
-        return [*before, *sorted(found - {*before, *after}), *after]
+        return [*BEFORE, *sorted(found - TYPES.keys()), *AFTER]
 
     @property
     def metrics(self) -> list[str]:
         """The columns that are metrics."""
-        return [name for name in self.columns if name not in _FIXED]
+        return [name for name in self.columns if name not in TYPES]
 
     def sorted(self) -> Table:
         """The same rows in the order of all tables."""
@@ -123,23 +121,14 @@ class Table:
         """The table as a Parquet file, with numbers as numbers."""
         arrow, parquet = _pyarrow()
         columns = [name for name in self.columns if times or name not in TIMES]
-        data = {name: arrow.array([row.get(name) for row in self.rows], type=_kind(arrow, name)) for name in columns}
+        kinds = {str: arrow.string(), int: arrow.int64(), float: arrow.float64()}
+        data = {
+            name: arrow.array([row.get(name) for row in self.rows], type=kinds[TYPES.get(name, float)])
+            for name in columns
+        }
         stream = io.BytesIO()
         parquet.write_table(arrow.table(data), stream)
         return stream.getvalue()
-
-
-_FIXED = {
-    *IDENTITY,
-    NOTE,
-    *COUNTS,
-    *TIMES,
-    "logit_scale",
-    "processor",
-    CLASSES_FILE,
-    *(name for name in SETTINGS if name != "classes"),
-    *(f"version_{name}" for name in VERSIONS),
-}
 
 
 def read_table(path: str | Path) -> Table:
@@ -195,7 +184,9 @@ class _Columns:
         self.names = names
         self.decimals: dict[str, int] = {}
         self.added = {  # settings that a file may not have, with what they stand for
-            name: cell(value) if name in TEXTS else value for name, value in LATER_SETTINGS.items() if name not in names
+            name: cell(value) if TYPES[name] is str else value
+            for name, value in LATER_SETTINGS.items()
+            if name not in names
         }
 
     def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -206,17 +197,17 @@ class _Columns:
         values += [[None if tuner is None else value for tuner in tuners] for value in self.added.values()]
         kept = list(zip((*self.names, *self.added), values, strict=True))
         if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
-            kept = [(key, column) for key, column in kept if key not in _FIXED or any(v is not None for v in column)]
+            kept = [(key, column) for key, column in kept if key not in TYPES or any(v is not None for v in column)]
         keys = [key for key, _ in kept]
         return [dict(zip(keys, row, strict=True)) for row in zip(*(column for _, column in kept), strict=True)]
 
     def _values(self, name: str, texts: Sequence[str]) -> list[Any]:
         different = set(texts)
         known: dict[str, Any] = {"": None}
-        if name in TEXTS:
+        kind = TYPES.get(name, float)
+        if kind is str:
             known |= {text: intern(text) for text in different if text}
             return [known[text] for text in texts]
-        kind = int if name in WHOLE else float
         for text in different - {""}:
             known[text] = int(text) if kind is int and text.lstrip("-").isdecimal() else float(text)
         self.decimals[name] = max([self.decimals.get(name, 0), *map(_digits, different - {""})])
@@ -258,7 +249,7 @@ def cell(value: Any) -> str:
 
 def _with_numbers(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row whose whole numbers are floats where others of the column are, such as a weight decay of 0."""
-    wrong = [name for name, value in row.items() if type(value) is int and name not in TEXTS and name not in WHOLE]
+    wrong = [name for name, value in row.items() if type(value) is int and TYPES.get(name, float) is float]
     return {**row, **{name: float(row[name]) for name in wrong}} if wrong else row
 
 
@@ -309,12 +300,6 @@ def _pyarrow() -> tuple[Any, Any]:
             "Parquet files need the package pyarrow: pip install 'calprompt[parquet]'; or write it as CSV"
         ) from error
     return pyarrow, parquet
-
-
-def _kind(arrow: Any, name: str) -> Any:
-    if name in TEXTS:
-        return arrow.string()
-    return arrow.int64() if name in WHOLE else arrow.float64()
 
 
 def merge_tables(tables: Sequence[Table]) -> Table:

@@ -1,15 +1,10 @@
 """A sweep at work: hands runs to an executor, waits for those that others are working on, and notes what failed.
 
-    cells ── same backbone, dataset ──▶ groups ── by the features they train on ──▶ one worker each
-                                          └── fewer groups than workers? the largest is halved
-
-The run folders are the truth. Whatever ends this process, the next one finds finished runs and continues the others.
-
-A worker trains, evaluates on other data and measures under calibrators. Runs of a group find their backbone, dataset
-and features loaded, because the process keeps them until a task of another group comes. torch is imported with the
-first task, so that whoever hands out the tasks does without. A worker that does not see the folder of the sweep makes
-runs in a folder of its own and sends them back as files; what is not finished stays in its cache, so that it
-continues when the same run comes back to that machine.
+Runs of one backbone and dataset are a group for one worker, ordered by the features they train on; with fewer groups
+than workers, the largest is halved. A worker trains, evaluates on other data and measures under calibrators, and keeps
+what it has loaded until a task of another group comes. The run folders are the truth: whatever ends this process, the
+next one finds finished runs and continues the others. A worker that does not see the folder of the sweep makes runs in
+a folder of its own and sends them back as files; what is not finished stays in its cache, to be continued there.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from calprompt.errors import BusyError, CalpromptError, Parameter
 from calprompt.executors.local import LocalExecutor
@@ -33,8 +28,7 @@ from calprompt.files import cache_folder, is_locked
 from calprompt.runs.config import Target
 from calprompt.runs.resources import group_resources
 from calprompt.sweep.expansion import Cell
-from calprompt.sweep.folders import FAILED, FINISHED, measure_run, missing_transfers
-from calprompt.sweep.sweep_plan import Journal, SweepPlan
+from calprompt.sweep.sweep_plan import FAILED, FINISHED, Journal, SweepPlan, measure_run, missing_transfers
 from calprompt.text import os_problem
 
 
@@ -64,38 +58,18 @@ class Task:
 
 
 GROUP_SETTINGS = (
-    "backbone",
-    "backbone_config",
-    "dtype",
-    "device",
-    "data",
-    "root",
-    "classes",
-    "base",
-    "exif",
-    "skip_bad",
+    *("backbone", "backbone_config", "dtype", "device"),
+    *("data", "root", "classes", "base", "exif", "skip_bad"),
 )
 FEATURE_SETTINGS = ("protocol", "shots", "seed", "crop", "views")  # of runs that train on the same features
 
 
-class HasCell(Protocol):
-    """Anything that is about a cell."""
-
-    @property
-    def cell(self) -> Cell:
-        """The cell."""
-        ...
-
-
-T = TypeVar("T", bound=HasCell)
-
-
-def arrange(items: Sequence[T], workers: int) -> list[list[T]]:
+def arrange(tasks: Sequence[Task], workers: int) -> list[list[Task]]:
     """Groups of what one worker does after another, the largest first, and at least as many as workers if possible."""
-    groups: dict[str, list[T]] = {}
-    for item in items:
-        groups.setdefault(_values(item.cell, GROUP_SETTINGS), []).append(item)
-    ordered = [sorted(group, key=lambda item: _values(item.cell, FEATURE_SETTINGS)) for group in groups.values()]
+    groups: dict[str, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(group_key(task.cell), []).append(task)
+    ordered = [sorted(group, key=lambda task: _values(task.cell, FEATURE_SETTINGS)) for group in groups.values()]
     while len(ordered) < workers:
         largest = max(ordered, key=len, default=[])
         if len(largest) < 2:
@@ -164,14 +138,6 @@ KIND = "remote-runs"  # of what is kept in the cache
 BUSY_SECONDS = 60.0  # seconds to wait for a run that another worker holds
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """A run folder on its way."""
-
-    name: str  # name of the folder
-    files: dict[str, bytes]  # what is in it, by paths
-
-
 def work_anywhere(task: Task) -> Outcome[Task]:
     """Do a task where its folder may not be visible; if it is not, the outcome has the files of the run."""
     if not task.send_back and (not task.marker or is_shared(task.marker)):
@@ -182,17 +148,18 @@ def work_anywhere(task: Task) -> Outcome[Task]:
         time.sleep(1.0)
     if outcome.folder is None or outcome.status == BUSY:
         return replace(outcome, task=task, folder=None)
-    sent = RunFiles(outcome.folder.name, pack_folder(outcome.folder))
+    files = pack_folder(outcome.folder)
     shutil.rmtree(outcome.folder, ignore_errors=True)
-    return replace(outcome, task=task, folder=None, result=sent if sent.files else None)
+    return replace(outcome, task=task, folder=None, result=(outcome.folder.name, files) if files else None)
 
 
 def receive(outcome: Outcome[Task]) -> Outcome[Task]:
     """Write the run that an outcome brings into the folder of the sweep."""
-    if not isinstance(outcome.result, RunFiles):
+    if outcome.result is None:
         return outcome
-    folder = Path(outcome.task.out) / outcome.result.name
-    unpack_folder(outcome.result.files, folder)
+    name, files = outcome.result
+    folder = Path(outcome.task.out) / name
+    unpack_folder(files, folder)
     return replace(outcome, folder=folder, result=None)
 
 
@@ -243,10 +210,6 @@ class SweepState:
 Watch = Callable[[SweepState, Outcome | None], None]
 
 
-def _unwatched(state: SweepState, outcome: Outcome | None) -> None:
-    """Shows nothing."""
-
-
 def run_sweep(
     plan: SweepPlan,
     *,
@@ -255,7 +218,7 @@ def run_sweep(
     store: bool = True,
     executor: Executor | None = None,
     send_back: bool = False,
-    watch: Watch = _unwatched,
+    watch: Watch = lambda state, outcome: None,
 ) -> SweepState:
     """Do what a sweep has to do.
 

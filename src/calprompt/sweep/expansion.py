@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -33,6 +34,7 @@ from calprompt.training_config import NAMED, TrainingConfig
 
 OPTION = "options."
 NAMES = ("recipe", *RUN_SETTINGS, *TRAINING_SETTINGS)
+NO_FIELD = re.compile(r"ClassVar|init=False")  # in a line of a dataclass
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,7 @@ class_specific, context, position, words.
     if settings.get("imports"):
         return
     tuner = settings.get("tuner", "coop")
-    known = _tuner_options()
+    known = _options("tuners")
     if tuner not in known:
         raise unknown("tuner", tuner, known)
     for option in settings.get("options", {}):
@@ -295,7 +297,7 @@ def check_calibrator(spec: Any, imports: bool = False) -> None:
     if not isinstance(spec, str):
         raise SettingError(f"a calibrator must be text such as temperature, got {spec!r}")
     for part in spec.split("->"):
-        call, known = parse_call(part, "calibrator"), _dataclass_options("calibrators")
+        call, known = parse_call(part, "calibrator"), _options("calibrators")
         if imports or call.name == NONE:
             continue
         if call.name not in known:
@@ -306,7 +308,7 @@ def check_calibrator(spec: Any, imports: bool = False) -> None:
 @cache
 def _check_loss(text: str) -> None:
     """Raise for a text that is not a sum of losses, an unknown loss or an unknown option."""
-    known = _dataclass_options("losses")
+    known = _options("losses")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -326,22 +328,6 @@ def _check_options(call: Call, kind: str, known: Mapping[str, frozenset[str]]) -
 
 
 @cache
-def _dataclass_options(kind: str) -> dict[str, frozenset[str]]:
-    """Registered name -> its options, of losses and calibrators, which are dataclasses, from the package's files."""
-    found: dict[str, frozenset[str]] = {}
-    for node in _classes(kind).values():
-        fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
-        options = frozenset(
-            ast.unparse(each.target)
-            for each in fields
-            if "ClassVar" not in ast.unparse(each.annotation)
-            and not (each.value is not None and "init=False" in ast.unparse(each.value))
-        )
-        found |= dict.fromkeys(registered_as(node, kind), options)
-    return found
-
-
-@cache
 def _check_data(data: str, root: Any) -> None:
     """Raise for a name that is not in the catalogue; data that may be missing only here are left to the run."""
     from calprompt.data import catalogue
@@ -355,37 +341,29 @@ def _check_data(data: str, root: Any) -> None:
 
 
 @cache
-def _tuner_options() -> dict[str, frozenset[str]]:
-    """Tuner -> its keyword options, and those of the tuners it is derived from, read from the files of the package."""
-    classes = _classes("tuners")
+def _options(kind: str) -> dict[str, frozenset[str]]:
+    """Registered name -> its options, from the files of the package: keywords of `__init__`, or a dataclass's fields.
+
+    Options of the classes that it is derived from are among them, those in `fixed_options` are not.
+    """
+    classes = {node.name: node for node in definitions(f"calprompt.{kind}") if isinstance(node, ast.ClassDef)}
 
     def options(node: ast.ClassDef) -> set[str]:
+        is_dataclass = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
         found: set[str] = set()
+        fixed: set[str] = set()
+        for base in node.bases:
+            found |= options(classes[base.id]) if isinstance(base, ast.Name) and base.id in classes else set()
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == "__init__":
                 found |= {argument.arg for argument in item.args.kwonlyargs}
-        for base in node.bases:
-            if isinstance(base, ast.Name) and base.id in classes:
-                found |= options(classes[base.id])
-        return found - _fixed(node)
+            elif isinstance(item, ast.Assign | ast.AnnAssign):
+                name = ast.unparse(item.targets[0] if isinstance(item, ast.Assign) else item.target)
+                if name == "fixed_options" and item.value is not None:
+                    fixed = {str(each.value) for each in ast.walk(item.value) if isinstance(each, ast.Constant)}
+                elif is_dataclass and isinstance(item, ast.AnnAssign) and not NO_FIELD.search(ast.unparse(item)):
+                    found.add(name)
+        return found - fixed
 
-    return {
-        name: frozenset(options(node) - {"template", "seed"})
-        for node in classes.values()
-        for name in registered_as(node, "tuners")
-    }
-
-
-def _classes(kind: str) -> dict[str, ast.ClassDef]:
-    """Classes in the files of a package, by name."""
-    return {node.name: node for node in definitions(f"calprompt.{kind}") if isinstance(node, ast.ClassDef)}
-
-
-def _fixed(node: ast.ClassDef) -> set[str]:
-    """Options that a tuner does not let be chosen."""
-    for item in node.body:
-        if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
-            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-            if ast.unparse(target) == "fixed_options":
-                return {str(each.value) for each in ast.walk(item.value) if isinstance(each, ast.Constant)}
-    return set()
+    every = ((name, node) for node in classes.values() for name in registered_as(node, kind))
+    return {name: frozenset(options(node) - {"template", "seed"}) for name, node in every}

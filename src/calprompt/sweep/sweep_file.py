@@ -1,37 +1,10 @@
-"""Sweep files: a grid of runs in a few lines of YAML.
+"""Sweep files: a grid of runs in a few lines of YAML, whose keys are those of `KEYS`; docs/sweeps.md explains them.
 
-    settings: {backbone: pocket, shots: 16}     # the same in all runs
-    axes:                                       # every combination
-      data: [pocket_photos, pocket_animals]
-      loss: [ce, tcpt]
-    zip:                                        # what belongs together, one row after another
-      - recipe: [coop-tcpt, maple-tcpt]         # settings of recipes; others go over them
-        lr: [0.0006, 0.0035]
-    exclude: [{tuner: maple, data: pocket_photos}]
-    only: [{tuner: [coop, maple]}]              # of all combinations, those with these values
-    seeds: [1, 2, 3]
-    calibrators: [temperature, dac]             # what finished runs are measured with
-    transfer: [pocket_animals_line]             # what finished runs are evaluated on besides
-    device: cpu                                 # or devices: [cuda:0, cuda:1], which the runs are spread over
-    threads: 1                                  # of a run
-    workers: 2                                  # runs at a time; with devices, on each of them
-    resources: {cpus: 1, gpus: 0, memory: 2GB}  # of a worker on a Ray cluster
-    send_back: true                             # runs come back from there, instead of going to a shared folder
-
-Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading
-a file needs neither torch nor data nor weights.
-
-A file may extend another one: it then has everything of that file, but for what it says itself.
-
-    extends: paper/main                         # the package's, or a path, seen from this file
-    recipe: maple-paper                         # instead of the recipes there
-    settings: {shots: 8}                        # goes over the setting of that name, and leaves the others
-    axes: {loss: [ce, tcpt]}                    # goes over the axis of that name, and leaves the others
-    only: [{data: [dtd, eurosat]}]              # instead of what the other file has under this key
-
-A name stands in one place: what is said here under `recipe`, `settings`, `axes`, `zip` or `seeds` replaces what the
-other file says of the same name, wherever it says it. Values that are zipped belong together, so `zip` is replaced as a
-whole; all other keys are too. A key without a value takes away what the other file has.
+Names are those of `RunConfig` and `TrainingConfig`; an option of the tuner is `options.context`. Reading a file needs
+neither torch nor data nor weights. A file that extends another one has everything of that file, but for what it says
+itself: what it says under `recipe`, `settings`, `axes`, `zip` or `seeds` replaces what the other file says of the same
+name, wherever it says it. Values that are zipped belong together, so `zip` is replaced as a whole; all other keys are
+too. A key without a value takes away what the other file has.
 """
 
 from __future__ import annotations
@@ -52,22 +25,11 @@ from calprompt.runs.config import Reader, Target
 from calprompt.sweep.expansion import Cell, check_calibrator, expand
 from calprompt.text import parse_problem, slug
 
-KEYS = {
-    "extends": str,
-    "recipe": str,
-    "settings": dict,
-    "axes": dict,
-    "zip": list,
-    "exclude": list,
-    "only": list,
-    "seeds": list,
-    "calibrators": list,
-    "transfer": list,
-    "device": str,
-    "devices": list,
-    "threads": int,
-    "workers": int,
-    "resources": dict,
+KEYS: dict[str, type] = {
+    **dict.fromkeys(("extends", "recipe", "device"), str),
+    **dict.fromkeys(("settings", "axes", "resources"), dict),
+    **dict.fromkeys(("zip", "exclude", "only", "seeds", "calibrators", "transfer", "devices"), list),
+    **dict.fromkeys(("threads", "workers"), int),
     "send_back": bool,
 }
 WORDS = {
@@ -180,13 +142,9 @@ def read_content(source: str, seen: tuple[str, ...] = ()) -> tuple[str, dict[str
     return name, extend(base, content, source, other)
 
 
-def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None) -> Sweep:
-    """A sweep from what its file contains."""
-    if not isinstance(content, dict):
-        raise SettingError(f"{source} must have keys such as 'axes:' and 'settings:', got {type(content).__name__}")
+def parse_sweep(content: Mapping[str, Any], name: str, source: str, *, root: str | None = None) -> Sweep:
+    """A sweep from what its file, and what that extends, contain."""
     _check_keys(content, source)
-    if "extends" in content:
-        raise SettingError(f"{source}: extends must stand in a file, which read_sweep reads")
     settings = dict(content.get("settings") or {})
     devices = tuple(content.get("devices") or ())
     _located(source, visible_devices, list(map(str, devices)))
@@ -203,17 +161,8 @@ def parse_sweep(content: Any, name: str, source: str, *, root: str | None = None
     threads, cells = content.get("threads", 1), expand(content, settings, source)
     usual = WorkerResources(threads, 1 if any(str(cell.record["device"]).startswith("cuda") for cell in cells) else 0)
     resources = parse_resources(content.get("resources") or {}, f"{source}: resources", usual)
-    return Sweep(
-        name,
-        cells,
-        calibrators,
-        transfer,
-        threads,
-        workers=content.get("workers"),
-        devices=devices,
-        resources=resources,
-        send_back=content.get("send_back", False),
-    )
+    workers, send_back = content.get("workers"), content.get("send_back", False)
+    return Sweep(name, cells, calibrators, transfer, threads, workers, devices, resources, send_back)
 
 
 def _text(source: str) -> tuple[str, str]:

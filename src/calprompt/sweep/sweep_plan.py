@@ -1,31 +1,136 @@
-"""The plan of a sweep: finished runs, runs to do, their estimated time, and the journal of earlier passes.
+"""What there is of a sweep: runs on disk and their measurements, what is left to do, and the journal of earlier passes.
 
     <out>/sweep-<name>.json     settings of all cells, calibrators, transfers, failures by cell, each time it worked
 
 Results are in the run folders; the journal only knows what a run folder cannot: that a run is missing, or why nothing
-could be begun.
+could be begun. A run is found by its settings: a folder whose record has all of them, and whose backbone and imported
+files are what they were as far as that is known without loading them. Its images are not read again.
+
+Metrics of a finished run are read from its evaluation.json if that has them, else measured. A measurement counts only
+for the logits it was made from, by this version of calprompt. One with bootstrap intervals, which took long,
+is never overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from calprompt.errors import CalpromptError, DamagedFileError
+import calprompt
+from calprompt.clip.identity import BackboneIdentity, identify_backbone
+from calprompt.errors import BusyError, CalpromptError, DamagedFileError
+from calprompt.evaluation.settings import NONE, EvaluationSettings, normalized_spec
 from calprompt.files import write_json
 from calprompt.hardware import processor_name
+from calprompt.metrics import metrics
 from calprompt.parallel import available_cores
-from calprompt.runs.folder import CHECKPOINT
+from calprompt.registry import imported_files
+from calprompt.runs.config import Target
+from calprompt.runs.folder import (
+    CHECKPOINT,
+    RECORD,
+    TRANSFER,
+    TRANSFERS,
+    Run,
+    load_run,
+    read_evaluation,
+    read_record,
+    result_files,
+)
 from calprompt.sealed_files import read_sealed, sealed
-from calprompt.sweep.expansion import Cell
-from calprompt.sweep.folders import FAILED, FINISHED, INTERRUPTED, MISSING, Found, RunFolders, missing_transfers
+from calprompt.sweep.expansion import Cell, record_key
 from calprompt.sweep.sweep_file import Sweep
+from calprompt.text import slug
 
 FORMAT = 1
 PREFIX = "sweep-"
+FINISHED, FAILED, RUNNING = "finished", "failed", "running"
+INTERRUPTED, MISSING, DAMAGED = "interrupted", "missing", "damaged"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run folder."""
+
+    run: Run  # as far as its record says; without metrics and transfers
+    status: str  # finished, failed, running, interrupted or damaged
+    reason: str | None = None  # why it failed, or cannot be read
+
+
+def run_folders(out: Path) -> Iterator[Found]:
+    """Every run folder in a folder, in the order of their names."""
+    for path in sorted(out.glob(f"*/{RECORD}")):
+        yield read_folder(path.parent)
+
+
+def read_folder(folder: Path) -> Found:
+    """One run folder, as far as its record says."""
+    try:
+        run = Run(folder, read_record(folder))
+    except CalpromptError as error:
+        return Found(Run(folder, {}), DAMAGED, str(error))
+    status = run.status
+    if status == FINISHED and not all((folder / name).is_file() for name in result_files(run.record)):
+        status = INTERRUPTED
+    return Found(run, status, run.record.get("reason"))
+
+
+def missing_transfers(folder: Path, targets: Iterable[Target]) -> list[Target]:
+    """Targets on which a finished run was not evaluated yet."""
+    return [target for target in targets if not (folder / TRANSFERS / slug(str(target.name)) / TRANSFER).is_file()]
+
+
+def measure_run(folder: str | Path | Run, calibrators: Sequence[str]) -> dict[str, Any]:
+    """The evaluation of a run under some calibrators, read from evaluation.json or measured."""
+    run = folder if isinstance(folder, Run) else load_run(folder)
+    specs = tuple(dict.fromkeys((NONE, *map(normalized_spec, calibrators))))
+    known: dict[str, Any] | None = None
+    with suppress(CalpromptError):
+        known = read_evaluation(run.folder)
+    if known is not None and _serves(known, run, specs):
+        return known
+    import torch
+
+    from calprompt.evaluation.output import evaluation_record, write_evaluations
+    from calprompt.evaluation.run_evaluation import evaluate_run
+
+    keep = known is None or not known["settings"].get("bootstrap")
+    if keep and known is not None:  # what it had stays in it
+        specs = tuple(dict.fromkeys((*specs, *known["settings"].get("calibrators", ()))))
+    settings = EvaluationSettings(
+        calibrators=specs[1:], bootstrap=0, zero_shot=True, imports=tuple(imported_files(run.record.get("imports", ())))
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the same sums whoever measures
+    try:
+        evaluation = evaluate_run(run.folder, settings)
+    finally:
+        torch.set_num_threads(threads)
+    if keep:
+        with suppress(BusyError, CalpromptError, OSError):  # a folder that can only be read, or is in use
+            write_evaluations([evaluation])
+    return evaluation_record([evaluation])
+
+
+def _serves(record: Mapping[str, Any], run: Run, specs: Sequence[str]) -> bool:
+    """Whether a record has what is asked for, measured on these logits in the usual way."""
+    settings = record["settings"]
+    usual = EvaluationSettings.__dataclass_fields__
+    return (
+        len(record["runs"]) == 1
+        and record["runs"][0].get("fingerprint") == run.record["fingerprint"]
+        and record["runs"][0].get("logits") == run.logits_digests
+        and record.get("versions", {}).get("calprompt") == calprompt.__version__
+        and set(specs) <= set(settings.get("calibrators", ()))
+        and all(settings.get(name) == usual[name].default for name in ("bins", "convention"))
+        and {row["metric"] for row in record["rows"]}.issuperset(metrics.available())
+        and bool(settings.get("zero_shot"))
+    )
 
 
 @dataclass
@@ -155,19 +260,24 @@ def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> 
         What is there and what is to be done.
     """
     out = Path(out).expanduser()
-    folders, journal = RunFolders.read(out), Journal.of(sweep, out)
-    costs = Costs(found for same in folders.by_key.values() for found in same)
+    journal, every = Journal.of(sweep, out), list(run_folders(out))
+    by_key: dict[str, list[Found]] = {}
+    for found in every:
+        if found.status != DAMAGED:
+            by_key.setdefault(record_key(found.run.record["config"]), []).append(found)
+    costs, identify = Costs(every), cache(identify_backbone)
     planned = []
     for cell in sweep.cells:
-        found, cost, reason = folders.find(cell), costs.of(cell.record), journal.failures.get(cell.key)
-        if found is None:
+        there = _latest(by_key.get(cell.key, []), identify)
+        cost, reason = costs.of(cell.record), journal.failures.get(cell.key)
+        if there is None:
             planned.append(PlannedCell(cell, FAILED if reason else MISSING, None, reason, **cost))
             continue
-        status, folder = found.status, found.run.folder
+        status, folder = there.status, there.run.folder
         if status == FINISHED and missing_transfers(folder, sweep.transfer):
             status, cost["seconds"] = FAILED if reason else "transfer", None
         else:
-            reason = found.reason
+            reason = there.reason
             if status == FINISHED and (folder / CHECKPOINT).is_file():
                 status = INTERRUPTED  # killed between its last two steps: one look is left to do
         planned.append(PlannedCell(cell, status, folder, reason, **cost))
@@ -175,7 +285,15 @@ def plan_sweep(sweep: Sweep, out: str | Path, *, workers: int | None = None) -> 
     if any(str(cell.settings.get("device", "cpu")) != "cpu" for cell in sweep.cells):
         usual = 1  # an accelerator is shared only on demand
     at_a_time = (workers or sweep.workers or usual) * max(1, len(sweep.devices))
-    return SweepPlan(sweep, out, tuple(planned), at_a_time, tuple(folders.damaged))
+    return SweepPlan(sweep, out, tuple(planned), at_a_time, tuple(each for each in every if each.status == DAMAGED))
+
+
+def _latest(same: Sequence[Found], identify: Callable[..., BackboneIdentity | None]) -> Found | None:
+    """Of the runs with the settings of a cell the finished one, if there is one; None if there is nothing of it."""
+    from calprompt.runs.planning import is_up_to_date
+
+    known = [found for found in same if is_up_to_date(found.run.record, identify) is not False]
+    return next((found for found in known if found.status == FINISHED), next(iter(known), None))
 
 
 class Costs:

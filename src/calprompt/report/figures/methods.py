@@ -36,8 +36,7 @@ from calprompt.report.figures.style import (
     style,
 )
 from calprompt.results import selection
-from calprompt.results.compare import Comparison
-from calprompt.results.comparison import MINUS, Row
+from calprompt.results.compare import MINUS, Comparison, Row
 from calprompt.results.methods import dataset_name, method_order, plain_of, tuner_name
 from calprompt.results.selection import sample_text
 from calprompt.results.sources import ReportSource

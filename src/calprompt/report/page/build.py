@@ -21,12 +21,11 @@ from calprompt.report.page.close_up import (
     subjects,
     threshold_table,
 )
-from calprompt.report.page.comparisons import average_table, compare_datasets, dataset_table
+from calprompt.report.page.comparisons import average_table, compare_datasets, dataset_table, sure_shares, sure_table
 from calprompt.report.page.document import Report, ReportSettings, RunIdentity
 from calprompt.report.page.drawings import draw_figures
 from calprompt.report.page.headline import headline
 from calprompt.report.page.measured import Measurements, Result, measure, metric_columns
-from calprompt.report.page.sure import sure_shares, sure_table
 from calprompt.report.table import COUNT, PLAIN, Cell, Column, Number, Row, Table
 from calprompt.results.collecting import row_record
 from calprompt.results.methods import NONE

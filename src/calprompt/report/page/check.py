@@ -1,9 +1,5 @@
 """Is a report true? Every number of it is computed again from stored logits and compared with what it says.
 
-    report.html ── data, and what is shown and drawn ─────┐
-         │                                                ├── what differs, cell by cell and stroke by stroke
-         └─ runs and tables that it remembers ── rebuilt ─┘
-
 Numbers that were read from a table of results, of runs whose folders are not here, are compared with that table.
 Figures are drawn again and compared element by element; another version of matplotlib draws other elements, so that
 only their text is compared then. Pictures of mistakes are compared with their checksums. If all of that agrees, the
@@ -13,7 +9,6 @@ rest of the page is compared as text: headings, captions, styles.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 from itertools import zip_longest
@@ -23,16 +18,7 @@ from typing import Any
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.progress import Progress, silent
 from calprompt.report.page.build import build_report
-from calprompt.report.page.document import (
-    Figure,
-    Page,
-    Report,
-    ReportSettings,
-    Shown,
-    picture_digest,
-    read_page,
-    to_data,
-)
+from calprompt.report.page.document import Figure, Page, Report, ReportSettings, picture_digest, read_page, to_data
 from calprompt.report.page.render import BLANK, figure_html, render_report
 from calprompt.report.table import Table
 from calprompt.results.sources import read_source
@@ -41,9 +27,7 @@ from calprompt.text import bullets, shorten, visible
 
 HALF_DIGIT = 5.01e-7  # half of the last digit that is written
 ROUNDING = 1e-5  # differences that another processor may make
-STROKE_TOLERANCE = (
-    0.0201  # points that a stroke may be off for the same reason: coordinates have two digits behind the point
-)
+STROKE_TOLERANCE = 0.0201  # points that a stroke may be off for the same reason: coordinates have two digits
 POINTS_PER_PERCENT = 20.0  # points of a figure that a percentage point may take
 PIECES = re.compile(r"<[^>]*>|[^<]+")
 IDENTITY = ("name", "fingerprint", "logits")
@@ -86,10 +70,6 @@ class Comparison:
         self.lines.append(line)
         self.largest = 1.0
 
-    def text(self, what: str, actual: Any, found: Any) -> None:
-        if actual != found:
-            self.differ(f"{what}: says {visible(_short(actual))}, recomputed {visible(_short(found))}")
-
     def number(self, what: str, actual: Any, found: float | None) -> None:
         """An embedded number, which may be off by the tolerance."""
         self.numbers += 1
@@ -99,6 +79,20 @@ class Comparison:
         if apart > HALF_DIGIT + self.tolerance:
             self.lines.append(f"{what}: says {actual}, recomputed {found}")
             self.largest = max(self.largest, apart)
+
+    def tree(self, what: str, actual: Any, found: Any, verb: str = "says") -> None:
+        """What is said or shown, by what to call it: names with values, lists of numbers, or anything else as text."""
+        if isinstance(actual, dict) and isinstance(found, dict):
+            for key in dict.fromkeys((*actual, *found)):
+                label = key if isinstance(key, str) else key[0]
+                self.tree(f"{what}{label}", actual.get(key), found.get(key), verb)
+        elif actual is None or found is None:
+            self.differ(f"{what}: it is {'missing' if actual is None else 'not of its runs'}")
+        elif isinstance(actual, list) and isinstance(found, list):
+            for end, pair in zip(("", ", lower end", ", upper end"), zip_longest(actual, found), strict=False):
+                self.number(f"{what}{end}", *pair)
+        elif actual != found and not (verb == "shows" and self.tolerance and _nearly(actual, found)):
+            self.differ(f"{what}: {verb} {_short(actual)}, recomputed {_short(found)}")
 
 
 def check_report(
@@ -147,16 +141,13 @@ def check_report(
 def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Comparison:
     """Compare what a page says and shows with the report that its runs give."""
     compared = Comparison(tolerance / 100)
-    actual = {str(table.get("key")): table for table in page.data["tables"]}
     notes = tuple(str(note) for note in page.data["notes"])
     expected = Page(render_report(replace(rebuilt, notes=notes)), to_data(rebuilt))
-    _compare_sentences(page, expected, compared)
-    for key in dict.fromkeys((*actual, *(table.key for table in rebuilt.tables))):
-        table = rebuilt.table(key)
-        if table is None or key not in actual:
-            compared.differ(f"table {key!r}: it is {'not in the recomputed report' if table is None else 'missing'}")
-        else:
-            _compare_table(table, actual[key], page.tables.get(key, []), expected, compared)
+    for actual, found in zip(page.data["runs"], expected.data["runs"], strict=False):
+        if not actual.get("logits"):  # was read from a table, and may have its logits now
+            found["logits"] = actual.get("logits")
+    compared.tree("", _embedded(page, rebuilt), _embedded(expected, rebuilt))
+    compared.tree("", _shown(page, rebuilt), _shown(expected, rebuilt), "shows")
     for figure in rebuilt.figures:
         _compare_figure(figure, page.figures.get(figure.key, ""), compared, strokes=_same_drawer(page, rebuilt))
     pictures = [digest for *_, digest in page.data["mistakes"] if isinstance(digest, str)]
@@ -165,9 +156,50 @@ def compare_with(page: Page, rebuilt: Report, tolerance: float = 0.0) -> Compari
             compared.differ(f"picture {place} of a mistake: it is not the one that was written")
     if not compared.lines and not tolerance and page.data["version"] == rebuilt.version and _same_drawer(page, rebuilt):
         shown = PICTURE.sub(f'<div class="blank">{BLANK}</div>', page.html)
-        actual_rest, found_rest = (UNCHECKED.sub("", html) for html in (shown, expected.html))
-        compared.text("elsewhere on the page", *_apart(actual_rest, found_rest))
+        compared.tree("elsewhere on the page", *_apart(UNCHECKED.sub("", shown), UNCHECKED.sub("", expected.html)))
     return compared
+
+
+def _embedded(page: Page, rebuilt: Report) -> dict[Any, Any]:
+    """What is embedded in a page, by what to call it; rows and columns have their names in the recomputed report."""
+    data = page.data
+    tree: dict[Any, Any] = {
+        f"{name}, sentence {i}": text for name in ("headline", "remarks") for i, text in enumerate(data[name], 1)
+    }
+    tree |= {f"run {i}": tuple(run.get(key) for key in IDENTITY) for i, run in enumerate(data["runs"], 1)}
+    for i, (image, said, confidence, true, probability, *_) in enumerate(data["mistakes"], 1):
+        numbers = {", confidence": confidence[:1], ", probability of the true class": probability[:1]}
+        tree[f"mistake {i}"] = {"": (image, said, true), **numbers}
+    for table in data["tables"]:
+        columns = [(f", column {name!r}", at) for at, (name, _) in enumerate(table["columns"])]
+        known = rebuilt.table(str(table["key"]))
+        tree[f"table {table['key']!r}"] = {", columns": tuple(map(tuple, table["columns"]))} | {
+            (f", row {_row_name(known, i)}", i): {", runs": tuple(runs), **dict(zip(columns, cells, strict=False))}
+            for i, (cells, runs) in enumerate(table["rows"])
+        }
+    return tree
+
+
+def _shown(page: Page, rebuilt: Report) -> dict[Any, Any]:
+    """What is shown on a page outside of figures, by what to call it."""
+    tree: dict[Any, Any] = {
+        f"{name} {i}, as shown": text.removeprefix(BLANK)
+        for name, texts in page.sentences.items()
+        for i, text in enumerate(texts, 1)
+    }
+    for table in rebuilt.tables:
+        columns = [(f", column {column.label!r}", at) for at, column in enumerate(table.columns)]
+        tree[f"table {table.title!r}"] = {
+            (f", row {_row_name(table, i)}", i): {
+                column: " ".join(filter(None, cell)) for column, cell in zip(columns, row, strict=False)
+            }
+            for i, row in enumerate(page.tables.get(table.key, []))
+        }
+    return tree
+
+
+def _row_name(table: Table | None, place: int) -> str:
+    return table.name_of(place) if table is not None and place < len(table.rows) else f"{place + 1}"
 
 
 def _same_drawer(page: Page, rebuilt: Report) -> bool:
@@ -210,63 +242,6 @@ def _places(path: Path, data: dict[str, Any], runs: Path | None) -> tuple[list[P
                 Parameter("runs", "DIR"),
             )
     return [*found, *tables], len(found)
-
-
-def _compare_sentences(page: Page, expected: Page, compared: Comparison) -> None:
-    """Sentences, runs and mistakes: as they are embedded, and as they are shown."""
-    for name in ("headline", "remarks"):
-        for place, (a, b) in enumerate(zip_longest(page.data[name], expected.data[name]), 1):
-            compared.text(f"{name}, sentence {place}", a, b)
-    identities = ([[run.get(key) for key in IDENTITY] for run in each.data["runs"]] for each in (page, expected))
-    for place, (a, b) in enumerate(zip_longest(*identities), 1):
-        if a is not None and b is not None and not a[-1]:  # was read from a table, and may have its logits now
-            a, b = a[:-1], b[:-1]
-        compared.text(f"run {place}", a, b)
-    for place, (a, b) in enumerate(zip_longest(page.data["mistakes"], expected.data["mistakes"]), 1):
-        if a is None or b is None or [a[i] for i in (0, 1, 3)] != [b[i] for i in (0, 1, 3)]:
-            compared.text(f"mistake {place}", a, b)
-            continue
-        compared.number(f"mistake {place} ({a[0]}), confidence", a[2][0], b[2][0])
-        compared.number(f"mistake {place} ({a[0]}), probability of the true class", a[4][0], b[4][0])
-    for name, found in expected.sentences.items():
-        actual = [text.removeprefix(BLANK) for text in page.sentences[name]]
-        for place, (a, b) in enumerate(zip_longest(actual, (text.removeprefix(BLANK) for text in found)), 1):
-            compared.text(f"{name} {place}, as shown", a, b)
-
-
-def _compare_table(
-    table: Table, actual: dict[str, Any], shown: Sequence[Sequence[Shown]], expected: Page, compared: Comparison
-) -> None:
-    """A table cell by cell: what is embedded, and what is shown."""
-    found = next(each for each in expected.data["tables"] if each["key"] == table.key)
-    compared.text(f"table {table.key!r}, columns", actual["columns"], found["columns"])
-    triples = zip_longest(actual["rows"], found["rows"], shown, expected.tables[table.key])
-    for place, (a, b, c, d) in enumerate(triples):
-        row = table.name_of(place) if b is not None else f"{place + 1}"
-        where = f"table {table.key!r}, row {row}"
-        if a is None or b is None:
-            compared.differ(f"{where}: it is {'missing' if a is None else 'not of its runs'}")
-        else:
-            compared.text(f"{where}, runs", a[1], b[1])
-            for column, x, y in zip(table.columns, a[0], b[0], strict=False):
-                _compare_cell(f"{where}, column {column.key!r}", x, y, compared)
-        where = f"table {table.title!r}, row {row}"
-        if c is None or d is None:
-            compared.differ(f"{where}: it is {'not shown' if c is None else 'not of its runs'}")
-            continue
-        for column, x, y in zip(table.columns, c, d, strict=False):
-            if x != y and not (compared.tolerance and _nearly(x, y)):
-                one, other = (_short(" ".join(filter(None, each))) for each in (x, y))
-                compared.differ(f"{where}, column {column.label!r}: shows {one}, recomputed {other}")
-
-
-def _compare_cell(what: str, actual: Any, found: Any, compared: Comparison) -> None:
-    """An embedded text, or number with the ends of its interval."""
-    if isinstance(actual, list) and isinstance(found, list):
-        for end, (x, y) in zip(("", ", lower end", ", upper end"), zip_longest(actual, found), strict=False):
-            compared.number(f"{what}{end}", x, y)
-    else:
-        compared.text(what, actual, found)
 
 
 def _compare_figure(figure: Figure, actual: str, compared: Comparison, *, strokes: bool) -> None:
@@ -312,9 +287,9 @@ def _apart(text: str, other: str, around: int = 40) -> tuple[str, str]:
     return (actual, found) if text != other else ("", "")
 
 
-def _nearly(shown: tuple[str, str], expected: tuple[str, str]) -> bool:
-    """Whether two cells differ by a unit in their last digit at most, as rounding may make them."""
-    words = [" ".join(each).replace("*", "").replace(",", "").split() for each in (shown, expected)]
+def _nearly(shown: str, expected: str) -> bool:
+    """Whether two texts differ by a unit in the last digit of their numbers at most, as rounding may make them."""
+    words = [text.replace("*", "").replace(",", "").split() for text in (shown, expected)]
     if len(words[0]) != len(words[1]):
         return False
     for a, b in zip(*words, strict=True):
@@ -329,5 +304,5 @@ def _nearly(shown: tuple[str, str], expected: tuple[str, str]) -> bool:
 
 
 def _short(value: Any, most: int = 160) -> str:
-    text = "nothing" if value is None else str(value)
+    text = visible(str(value))
     return text if len(text) <= most else f"{text[:most]}…"

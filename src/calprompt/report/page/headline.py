@@ -13,11 +13,10 @@ from statistics import mean
 from typing import Any
 
 from calprompt.evaluation.numbers import Number, dataset_means
-from calprompt.report.page.comparisons import Levels
+from calprompt.report.page.comparisons import SPLITS, Levels, SureShare
 from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
-from calprompt.report.page.sure import SPLITS, SureShare
-from calprompt.results.comparison import compare
+from calprompt.results.compare import compare
 from calprompt.results.methods import Method, headline_pairs
 
 MAX_LISTED = 3  # datasets that are told one by one
