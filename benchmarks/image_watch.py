@@ -140,7 +140,6 @@ def pictures() -> tuple[Floats, NDArray[np.int64], dict[str, Floats], Floats]:
     import torch
 
     from calprompt import Classifier, pocket
-    from calprompt.classifier.calibration import create_image_watch
 
     torch.set_num_threads(1)
     sheet = pocket.sheet("animals")
@@ -151,7 +150,7 @@ def pictures() -> tuple[Floats, NDArray[np.int64], dict[str, Floats], Floats]:
     model = Classifier("pocket", **settings).fit(
         [pixels for _, pixels in mine], [sheet.class_names[label] for label, _ in mine]
     )
-    watch = create_image_watch(model.model_)
+    watch = model.model_.image_watch()
     assert watch is not None
 
     def scores(images: list[NDArray[np.uint8]]) -> Floats:

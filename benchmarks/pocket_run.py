@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from calprompt.features.store import FeatureStore
 from calprompt.runs.config import build_config, read_recipe
-from calprompt.runs.execute import _train, run
+from calprompt.runs.execute import _Execution, run
 
 KINDS = {
     "matrix products": ("mm", "matmul", "linear"),
@@ -52,10 +52,11 @@ def measured(data: str, loss: str, epochs: int, folder: Path, store: FeatureStor
 def shares(data: str, loss: str, folder: Path, store: FeatureStore) -> dict[str, float]:
     """What training consists of, as fractions of the time of torch's operators."""
     spent: Counter[str] = Counter()
+    train = _Execution.train
 
     def profiled(*args):
         with profile(activities=[ProfilerActivity.CPU]) as seen:
-            history = _train(*args)
+            history = train(*args)
         for event in seen.key_averages():
             name = event.key.removeprefix("aten::")
             kind = next((kind for kind, stems in KINDS.items() if any(stem in name for stem in stems)), "all else")
@@ -63,7 +64,7 @@ def shares(data: str, loss: str, folder: Path, store: FeatureStore) -> dict[str,
                 spent[kind] += event.self_cpu_time_total
         return history
 
-    with patch("calprompt.runs.execute._train", profiled):
+    with patch.object(_Execution, "train", profiled):
         measured(data, loss, 10, folder, store)
     return {kind: value / spent.total() for kind, value in spent.most_common()}
 

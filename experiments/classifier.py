@@ -29,7 +29,7 @@ from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Split
 from calprompt.features.extraction import frozen_features
 from calprompt.features.store import FeatureStore
-from calprompt.kernel import class_scores, softmax
+from calprompt.kernel import softmax
 from calprompt.metrics import evaluate
 from calprompt.metrics.selective import choose_start, guaranteed_threshold
 from calprompt.promises.conformal import conformal_quantile, images_needed
@@ -243,8 +243,8 @@ def simulate(logits: np.ndarray, labels: np.ndarray, kind: str, n: int, trials: 
     temperature = Temperature().fit(torch.from_numpy(logits[aside]), torch.from_numpy(labels[aside])).temperature
     p = softmax(logits / float(temperature or 1.0))
     confidence, right = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == labels
-    own = class_scores(p, "lac")[np.arange(len(labels)), labels]
-    everything = np.sort(class_scores(p[used], "lac").reshape(-1))
+    own = (1 - p)[np.arange(len(labels)), labels]
+    everything = np.sort((1 - p[used]).reshape(-1))
     coverage = COVERAGE if kind == "per class" else STRICT
     classes = [used[labels[used] == label] for label in range(logits.shape[1])]
     covered, sizes, errors = [], [], []

@@ -337,7 +337,7 @@ def count_fit(
     import torch
 
     import calprompt
-    from calprompt.classifier.calibration import temperature_of
+    from calprompt.classifier.fitted_model import temperature_of
 
     rng = np.random.default_rng(seed)
     chosen, rest = [], []

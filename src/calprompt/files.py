@@ -91,6 +91,15 @@ def _standard_stream(there: os.stat_result) -> int | None:
     return None
 
 
+@contextmanager
+def failing_as(what: str, *advice: object) -> Iterator[None]:
+    """Turn an OSError into an error that says what cannot be done, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise CalpromptError(f"{what}: {error.strerror or error}", *advice) from error
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one step: whoever reads it, even after a crash, sees the old bytes or the new ones."""
     with replacing(path) as file:

@@ -1,6 +1,6 @@
-"""Arithmetic that the library and an exported model share: softmax, calibrators, scores, costs and resizing.
+"""Arithmetic that the library and an exported model share: softmax, calibrators, scores and resizing.
 
-This file is copied into the script of every exported folder (`calprompt.export.folder`): it needs numpy and Pillow
+This file is copied into the script of every exported folder (`calprompt.export.exporter`): it needs numpy and Pillow
 alone.
 """
 
@@ -17,7 +17,6 @@ from calprompt.errors import DamagedFileError, SettingError, UnknownNameError
 if TYPE_CHECKING:
     from PIL import Image
 
-SET_SCORES = ("lac", "aps")
 OPEN_SET_SCORES = ("max_logit", "energy", "probability", "contrast")
 TINY = float(np.finfo(np.float64).tiny)  # a probability of 0 is written as the logarithm of this
 
@@ -57,26 +56,6 @@ def calibrated_logits(
 def apply_step(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None = None) -> np.ndarray:
     """Logits [n, C] in float64 after one step, before ties are given back."""
     return STEPS[step["step"]](z, step, zero_shot) if len(z) else z
-
-
-def divide(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
-    """By a temperature."""
-    return np.asarray(z / step["by"])
-
-
-def multiply(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
-    """By a scale."""
-    return np.asarray(z * step["by"])
-
-
-def affine(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
-    """A scale and a bias for each class."""
-    return np.asarray(np.asarray(step["scale"]) * z + np.asarray(step["bias"]))
-
-
-def by_predicted_class(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
-    """Each image's logits times the factor of its predicted class."""
-    return np.asarray(z * np.asarray(step["factors"])[z.argmax(axis=1)][:, None])
 
 
 def bins(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray | None) -> np.ndarray:
@@ -119,10 +98,10 @@ def zero_shot_range(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray |
 
 
 STEPS: dict[str, Callable[[np.ndarray, dict[str, Any], np.ndarray | None], np.ndarray]] = {
-    "divide": divide,
-    "multiply": multiply,
-    "affine": affine,
-    "by predicted class": by_predicted_class,
+    "divide": lambda z, step, _: np.asarray(z / step["by"]),  # by a temperature
+    "multiply": lambda z, step, _: np.asarray(z * step["by"]),  # by a scale
+    "affine": lambda z, step, _: np.asarray(step["scale"]) * z + np.asarray(step["bias"]),  # of each class
+    "by predicted class": lambda z, step, _: z * np.asarray(step["factors"])[z.argmax(axis=1)][:, None],
     "bins": bins,
     "monotone": monotone,
     "zero-shot range": zero_shot_range,
@@ -157,51 +136,6 @@ def open_set_scores(logits: np.ndarray, score: str, temperature: float = 1.0) ->
     if score == "energy":
         return np.asarray(top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1)))
     return np.asarray(softmax(z / temperature).max(axis=1))
-
-
-def class_scores(probabilities: np.ndarray, score: str) -> np.ndarray:
-    """How badly each class suits each image, [n, C]: 1 - p, or the probability of all classes at least as probable.
-
-    >>> p = np.array([[0.7, 0.2, 0.1]])
-    >>> class_scores(p, "lac").round(3).tolist(), class_scores(p, "aps").round(3).tolist()
-    ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])
-    """
-    if score not in SET_SCORES:
-        raise UnknownNameError(f"unknown score of sets {score!r}; known: {', '.join(SET_SCORES)}")
-    p = np.asarray(probabilities, dtype=np.float64)
-    if score == "lac":
-        return np.asarray(1 - p)
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, axis=1)
-    total = np.cumsum(ranked, axis=1)
-    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
-        tied = ranked[:, column] == ranked[:, column + 1]
-        total[tied, column] = total[tied, column + 1]
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, total, axis=1)
-    return scores
-
-
-def choose_classes(probabilities: np.ndarray, costs: np.ndarray | None = None) -> np.ndarray:
-    """The class to answer for each image, [n]: the most probable, or the one with the smallest expected cost.
-
-    `costs` [C, C] has what it costs to answer a class (column) where another is true (row).
-
-    >>> p = np.array([[0.9, 0.1], [0.97, 0.03]])
-    >>> choose_classes(p).tolist(), choose_classes(p, np.array([[0.0, 1.0], [20.0, 0.0]])).tolist()
-    ([0, 0], [1, 0])
-    """
-    p = np.asarray(probabilities, dtype=np.float64)
-    return np.asarray(p.argmax(axis=1) if costs is None else (p @ np.asarray(costs, dtype=np.float64)).argmin(axis=1))
-
-
-def guards_of(probabilities: np.ndarray, labels: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """For each image, the class that must not be missed and that it may be, the likeliest of several; -1 if none."""
-    p = np.asarray(probabilities, dtype=np.float64)
-    if not len(labels):
-        return np.full(len(p), -1)
-    own = np.where(p[:, labels] >= thresholds, p[:, labels], -1.0)
-    return np.where(own.max(axis=1) >= 0, np.asarray(labels)[own.argmax(axis=1)], -1)
 
 
 def resize_and_crop(

@@ -28,6 +28,7 @@ from calprompt.errors import DataError, ImageError
 from calprompt.features.extraction import batch_size, encode, one_thread
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, rate_note, silent
+from calprompt.promises import DecisionRule, make_answers
 from calprompt.tuners import Tuner
 
 if TYPE_CHECKING:
@@ -191,20 +192,11 @@ class Predictor:
 
     def answers(self, batch: PredictionBatch) -> list[Prediction]:
         """The most probable class and the runner-up of each image of a batch."""
-        found = []
-        for name, row in zip(batch.names, batch.probabilities, strict=True):
-            first, *others = np.argsort(-row, kind="stable")[:2].tolist()
-            second = others[0] if others else None
-            found.append(
-                Prediction(
-                    name,
-                    self.class_names[first],
-                    float(row[first]),
-                    None if second is None else self.class_names[second],
-                    None if second is None else float(row[second]),
-                )
-            )
-        return found
+        found = make_answers(batch.names, batch.logits, batch.probabilities, self.class_names, DecisionRule())
+        return [
+            Prediction(each.name, each.class_name, each.probability, each.runner_up, each.runner_up_probability)
+            for each in found
+        ]
 
     @torch.no_grad()
     def stream(
@@ -230,8 +222,7 @@ class Predictor:
         dataset = images if isinstance(images, ImageFiles | ImageRows) else None
         items, total = iterate_images(images) if dataset is None else (range(len(dataset)), len(dataset))
         done, start = 0, time.perf_counter()
-        zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
-        loaded = self._loaded(items, frozen=zero_shot or not self.tuner.needs_pixels, images=dataset)
+        loaded = self._loaded(items, frozen=self._needs_frozen, images=dataset)
         for names, digests, frozen, pixels, unreadable in loaded:
             if unreadable and not skip_unreadable:
                 name, reason = next(iter(unreadable.items()))
@@ -250,9 +241,8 @@ class Predictor:
         """
         backbone, tuner = self.backbone, self.tuner
         pixels = backbone.preprocessing.normalise(torch.from_numpy(images))
-        zero_shot = self.calibrator is not None and "zero_shot_logits" in self.calibrator.needs
         frozen = None
-        if zero_shot or not tuner.needs_pixels:
+        if self._needs_frozen:
             with backbone.limited_threads():
                 parts = [backbone.encode_image(part) for part in pixels.split(batch_size(backbone))]
             frozen = torch.cat(parts).cpu() if parts else None
@@ -271,6 +261,12 @@ class Predictor:
     def zero_shot_logits(self, features: Tensor) -> Tensor:
         """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
         return zero_shot_logits(self.backbone, features, self.tuner.frozen_text)
+
+    @property
+    def _needs_frozen(self) -> bool:
+        """Whether frozen features are needed, for the tuner or for the zero-shot logits of the calibrator."""
+        needs = () if self.calibrator is None else self.calibrator.needs
+        return "zero_shot_logits" in needs or not self.tuner.needs_pixels
 
     def _loaded(self, items: Iterable[Any], *, frozen: bool, images: Images | None = None) -> Iterator[Loaded]:
         """Names, digests, features, pixels and unreadable images of batches of items, read and encoded in threads."""

@@ -1,6 +1,6 @@
 """Dataclasses as plain data for JSON, and back again by the types of their fields.
 
-This file is copied into the script of every exported folder (`calprompt.export.folder`).
+This file is copied into the script of every exported folder (`calprompt.export.exporter`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import pytest
 
 import samples
 from calprompt import CalpromptError, SettingError
-from calprompt.classifier.calibration import left_out_rates
-from calprompt.classifier.fitted_model import PROMISED
+from calprompt.classifier.fitted_model import PROMISED, left_out_rates
 from calprompt.cli import main
 from calprompt.export import graphs
 from calprompt.export.onnx_predictor import OnnxPredictor

@@ -17,7 +17,7 @@ import calprompt
 from calprompt import export as room
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, SettingError
 from calprompt.export import exporter, runtime
-from calprompt.export.folder import script
+from calprompt.export.exporter import script
 from calprompt.export.onnx_predictor import OnnxPredictor
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from calprompt.export import runtime
-from calprompt.export.folder import script
+from calprompt.export.exporter import script
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule
 from export.exported import export, folder, loaded, own_copy, pictures, tuned

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from calprompt.classifier.evaluating import measured_contenders, stored_contenders
+from calprompt.classifier.checks import measured_contenders, stored_contenders
 from calprompt.cli import main
 from calprompt.errors import DataError, SettingError
 from calprompt.report.figures.methods import compare_figure

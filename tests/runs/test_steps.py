@@ -18,7 +18,7 @@ from calprompt.errors import DamagedFileError
 from calprompt.hardware import Stopwatch
 from calprompt.runs.config import RunConfig
 from calprompt.runs.execute import run
-from calprompt.runs.folder import load_run, steps_bytes
+from calprompt.runs.folder import STEPS, load_run, rows_bytes
 
 KEPT = ("prompts.safetensors", "metrics.json", "history.jsonl", "logits.safetensors", "steps.csv")
 WRITES = 14  # of three epochs: the record, 3 times (history, steps, checkpoint), prompts, logits, metrics, the record
@@ -41,7 +41,7 @@ def test_every_step_has_a_row(tmp_path: Path) -> None:
         assert row["rho_mom_q10"] <= row["rho_mom_median"] <= row["rho_mom_q90"]
     assert {f"{ratio}_median" for ratio in RATIOS} <= set(history[0])
     assert set(done.record["files"]) == set(KEPT)
-    assert steps_bytes(steps) == (done.folder / "steps.csv").read_bytes(), "numbers are read as they were"
+    assert rows_bytes(STEPS, steps) == (done.folder / "steps.csv").read_bytes(), "numbers are read as they were"
 
 
 def test_some_steps(tmp_path: Path) -> None:

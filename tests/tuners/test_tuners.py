@@ -13,9 +13,8 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError
 from calprompt.tuners import CoOp, MaPLe, ProDA, PromptSRC, create
-from calprompt.tuners.kgcoop import mean_similarity
+from calprompt.tuners.coop import mean_similarity, project
 from calprompt.tuners.proda import spread
-from calprompt.tuners.prograd import project
 from tiny import MEAN, STD, tiny_backbone
 
 BACKBONE = tiny_backbone()

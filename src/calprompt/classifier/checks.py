@@ -3,28 +3,47 @@
 majority    always answering the class that is most frequent among these images; and the class that was when it was
             fitted, if that is another one
 zero-shot   the untuned model
+
+And fitted classifiers as contenders of a comparison.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from calprompt import metrics
+from calprompt.data.checks import find_unreadable
+from calprompt.data.dataset import Split
+from calprompt.data.labelled import LabelledImages, labelled_images
+from calprompt.errors import DataError, SettingError
 from calprompt.metrics.binomial import chance_ece, share_interval
+from calprompt.predictor import PredictionBatch
+from calprompt.progress import Progress, silent
 from calprompt.promises.promise import Evidence
 from calprompt.promises.requests import MADE, SETS, SETS_PER_CLASS, Promise, percent
 from calprompt.promises.rule import ANSWER, DECISIONS, UNSURE, DecisionRule
+from calprompt.promises.track_record import DESCRIPTIONS
 from calprompt.records import Record
-from calprompt.text import plural, shorten
+from calprompt.results.compare import Answers, Contender
+from calprompt.runs.resources import Resources
+from calprompt.text import bullets, plural, shorten
+
+if TYPE_CHECKING:
+    from calprompt.classifier.estimator import Classifier
 
 BANDS = (0.0, 0.5, 0.7, 0.9, 1.0)
 FEWEST_TO_JUDGE = 5  # images of a class below which its accuracy says nothing
+SPLIT = "all"  # of contenders
+STORED = "images that all models stored predictions of"
 
 
 @dataclass(frozen=True)
@@ -261,3 +280,99 @@ def band_sentence(band: Band) -> str:
         f"Of {plural(band.images, 'prediction')} {where} ({100 * band.confidence:.0f} % on average), "
         f"{100 * band.accuracy:.0f} % were right ({100 * low:.0f} to {100 * high:.0f} %)"
     )
+
+
+def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: Progress = silent) -> Check:
+    """Measure a classifier on images that it did not learn from."""
+    _, evidence, batches = _predicted(classifier, data, progress)
+    names, predictor, model = [str(label) for label in classifier.classes_], classifier.predictor_, classifier.model_
+    zero_shot = None
+    if not predictor.tuner.needs_pixels:  # otherwise these are not the features of the untuned model
+        zero_shot = predictor.zero_shot_logits(torch.cat([batch.features for batch in batches])).numpy()
+    totals = {str(label): total for label, total in zip(model.labels, model.totals, strict=True)}
+    known = [totals.get(name, 0) for name in names]
+    majority = int(np.argmax(known if any(known) else np.bincount(evidence.labels, minlength=len(names))))
+    source = f"the data called {data.name}" if data.name in DESCRIPTIONS else data.name
+    found = check(source, evidence, names, majority=majority, zero_shot_logits=zero_shot)
+    return replace(found, outcomes=outcomes(classifier.rule_, classifier.promises_, evidence, names))
+
+
+def _predicted(
+    classifier: Classifier, data: LabelledImages, progress: Progress
+) -> tuple[Split, Evidence, list[PredictionBatch]]:
+    """The images to measure on, and predictions of them; labels are numbers of the classifier's classes."""
+    split = data.test if data.test is not None else data.train
+    if classifier.skip_bad:
+        bad = find_unreadable([split])
+        split = split.take([index for index in range(len(split)) if split.images.name(index) not in bad])
+        if bad:
+            lines = bullets(dict(sorted(bad.items())))
+            warnings.warn(f"left out, {plural(len(bad), 'image')} that cannot be read:{lines}", stacklevel=4)
+    if not len(split):
+        raise DataError(f"{data.name} has no images to measure on")
+    place = {str(label): number for number, label in enumerate(classifier.classes_)}
+    used = [str(data.labels[label]) for label in split.labels]
+    strange = [name for name in dict.fromkeys(used) if name not in place]
+    if strange:
+        raise DataError(
+            f"{data.name} has classes that the model does not know: {shorten(strange)}; it knows {shorten(place)}"
+        )
+    seen = set(classifier.model_.predicted.digests)
+    again = sum(split.images.digest(index) in seen for index in range(len(split)))
+    if again:
+        raise DataError(
+            f"{plural(again, 'image')} of {data.name} {'was' if again == 1 else 'were'} used to fit the model, so "
+            "nothing could be learned from measuring on them; what it says of them is in images.csv of its folder"
+        )
+    batches = list(classifier.predictor_.stream(split.images, progress=progress))
+    logits, probabilities = (
+        np.concatenate([np.asarray(getattr(batch, name)) for batch in batches]) for name in ("logits", "probabilities")
+    )
+    return split, Evidence.of(logits, probabilities, [place[name] for name in used]), batches
+
+
+def stored_contenders(folders: Sequence[str | Path]) -> list[Contender]:
+    """Models with the predictions in their folders, each made by prompts that did not learn from the image."""
+    from calprompt.classifier.model_folder import read_model
+
+    found = []
+    for name, folder in zip(model_names(folders), folders, strict=True):
+        model = read_model(folder)
+        part = model.predicted
+        answers = Answers(model.probabilities(part), part.labels, part.digests, [str(label) for label in model.labels])
+        found.append(Contender(name, STORED, 0, {SPLIT: answers}))
+    return found
+
+
+def measured_contenders(
+    folders: Sequence[str | Path], data: Any, *, device: str | None = None, progress: Progress = silent
+) -> list[Contender]:
+    """Models with their answers to labelled images that none of them learned from."""
+    from calprompt.classifier.estimator import Classifier
+
+    found, resources = [], Resources()
+    for name, folder in zip(model_names(folders), folders, strict=True):
+        classifier = Classifier.load(folder, device=device, resources=resources)
+        images = labelled_images(data, upright=not classifier.ignore_exif)
+        split, evidence, _ = _predicted(classifier, images, progress)
+        digests = [split.images.digest(index) for index in range(len(split))]
+        classes = [str(label) for label in classifier.classes_]
+        answers = Answers(evidence.probabilities, evidence.labels, digests, classes)
+        found.append(Contender(name, images.name, 0, {SPLIT: answers}))
+    return found
+
+
+def model_names(folders: Sequence[str | Path]) -> list[str]:
+    """Names of the folders, with as much of the path as tells them apart.
+
+    >>> model_names(["models/a", "models/b/"]), model_names(["one/model", "two/model"])
+    (['a', 'b'], ['one/model', 'two/model'])
+    """
+    parts = [Path(folder).expanduser().resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise SettingError("a model stands twice in the comparison; give each of them once")
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            break
+    return names

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,11 +23,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import estimator_html_repr
 
 from calprompt.class_names import check_class_names, normalized_name
-from calprompt.classifier.calibration import ADDED, adjusted, create_image_watch, extended_sets
 from calprompt.classifier.card import summary
-from calprompt.classifier.checks import Check
-from calprompt.classifier.evaluating import evaluate_images
-from calprompt.classifier.fitted_model import FittedModel
+from calprompt.classifier.checks import Check, evaluate_images
+from calprompt.classifier.fitted_model import FittedModel, adjusted
 from calprompt.classifier.fitting import fit_model
 from calprompt.classifier.model_folder import read_model, write_model
 from calprompt.classifier.settings import FitSettings
@@ -49,6 +47,7 @@ from calprompt.text import plural, shorten
 if TYPE_CHECKING:
     from calprompt.predictor import ImageLike
 
+ADDED = "classes were added after it was fitted"
 CLASSES_SHOWN = 20  # classes of which a notebook shows how often they are right
 
 
@@ -109,7 +108,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         )
         if y is None and isinstance(X, str | Path):
             warn_left_out(data, locate(X, self.root))
-        with _shown(progress, self.verbose) as report, _with_store(resources) as shared:
+        with _bars(progress, self.verbose) as report, _with_store(resources) as shared:
             announce = announce or (_say if self.verbose else None)
             more = None if added is None else labelled_images(added, upright=not self.ignore_exif)
             model = fit_model(
@@ -210,7 +209,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         self._fitted()
         if self.rule_.withdrawn is not None:
             raise SettingError(f"{NOT_WATCHED}: {self.rule_.withdrawn}.")
-        watch = create_image_watch(self.model_, false_alarms=false_alarms)
+        watch = self.model_.image_watch(false_alarms=false_alarms)
         if watch is None:
             raise SettingError(NO_HELD_OUT)
         return watch
@@ -262,8 +261,7 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         labels = (*self.classes_.tolist(), *names) if keep else names
         other.classes_ = np.array(labels, dtype=object if len({type(each) for each in labels}) > 1 else None)
         other.class_names_ = everything
-        rule = self.rule_.with_classes(len(everything), keep)
-        other.rule_ = replace(rule, sets=extended_sets(rule.sets, len(everything), keep)).without_promises(ADDED)
+        other.rule_ = self.rule_.with_classes(len(everything), keep).without_promises(ADDED)
         other.promises_ = tuple(promise.withdrawn(ADDED) for promise in self.promises_)
         other.predictor_ = Predictor(
             tuner,
@@ -312,18 +310,15 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
         Raises:
             SettingError: if the tuner or the calibrator cannot be exported, with the reason.
         """
-        from calprompt.classifier.exporting import export_int8, export_model
+        from calprompt.classifier.exporting import export_classifier, export_int8
 
-        predictor = self._fitted()
+        self._fitted()
         if not int8:
             if data is not None:
                 raise SettingError(
                     "is for ", Parameter("int8", True), "; without it, nothing is measured", parameter="data"
                 )
-            labels = self.classes_.tolist()
-            export_model(
-                self.model_, predictor, out, rule=self.rule_, promises=self.promises_, labels=labels, progress=progress
-            )
+            export_classifier(self, out, progress=progress)
             return {}
         if self.rule_.withdrawn is not None:
             raise SettingError(f"{ADDED}, so nothing can be measured for int8; export the model as it was fitted")
@@ -333,15 +328,9 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
                 Parameter("data", "DATA"),
                 parameter="int8",
             )
-        return export_int8(
-            self.model_,
-            predictor,
-            out,
-            self._labelled(*(data if isinstance(data, tuple) else (data,))),
-            max_accuracy_drop=max_accuracy_drop,
-            max_ece_rise=max_ece_rise,
-            progress=progress,
-        )
+        images = self._labelled(*(data if isinstance(data, tuple) else (data,)))
+        limits = {"max_accuracy_drop": max_accuracy_drop, "max_ece_rise": max_ece_rise}
+        return export_int8(self.model_, self.predictor_, out, images, **limits, progress=progress)
 
     @classmethod
     def load(
@@ -432,13 +421,8 @@ class Classifier(FitSettings, ClassifierMixin, BaseEstimator):
 Classifier.__doc__ = f"{Classifier.__doc__}\n    Args:{(FitSettings.__doc__ or '').partition('Attributes:')[2]}"
 
 
-@contextmanager
-def _shown(progress: Progress | None, verbose: bool) -> Iterator[Progress]:
-    if progress is not None:
-        yield progress
-    else:
-        with show_progress(quiet=not verbose) as report:
-            yield report
+def _bars(progress: Progress | None, verbose: bool) -> AbstractContextManager[Progress]:
+    return show_progress(quiet=not verbose) if progress is None else nullcontext(progress)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,53 +11,49 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.classifier.calibration import create_image_watch, left_out_rates, temperature_of
 from calprompt.classifier.card import export_card
-from calprompt.classifier.fitted_model import FittedModel, Predicted
+from calprompt.classifier.fitted_model import FittedModel, Predicted, measured_open_set, temperature_of
 from calprompt.classifier.settings import requests_of
 from calprompt.data.images import FileContent, Images, PillowPicture
 from calprompt.data.labelled import LabelledImages
 from calprompt.errors import ImageError, SettingError
-from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
-from calprompt.promises import DecisionRule, Evidence, OpenSetRule, Promise, class_rate_interval, make_promises
+from calprompt.promises import DecisionRule, Evidence, make_promises
 from calprompt.promises.requests import NEVER_MISS
 from calprompt.text import plural
 
 if TYPE_CHECKING:
+    from calprompt.classifier.estimator import Classifier
     from calprompt.predictor import Predictor
 
 
 INT8 = "the image tower was rounded to int8, and its images were not looked at again"
 
 
-def export_model(
-    model: FittedModel,
-    predictor: Predictor,
-    out: str | Path,
-    *,
-    rule: DecisionRule,
-    promises: Sequence[Promise],
-    labels: Sequence[Any],
-    progress: Progress = silent,
-) -> Path:
-    """Write a fitted model into a folder that runs with onnxruntime, numpy and Pillow alone."""
+def export_classifier(classifier: Classifier, out: str | Path, *, progress: Progress = silent) -> Path:
+    """Write a fitted classifier into a folder that runs with onnxruntime, numpy and Pillow alone."""
     from calprompt.export.exporter import export_predictor
 
-    shown = replace(model, rule=rule, promises=tuple(promises))
-    sentences = [promise.sentence for promise in promises]
+    rule, promises, labels = classifier.rule_, classifier.promises_, classifier.classes_.tolist()
     return export_predictor(
-        predictor,
+        classifier.predictor_,
         out,
         rule=rule,
-        labels=list(labels),
-        promises=sentences,
-        card=export_card(shown, labels),
-        track_record=model.track_record if rule.withdrawn is None else None,
-        weak_classes=model.checks[0].weak_classes if rule.withdrawn is None else (),
-        image_watch=create_image_watch(model) if rule.withdrawn is None else None,
+        labels=labels,
+        promises=[promise.sentence for promise in promises],
+        card=export_card(replace(classifier.model_, rule=rule, promises=promises), labels),
+        **(_measured(classifier.model_) if rule.withdrawn is None else {}),
         progress=progress,
     )
+
+
+def _measured(model: FittedModel) -> dict[str, Any]:
+    """What held-out images said of the classes that a model was fitted on."""
+    return {
+        "track_record": model.track_record,
+        "weak_classes": model.checks[0].weak_classes,
+        "image_watch": model.image_watch(),
+    }
 
 
 def export_int8(
@@ -86,6 +81,7 @@ def export_int8(
     pilot = Evidence.of(crossed.logits, model.probabilities(crossed), crossed.labels)
     steps = calibrator_steps(predictor)
     wanted = replace(requests_of(model.requests), never_miss=())
+    known = model.rule.open_set
 
     def refit(
         logits: NDArray[np.float32], zero_shot: NDArray[np.float32] | None
@@ -96,7 +92,7 @@ def export_int8(
             wanted,
             pilot,
             Evidence.of(logits, probabilities, held.labels),
-            open_set=None if model.rule.open_set is None else measured_again(model.rule.open_set, part),
+            open_set=None if known is None else measured_open_set(known, ~known.accepts(logits), part),
             temperature=temperature_of(model.calibrator),
             unseen=model.unseen,
             total=len(model.predicted),
@@ -112,9 +108,7 @@ def export_int8(
             Path(place) / "float",
             rule=model.rule,
             labels=list(model.labels),
-            track_record=model.track_record,
-            weak_classes=model.checks[0].weak_classes,
-            image_watch=create_image_watch(model),
+            **_measured(model),
             progress=progress,
         )
         return quantize_folder(
@@ -128,19 +122,6 @@ def export_int8(
             range_images=images_of(crossed, data),
             progress=progress,
         )
-
-
-def measured_again(rule: OpenSetRule, held: Predicted) -> OpenSetRule:
-    """The same threshold of none of these, with its rates on these logits of held-out images."""
-    rejected = int((~rule.accepts(held.logits)).sum())
-    rates = left_out_rates(held, rule.threshold)
-    return replace(
-        rule,
-        false_rejects=(rejected / len(held), *share_interval(rejected, len(held))),
-        false_accepts=class_rate_interval(rates) if len(rates) > 1 else None,
-        images=len(held),
-        classes=len(rates),
-    )
 
 
 def images_of(predicted: Predicted, data: LabelledImages) -> list[Any]:

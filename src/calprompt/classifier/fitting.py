@@ -25,17 +25,23 @@ from torch import Tensor
 
 from calprompt import tuners
 from calprompt.classifier.adding import extended, names_in_data, with_added
-from calprompt.classifier.calibration import (
+from calprompt.classifier.checks import check
+from calprompt.classifier.choosing import Candidate, Choice, Contender, Crossed, between, candidates_of, rank
+from calprompt.classifier.fitted_model import (
+    EXTRA,
+    GUARD,
+    PROMISED,
+    UNUSED,
+    FittedModel,
+    Predicted,
     calibrated,
     fit_calibrator,
     fit_open_set,
     fold_by_fold,
     in_proportion,
+    joined,
     temperature_of,
 )
-from calprompt.classifier.checks import check
-from calprompt.classifier.choosing import Candidate, Choice, Contender, Crossed, between, candidates_of, rank
-from calprompt.classifier.fitted_model import EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted, joined
 from calprompt.classifier.settings import DEFAULT_BACKBONE, FitSettings, cost_matrix, seconds_of
 from calprompt.data.checks import UnreadableImages, find_unreadable, image_digests, two_labels
 from calprompt.data.dataset import Split
@@ -44,7 +50,7 @@ from calprompt.data.labelled import LabelledImages
 from calprompt.data.splits import Part
 from calprompt.errors import CalpromptError, CalpromptWarning, DataError, NotFoundError, Parameter, SettingError
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
-from calprompt.files import FITS, cache_folder, json_digest, locked, read_json, write_json
+from calprompt.files import FITS, cache_folder, failing_as, json_digest, locked, read_json, write_json
 from calprompt.inspection.inspect import Finding, apply_fixes, feature_findings, in_order
 from calprompt.pocket import FOR_PHOTOGRAPHS
 from calprompt.progress import Progress, silent
@@ -135,13 +141,8 @@ def fit_model(
         announce([*chosen, *plan_sentences(division), *_other_images(data, skipped, settings.group_by, division)])
     place = Path(settings.work_dir).expanduser() if settings.work_dir else cache_folder(FITS)
     work = place / f"{slug(data.name)}-{fit_digest(settings, configs, data, digests, division)[:12]}"
-    try:
+    with failing_as(f"cannot write to {work}", "; choose another place with ", Parameter("work_dir", "FOLDER")):
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CalpromptError(
-            f"cannot write to {work}: {error.strerror or error}; choose another place with ",
-            Parameter("work_dir", "FOLDER"),
-        ) from error
     with locked(work):
         fit = _Fit(settings, data, own, division, digests, joint, resources, work, progress, announce)
         best, choice = fit.choose(candidates)

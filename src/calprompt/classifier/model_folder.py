@@ -35,6 +35,7 @@ from calprompt.files import (
     RECORDS,
     check_writable,
     csv_text,
+    failing_as,
     file_digest,
     read_json,
     replaced_folder,
@@ -48,7 +49,6 @@ from calprompt.records import plain, restored
 from calprompt.runs.planning import import_digests
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, read_tensor_file, require, sealed, tensor_file
-from calprompt.text import os_problem
 
 FORMAT = 1
 LIBRARY = "calprompt"
@@ -95,14 +95,12 @@ def check_place(folder: str | Path, *, overwrite: bool = False) -> Path:
                 Parameter("overwrite", True),
                 ", or give another folder",
             )
-    try:
+    with failing_as(f"cannot write to {folder.parent}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         real = Path(os.path.realpath(folder))
         probe = real.with_name(f".{real.name}.{secrets.token_hex(4)}.tmp")
         probe.mkdir()
         probe.rmdir()
-    except OSError as error:
-        raise CalpromptError(f"cannot write to {folder.parent}: {os_problem(error)}") from error
     return folder
 
 
@@ -111,22 +109,17 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
     from calprompt.classifier.card import draw_reliability, model_card
 
     folder = check_place(folder, overwrite=overwrite)
-    try:
-        with replaced_folder(folder) as place:
-            write_bytes(place / WEIGHTS, _weights(model))
-            write_bytes(place / PREDICTIONS, _predictions(model.predicted))
-            write_bytes(place / IMAGES, images_table(model).encode())
-            if model.findings:
-                write_bytes(place / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
-            draw_reliability(model, place / DIAGRAM)
-            write_bytes(place / CARD, model_card(model).encode())
-            digests = {name: file_digest(place / name) for name in FILES}
-            write_json(place / CONFIG, sealed({**describe(model), "files": digests}, FORMAT))
-    except OSError as error:
-        raise CalpromptError(
-            f"cannot write the model to {folder}: {error.strerror or error}; nothing was changed. Make room there, or "
-            "give another folder"
-        ) from error
+    advice = "; nothing was changed. Make room there, or give another folder"
+    with failing_as(f"cannot write the model to {folder}", advice), replaced_folder(folder) as place:
+        write_bytes(place / WEIGHTS, _weights(model))
+        write_bytes(place / PREDICTIONS, _predictions(model.predicted))
+        write_bytes(place / IMAGES, images_table(model).encode())
+        if model.findings:
+            write_bytes(place / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
+        draw_reliability(model, place / DIAGRAM)
+        write_bytes(place / CARD, model_card(model).encode())
+        digests = {name: file_digest(place / name) for name in FILES}
+        write_json(place / CONFIG, sealed({**describe(model), "files": digests}, FORMAT))
     return folder
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from calprompt.cli.shared import output
 from calprompt.errors import CalpromptError
+from calprompt.files import failing_as
 from calprompt.promises.rule import ANSWER
 from calprompt.text import os_problem, slug, visible
 
@@ -42,11 +43,9 @@ class AnswerFile:
         self.names: set[str] = set()
         self.as_json = path.suffix.lower() == ".jsonl"
         self.before = 0
-        try:
+        with failing_as(f"cannot write to {path}"):
             self.file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
             self._read()
-        except OSError as error:
-            raise CalpromptError(f"cannot write to {path}: {os_problem(error)}") from error
         self.table = csv.DictWriter(self.file, self.columns, lineterminator="\n")
         if not self.as_json and not self.file.tell():
             self.table.writeheader()
@@ -144,12 +143,10 @@ class Mover:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
         self.moved: set[str] = set()
-        try:
+        with failing_as(f"cannot write to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             new = not (self.folder / self.LOG).exists()
             self.log = (self.folder / self.LOG).open("a", newline="", encoding="utf-8", errors="surrogateescape")
-        except OSError as error:
-            raise CalpromptError(f"cannot write to {self.folder}: {os_problem(error)}") from error
         self.table = csv.writer(self.log, lineterminator="\n")
         if new:
             self.table.writerow(["from", "to", "decision", "class", "probability"])

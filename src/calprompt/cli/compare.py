@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _models(args: argparse.Namespace, progress: Progress) -> list[Contender]:
-    from calprompt.classifier.evaluating import measured_contenders, stored_contenders
+    from calprompt.classifier.checks import measured_contenders, stored_contenders
 
     if args.zero_shot:
         raise SettingError(

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Export a model and say how to run it."""
     from calprompt.export import require_packages
-    from calprompt.export.folder import check_free
+    from calprompt.export.exporter import check_free
 
     if args.int8 and args.data is None:
         raise SettingError(

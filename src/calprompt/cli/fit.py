@@ -22,8 +22,8 @@ from calprompt.cli.shared import DATA, add_flags, add_shared, output, say, setti
 from calprompt.cli.train import option_value
 from calprompt.data.images import FileContent
 from calprompt.data.streams import ZIPS
-from calprompt.errors import CalpromptError, DataError, NotFoundError, Parameter, SettingError
-from calprompt.files import FITS, cache_folder, check_writable, file_digest, write_bytes
+from calprompt.errors import DataError, NotFoundError, Parameter, SettingError
+from calprompt.files import FITS, cache_folder, check_writable, failing_as, file_digest, write_bytes
 from calprompt.progress import show_progress
 
 
@@ -101,17 +101,12 @@ def unpacked(path: str | Path, place: Path) -> Path:
     folder = place / f"added-{file_digest(Path(path).expanduser())[:16]}"
     if folder.is_dir():
         return folder
-    try:
+    with failing_as(f"cannot write to {place}", "; choose another place with ", Parameter("work_dir", "FOLDER")):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="adding-", dir=place) as scratch:
             _unpack(Path(path).expanduser(), Path(scratch) / "images")
             if not folder.is_dir():  # it may be there by now, if the same fit was started twice
                 (Path(scratch) / "images").rename(folder)
-    except OSError as error:
-        raise CalpromptError(
-            f"cannot write to {place}: {error.strerror or error}; choose another place with ",
-            Parameter("work_dir", "FOLDER"),
-        ) from error
     return folder
 
 

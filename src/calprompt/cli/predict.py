@@ -151,8 +151,7 @@ def _answering_model(args: argparse.Namespace, folder: Path, batches: _Batches) 
     model = Classifier.load(folder, backbone=args.backbone, device=args.device, imports=args.imports)
     if args.classes:
         model = model.with_classes(args.classes)
-    if args.min_confidence is not None:
-        model.rule_ = model.rule_.with_threshold(args.min_confidence)
+    model.rule_ = model.rule_.with_threshold(args.min_confidence)
     sets = None if args.sets is None else model.set_rule(args.sets, args.per_class)
     mover = None if args.move_into is None else Mover(args.move_into)
     watched = _Watched(model, args.watch)

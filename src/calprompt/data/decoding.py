@@ -6,7 +6,7 @@ animated                   ->  the first frame
 turned by its EXIF tag     ->  left lying, as prompt-tuning code does; `upright` turns it
 
 Decoders are selected by content, never by suffix, and only raster formats are tried: nothing that runs a program. This
-file is copied into the script of every exported folder (`calprompt.export.folder`): it needs numpy and Pillow alone.
+file is copied into the script of every exported folder (`calprompt.export.exporter`): it needs numpy and Pillow alone.
 """
 
 from __future__ import annotations

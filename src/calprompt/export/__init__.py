@@ -14,7 +14,6 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from importlib.util import find_spec
 
 from calprompt.errors import SettingError
@@ -31,13 +30,6 @@ def require_packages(names: Sequence[str] = EXPORTING) -> None:
             f"exported models need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
             "installed: pip install 'calprompt[onnx]'"
         )
-
-
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of this package and of others, for the record."""
-    import calprompt
-
-    return {"calprompt": calprompt.__version__, **{name: version(name) for name in names}}
 
 
 @contextmanager

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.export import quiet, require_packages
-from calprompt.export.exporter import check_rule, check_steps
-from calprompt.export.folder import CARD, check_free, new_folder, write_folder
+from calprompt.export.exporter import CARD, check_free, check_rule, check_steps, new_folder, write_folder
 from calprompt.kernel import calibrated_logits, softmax
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from calprompt.parallel import batched
@@ -87,7 +86,10 @@ def quantize_folder(
     with new_folder(out) as new:
         model = runtime.Model(folder, threads=1)
         y = checked_labels(labels, len(images), len(model.class_names))
-        check_float(model, folder)
+        if model.record["quantization"] is not None:
+            raise SettingError(f"{folder} is in int8 already")
+        if any(name.startswith(f"{runtime.TOWER}.") for name in model.record["files"]):
+            raise SettingError(f"the image tower in {folder} is larger than 2 GB, which cannot be quantised")
         progress("quantising", 0, len(STAGES), STAGES[0])
         ranges = images if range_images is None else list(range_images)
         operators = write_int8(model, ranges, folder / runtime.TOWER, new / runtime.TOWER)
@@ -118,15 +120,17 @@ def quantize_folder(
         }
         measured["images_per_second"] = speeds(model, int8, images)
         record = {name: value for name, value in model.record.items() if name not in ("format", "files", "checksum")}
-        before_record, watch = record.get("track_record"), record.get("image_watch")
+        track_record, watch = record.get("track_record"), record.get("image_watch")
+        if track_record is not None:
+            taken = None if rule.open_set is None else rule.open_set.accepts(logits)
+            found = TrackRecord.of(track_record["source"], after, y, taken)
+            track_record = None if found is None else found.to_dict()
         record |= {
             "calibrator": {"name": record["calibrator"]["name"], "steps": steps},
             "rule": rule.to_dict(),
             "promises": [str(promise) for promise in promises],
-            "track_record": None if before_record is None else renewed_record(before_record, rule, logits, after, y),
-            "image_watch": None
-            if watch is None
-            else ImageWatch.from_record(watch).compared_with(logits).fresh_record(),
+            "track_record": track_record,
+            "image_watch": watch and ImageWatch.from_record(watch).compared_with(logits).fresh_record(),
             "difference": None,
             "quantization": {"method": METHOD, "operators": operators, "images": len(images), **measured},
         }
@@ -134,15 +138,6 @@ def quantize_folder(
         write_folder(new, record, card=card)
     progress("quantising", len(STAGES), len(STAGES), "")
     return dict(record["quantization"])
-
-
-def renewed_record(
-    before: dict[str, Any], rule: DecisionRule, logits: Any, probabilities: Any, labels: Any
-) -> dict[str, Any] | None:
-    """The track record of the int8 model on its labelled images, in the place of the float model's."""
-    taken = None if rule.open_set is None else rule.open_set.accepts(logits)
-    found = TrackRecord.of(before["source"], probabilities, labels, taken)
-    return None if found is None else found.to_dict()
 
 
 def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) -> list[str]:
@@ -160,7 +155,9 @@ def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) ->
         def get_next(self) -> dict[str, Any] | None:
             return next(({"pixels": batch} for batch in self.batches), None)
 
-    operators = operators_to_round(onnx.load(source, load_external_data=False))
+    nodes = onnx.load(source, load_external_data=False).graph.node
+    patches_alone = sum(node.op_type == "Conv" for node in nodes) < 2  # the convolution of a vision transformer
+    operators = ["MatMul", "Gemm", *([] if patches_alone else ["Conv"])]
     prepared = target.with_name("prepared.onnx")
     with quiet():
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
@@ -177,12 +174,6 @@ def write_int8(model: Any, images: Sequence[Any], source: Path, target: Path) ->
         )
     prepared.unlink()
     return operators
-
-
-def operators_to_round(model: Any) -> list[str]:
-    """Matrix products, and convolutions if there are more than the one that makes patches."""
-    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
-    return ["MatMul", "Gemm", *(["Conv"] if convolutions > 1 else [])]
 
 
 def nodes_to_keep(model: Any) -> list[str]:
@@ -230,16 +221,6 @@ def check_quality(measured: dict[str, Any], max_accuracy_drop: float, max_ece_ri
             f"calibration error {100 * error:.2f} % before and {100 * error_now:.2f} % after "
             f"(accepted: {max_ece_rise:g} higher)"
         )
-
-
-def check_float(model: Any, folder: Path) -> None:
-    """Raise for a model that cannot be quantised."""
-    from calprompt.export import runtime
-
-    if model.record["quantization"] is not None:
-        raise SettingError(f"{folder} is in int8 already")
-    if any(name.startswith(f"{runtime.TOWER}.") for name in model.record["files"]):
-        raise SettingError(f"the image tower in {folder} is larger than 2 GB, which cannot be quantised")
 
 
 def checked_labels(labels: Sequence[int] | NDArray[Any], images: int, classes: int) -> NDArray[np.int64]:

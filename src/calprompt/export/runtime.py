@@ -40,8 +40,8 @@ except ImportError as missing:
 
 from calprompt.data.decoding import as_rgb, decode, from_array, is_array, is_pillow, iterate_images, read
 from calprompt.errors import CalpromptError, DamagedFileError, ImageError, NewerFormatError, SettingError
-from calprompt.kernel import OPEN_SET_SCORES, SET_SCORES, STEPS, calibrated_logits, resize_and_crop, softmax
-from calprompt.promises.rule import ANSWER, Answer, DecisionRule, make_answers
+from calprompt.kernel import OPEN_SET_SCORES, STEPS, calibrated_logits, resize_and_crop, softmax
+from calprompt.promises.rule import ANSWER, SET_SCORE, Answer, DecisionRule, SetRule, make_answers
 
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
@@ -166,9 +166,8 @@ class Model:
             ImageError: for an image that cannot be read.
             SettingError: if there are no sets of this coverage.
         """
-        options: dict[str, Any] = {"coverage": coverage, "per_class": per_class, "min_confidence": min_confidence}
-        self.check_options(**options)
-        return [answer for batch in self.stream(images) for answer in self.batch_answers(batch, **options)]
+        rules = self.rules(coverage, per_class, min_confidence)
+        return [answer for batch in self.stream(images) for answer in self.batch_answers(batch, *rules)]
 
     def predict_set(self, images: Any, coverage: float, *, per_class: bool = False) -> list[tuple[str, ...]]:
         """The classes that each image may be, the most probable first; arguments as `answers` takes them."""
@@ -201,33 +200,21 @@ class Model:
                 unreadable[name] = error.reason
         return names, normalise(pixels, self.record["preprocessing"]), unreadable
 
-    def batch_answers(
-        self,
-        batch: Batch,
-        *,
-        coverage: float | None = None,
-        per_class: bool = False,
-        min_confidence: float | None = None,
-    ) -> list[Answer]:
-        """The answers for a batch of `stream`; options as `answers` takes them."""
-        rule = self.rule
-        if min_confidence not in (None, rule.min_confidence):
-            rule = rule.with_threshold(min_confidence)
-        sets = None if coverage is None else self.rule.set_rule(coverage, per_class)
-        return make_answers(
-            batch.names, batch.logits, batch.probabilities, tuple(map(str, self.labels)), rule, set_rule=sets
-        )
-
-    def check_options(
-        self, *, coverage: float | None = None, per_class: bool = False, min_confidence: float | None = None
-    ) -> None:
-        """Raise a `SettingError` for options that `answers` cannot follow."""
-        if coverage is not None:
-            self.rule.set_rule(coverage, per_class)
-        elif per_class:
+    def rules(
+        self, coverage: float | None, per_class: bool, min_confidence: float | None
+    ) -> tuple[DecisionRule, SetRule | None]:
+        """The rule of answers and that of sets, by options as `answers` takes them, checked."""
+        if per_class and coverage is None:
             raise SettingError("per_class is about sets of classes; give their coverage too")
         if min_confidence is not None and not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be a probability, from 0 to 1, got {min_confidence}")
+        sets = None if coverage is None else self.rule.set_rule(coverage, per_class)
+        return self.rule.with_threshold(min_confidence), sets
+
+    def batch_answers(self, batch: Batch, rule: DecisionRule, sets: SetRule | None) -> list[Answer]:
+        """The answers for a batch of `stream`."""
+        labels = tuple(map(str, self.labels))
+        return make_answers(batch.names, batch.logits, batch.probabilities, labels, rule, set_rule=sets)
 
 
 # Images: from whatever the user has to the input of model.onnx.
@@ -294,7 +281,7 @@ def refuse_newer(path: Path, record: dict[str, Any]) -> None:
     open_set = [] if rule["open_set"] is None else [rule["open_set"]["score"]]
     used = (
         ("its calibrator has the step", [step["step"] for step in record["calibrator"]["steps"]], tuple(STEPS)),
-        ("its sets have the score", [each["score"] for each in rule["sets"]], SET_SCORES),
+        ("its sets have the score", [each["score"] for each in rule["sets"]], (SET_SCORE,)),
         ("its rule has the score", open_set, OPEN_SET_SCORES),
     )
     for what, names, known in used:
@@ -359,22 +346,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--model", type=Path, default=Path(__file__).parent, metavar="FOLDER", help="default: where this file is"
     )
     args = parser.parse_args(arguments)
-    options = {"coverage": args.sets, "per_class": args.per_class, "min_confidence": args.min_confidence}
     failed = False
     try:
         model = Model(args.model, threads=args.threads)
-        model.check_options(**options)
+        rule, sets = model.rules(args.sets, args.per_class, args.min_confidence)
         width = max(map(len, args.images))
         for batch in model.stream(args.images, skip_unreadable=True):
-            for answer in model.batch_answers(batch, **options):
+            for answer in model.batch_answers(batch, rule, sets):
                 print(json_line(answer, model) if args.json else text_line(answer, width))
             for name, reason in batch.unreadable.items():
                 failed = True
                 print(f"error: {printable(name)} ({reason})", file=sys.stderr)
         if not args.json:
-            if model.rule.withdrawn is not None:
-                print(printable(f"promises withdrawn: {model.rule.withdrawn}"))
-            elif not model.rule.promised or args.min_confidence not in (None, model.rule.min_confidence):
+            if rule.withdrawn is not None:
+                print(printable(f"promises withdrawn: {rule.withdrawn}"))
+            elif not rule.promised:
                 print("no promise on errors stands behind these answers")
     except CalpromptError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)

@@ -1,14 +1,19 @@
 """Train-time losses. The functions take plain tensors and fit any training loop; the objects read `Outputs`."""
 
 from calprompt.losses.base import Loss, losses
-from calprompt.losses.cross_entropy import (
+from calprompt.losses.logits import (
     CrossEntropy,
     Focal,
     LabelSmoothing,
     MarginLabelSmoothing,
+    Penalty,
+    ZeroShotNorm,
     focal_loss,
     margin_label_smoothing,
+    range_penalty,
+    rescale_to_range,
     smoothed_cross_entropy,
+    zero_shot_normalised_cross_entropy,
 )
 from calprompt.losses.objective import NAMED, Objective
 from calprompt.losses.tcpt import Margin, Moments, margins, mean_variance_margin, text_moment_matching
@@ -21,13 +26,6 @@ from calprompt.losses.text_features import (
     similarity_gap,
     text_l1,
     text_l2,
-)
-from calprompt.losses.zero_shot import (
-    Penalty,
-    ZeroShotNorm,
-    range_penalty,
-    rescale_to_range,
-    zero_shot_normalised_cross_entropy,
 )
 
 available = losses.available

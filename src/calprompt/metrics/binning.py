@@ -27,7 +27,7 @@ Metrics that they do not have take the bins of `ece` (class-wise ECE) or of `mce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 
@@ -113,13 +113,9 @@ class EqualWidth:
     outermost: Literal["keep", "drop", "weigh"] = "keep"
 
     def __post_init__(self) -> None:
-        for field, known in (
-            ("closed", ("right", "left")),
-            ("edges", ("fraction", "linspace", "float32")),
-            ("outermost", ("keep", "drop", "weigh")),
-        ):
-            if getattr(self, field) not in known:
-                raise unknown(f"value of {field}", str(getattr(self, field)), known)
+        for field, kind in get_type_hints(EqualWidth).items():
+            if getattr(self, field) not in get_args(kind):
+                raise unknown(f"value of {field}", str(getattr(self, field)), get_args(kind))
 
 
 def equal_width_table(

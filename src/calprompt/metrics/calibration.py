@@ -22,7 +22,7 @@ from calprompt.metrics.inputs import (
     Floats,
     Predictions,
     checked_outcomes,
-    finite_vector,
+    checked_vector,
     predictions,
 )
 
@@ -214,6 +214,6 @@ def _proximity(
 ) -> float:
     n_bins = check_n_bins(n_bins)
     n_rows = n_bins if n_distance_bins is None else check_n_bins(n_distance_bins)
-    row = binning.mass_index(finite_vector(distances, "distances", len(confidence)), n_rows, rule.ace)
+    row = binning.mass_index(checked_vector(distances, "distances", len(confidence)), n_rows, rule.ace)
     column = binning.width_index(confidence, n_bins, rule.mce)
     return binning.cell_table(row * n_bins + column, n_rows * n_bins, confidence, correct).expected_gap

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -81,18 +81,9 @@ class MetricRegistry(Registry[Metric]):
         super().__init__("metric")
         self._info: dict[str, MetricInfo] = {}
 
-    def register(
-        self,
-        name: str,
-        *,
-        label: str | None = None,
-        unit: str = "%",
-        better: Literal["higher", "lower", "zero"] = "lower",
-        about: str = "",
-        shown: tuple[str, ...] = ("results", "report"),
-    ) -> Callable[[Callable[..., float]], Metric]:
-        """Decorator that files a metric under `name`; what else it takes is `MetricInfo`."""
-        self._info.setdefault(name, MetricInfo(label or name, unit, better, about, shown))
+    def register(self, name: str, **info: Any) -> Callable[[Callable[..., float]], Metric]:
+        """Decorator that files a metric under `name`; what else it takes are the fields of `MetricInfo`."""
+        self._info.setdefault(name, MetricInfo(**{"label": name, **info}))
         file = super().register(name)
 
         def add(measure: Callable[..., float]) -> Metric:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calprompt.errors import SettingError
+from calprompt.kernel import log_softmax
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def predictions(
     checked = _check_labels(labels, *scores.shape)
     rows = np.arange(len(scores))
     if from_logits:
-        log_probs = _log_softmax(scores)
+        with np.errstate(over="ignore"):  # logits further apart than the largest double: the probability is 0
+            log_probs = log_softmax(scores)
         likelihood = log_probs[rows, checked]
         clean = np.exp(log_probs)
         if softmax == "input" and dtype != "float64" and "float" in dtype:
@@ -117,36 +119,29 @@ def predictions(
     return Predictions(clean, checked, scores.argmax(axis=1), likelihood)
 
 
-def unit_vector(values: ArrayLike, name: str) -> Floats:
-    """Check a vector of numbers in [0, 1], such as confidences."""
-    vector: Floats = _vector(values, name).astype(np.float64)
-    _check_finite(vector, name)
-    _check_range(vector, name)
-    return np.clip(vector, 0.0, 1.0)
-
-
-def outcome_vector(values: ArrayLike, name: str, length: int) -> Floats:
-    """Check a vector of outcomes: booleans, or numbers that are 0 or 1."""
-    vector: Floats = _vector(values, name).astype(np.float64)
-    _check_length(vector, name, length)
-    wrong = vector[(vector != 0) & (vector != 1)]
-    if wrong.size:
-        raise SettingError(f"must contain only true/false or 0/1, got {wrong[0]:g}", parameter=name)
-    return vector
-
-
 def checked_outcomes(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     """Confidences in [0, 1], and whether each prediction is right: 1 or 0."""
-    checked = unit_vector(confidence, "confidence")
-    return checked, outcome_vector(correct, "correct", len(checked))
+    checked = checked_vector(confidence, "confidence")
+    _check_range(checked, "confidence")
+    right = checked_vector(correct, "correct", len(checked))
+    wrong = right[(right != 0) & (right != 1)]
+    if wrong.size:
+        raise SettingError(f"must contain only true/false or 0/1, got {wrong[0]:g}", parameter="correct")
+    return np.clip(checked, 0.0, 1.0), right
 
 
-def finite_vector(values: ArrayLike, name: str, length: int) -> Floats:
-    """Check a vector of finite numbers of a given length, such as distances."""
-    vector: Floats = _vector(values, name).astype(np.float64)
-    _check_length(vector, name, length)
-    _check_finite(vector, name)
-    return vector
+def checked_vector(values: ArrayLike, name: str, length: int | None = None) -> Floats:
+    """A vector of finite numbers, such as distances."""
+    vector, _ = as_array(values, name)
+    if vector.ndim != 1 or len(vector) == 0:
+        raise SettingError(
+            f"must be a vector with at least one sample, got the shape {list(vector.shape)}", parameter=name
+        )
+    if length is not None:
+        _check_length(vector, name, length)
+    checked: Floats = vector.astype(np.float64)
+    _check_finite(checked, name)
+    return checked
 
 
 def as_array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
@@ -165,15 +160,6 @@ def as_array(values: ArrayLike, name: str) -> tuple[npt.NDArray[Any], str]:
             parameter=name,
         )
     return array, array.dtype.name
-
-
-def _vector(values: ArrayLike, name: str) -> npt.NDArray[Any]:
-    vector, _ = as_array(values, name)
-    if vector.ndim != 1 or len(vector) == 0:
-        raise SettingError(
-            f"must be a vector with at least one sample, got the shape {list(vector.shape)}", parameter=name
-        )
-    return vector
 
 
 def _check_length(vector: npt.NDArray[Any], name: str, length: int) -> None:
@@ -240,10 +226,3 @@ def _softmax_in(dtype: str, logits: npt.NDArray[Any]) -> Floats:
 
     tensor = torch.from_numpy(np.ascontiguousarray(logits)).to(getattr(torch, dtype))
     return np.asarray(torch.softmax(tensor, dim=1).double().numpy())
-
-
-def _log_softmax(logits: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # logits further apart than the largest double: the probability is 0
-        shifted = logits - logits.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted

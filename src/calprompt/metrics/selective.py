@@ -34,7 +34,7 @@ import numpy as np
 from calprompt.errors import SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.evaluation import metrics
-from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, checked_outcomes, outcome_vector
+from calprompt.metrics.inputs import ArrayLike, Floats, Ints, Predictions, checked_outcomes
 
 THRESHOLDS = (  # 0.999999, 0.999998, … in ever larger steps to 0.991, then 0.99, 0.98, …, 0
     *(round(1 - step * 10.0**-digits, digits) for digits in (6, 5, 4, 3) for step in range(1, 10)),
@@ -119,8 +119,7 @@ def excess_area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -
     >>> excess_area_under_risk_coverage([0.9, 0.8, 0.7], [1, 1, 0])
     0.0
     """
-    area = area_under_risk_coverage(confidence, correct)
-    right = outcome_vector(correct, "correct", len(confidence))
+    area, (_, right) = area_under_risk_coverage(confidence, correct), checked_outcomes(confidence, correct)
     errors = np.arange(1, int((1 - right).sum()) + 1)
     best = float((errors / (right.sum() + errors)).sum()) / len(right)
     return max(0.0, area - best)

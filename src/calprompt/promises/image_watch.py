@@ -37,13 +37,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calprompt.errors import CalpromptError, DamagedFileError, Parameter, SettingError
-from calprompt.files import json_digest, read_json, write_bytes
+from calprompt.errors import DamagedFileError, Parameter, SettingError
+from calprompt.files import failing_as, json_digest, read_json, write_bytes
 from calprompt.kernel import open_set_scores
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.promises.conformal import Floats
 from calprompt.promises.watch import SUSPICIOUS_EVIDENCE, checked_false_alarms, format_number, weight_from
-from calprompt.text import os_problem, plural
+from calprompt.text import plural
 
 SCORES = ("energy", "contrast", "mean logit")
 STEPS = 256
@@ -134,7 +134,8 @@ class ImageWatch:
         self._sums = np.zeros((len(SCORES), 2 * len(CAUTION) * len(POWERS)))
         self._recent: dict[str, None] = {}
         self.held_out = int(self._counts[0].sum())
-        self.reference = _digest(self._ranges.tolist(), self._counts.tolist(), self.temperature)
+        parts = [self._ranges.tolist(), self._counts.tolist(), self.temperature]
+        self.reference = json_digest(parts)[:DIGITS]
 
     @classmethod
     def of(
@@ -275,11 +276,9 @@ class ImageWatch:
     def save(self, path: Path) -> None:
         """Write it to a JSON file, in one step: whoever reads the file, even after a crash, sees a whole state."""
         values = {"status": CHANGED if self.changed else IMAGES_ALIKE, "sentence": self.sentence, **self.to_dict()}
-        try:
+        with failing_as(f"the watch of images cannot be written to {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, json.dumps(values).encode() + b"\n")
-        except OSError as error:
-            raise CalpromptError(f"the watch of images cannot be written: {os_problem(error)}") from error
 
     def resumed(self, path: Path) -> ImageWatch:
         """The watch that `save` wrote, to go on with; this one, if there is no such file."""
@@ -351,10 +350,6 @@ def tie_breaks(reference: str, number: int) -> Floats:
     """
     digest = hashlib.sha256(f"{reference} {number}".encode()).digest()
     return np.asarray((np.frombuffer(digest, dtype="<u4")[: len(SCORES)] + 0.5) / 2**32)
-
-
-def _digest(*parts: Any) -> str:
-    return json_digest(list(parts))[:DIGITS]
 
 
 def step_counts(scores: Floats, ranges: Floats) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@
            ── otherwise ──────────────────────────────────────▶ the most probable class, or, with costs, the cheapest
 
 Plain arithmetic on numpy arrays. This file is copied into the script of every exported folder
-(`calprompt.export.folder`), which answers by the very same rules.
+(`calprompt.export.exporter`), which answers by the very same rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calprompt.errors import Parameter, SettingError
-from calprompt.kernel import choose_classes, class_scores, guards_of, open_set_scores, softmax
+from calprompt.kernel import open_set_scores, softmax
 from calprompt.notebook import card
 from calprompt.records import Record
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
 DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
+SET_SCORE = "lac"  # 1 - the probability of a class
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class SetRule(Record):
 
     coverage: float  # how often the true class is in the set
     per_class: bool  # whether that holds for each class by itself
-    score: str  # "lac" or "aps"
+    score: str  # `SET_SCORE`, so that another one could be told from it
     temperature: float  # what logits are divided by before the scores are computed; not the one of probabilities
     # one for all classes, or one per class; infinity where there are too few held-out images
     quantiles: tuple[float, ...]
@@ -64,7 +65,16 @@ class SetRule(Record):
 
     def scores(self, logits: ArrayLike) -> NDArray[np.float64]:
         """How badly each class suits each image, [n, C], at the temperature of sets."""
-        return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
+        return np.asarray(1 - softmax(np.asarray(logits, dtype=np.float64) / self.temperature))
+
+    def with_classes(self, classes: int, keep: bool) -> SetRule:
+        """For more or other classes; a quantile per class means nothing for these, so that they are in every set."""
+        if not self.per_class:
+            return self
+        kept = len(self.quantiles) if keep else 0
+        added = classes - kept
+        quantiles = (*self.quantiles[:kept], *[math.inf] * added)
+        return replace(self, quantiles=quantiles, images=(*self.images[:kept], *[0] * added))
 
 
 @dataclass(frozen=True)
@@ -124,15 +134,25 @@ class DecisionRule(Record):
     guards: tuple[Guard, ...] = ()
 
     def chosen(self, probabilities: ArrayLike) -> NDArray[np.int64]:
-        """The class to answer for each image, [n]: the most probable, or the one with the smallest expected cost."""
-        costs = None if self.costs is None else np.asarray(self.costs)
-        return choose_classes(np.asarray(probabilities, dtype=np.float64), costs)
+        """The class to answer for each image, [n]: the most probable, or the one with the smallest expected cost.
+
+        >>> DecisionRule(costs=((0.0, 1.0), (20.0, 0.0))).chosen([[0.9, 0.1], [0.97, 0.03]]).tolist()
+        [1, 0]
+        """
+        p = np.asarray(probabilities, dtype=np.float64)
+        if self.costs is None:
+            return np.asarray(p.argmax(axis=1))
+        return np.asarray((p @ np.asarray(self.costs, dtype=np.float64)).argmin(axis=1))
 
     def guarded(self, probabilities: ArrayLike) -> NDArray[np.int64]:
-        """For each image, the class that must not be missed and that it may be, [n]; -1 if there is none."""
+        """The class that must not be missed and that each image may be, the likeliest of several, [n]; -1 if none."""
+        p = np.asarray(probabilities, dtype=np.float64)
+        if not self.guards:
+            return np.full(len(p), -1)
         labels = np.array([guard.label for guard in self.guards], dtype=np.int64)
-        thresholds = np.array([guard.threshold for guard in self.guards])
-        return guards_of(np.asarray(probabilities, dtype=np.float64), labels, thresholds)
+        own = p[:, labels]
+        own = np.where(own >= np.array([guard.threshold for guard in self.guards]), own, -1.0)
+        return np.where(own.max(axis=1) >= 0, labels[own.argmax(axis=1)], -1)
 
     def decide(self, logits: ArrayLike, probabilities: ArrayLike) -> list[str]:
         """One of `DECISIONS` for each image."""
@@ -167,8 +187,10 @@ class DecisionRule(Record):
         """Whether a promise on errors stands behind what is answered."""
         return self.withdrawn is None and self.target_error is not None
 
-    def with_threshold(self, min_confidence: float) -> DecisionRule:
-        """With a threshold of one's own, behind which no promise stands."""
+    def with_threshold(self, min_confidence: float | None) -> DecisionRule:
+        """With a threshold of one's own, behind which no promise stands; None: as it is."""
+        if min_confidence in (None, self.min_confidence):
+            return self
         return replace(self, min_confidence=min_confidence, target_error=None)
 
     def without_promises(self, reason: str) -> DecisionRule:
@@ -177,11 +199,13 @@ class DecisionRule(Record):
 
     def with_classes(self, classes: int, keep: bool) -> DecisionRule:
         """For more classes, whose errors cost 1; or for other ones, with neither costs nor guards."""
-        if not keep or self.costs is None:
-            return replace(self, costs=None, guards=self.guards if keep else ())
-        costs = 1 - np.eye(classes)
-        costs[: len(self.costs), : len(self.costs)] = self.costs
-        return replace(self, costs=tuple(map(tuple, costs.tolist())))
+        costs = None
+        if keep and self.costs is not None:
+            table = 1 - np.eye(classes)
+            table[: len(self.costs), : len(self.costs)] = self.costs
+            costs = tuple(map(tuple, table.tolist()))
+        sets = tuple(each.with_classes(classes, keep) for each in self.sets)
+        return replace(self, sets=sets, costs=costs, guards=self.guards if keep else ())
 
 
 @dataclass(frozen=True)

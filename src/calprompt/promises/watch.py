@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,15 +113,13 @@ class Watch:
             if _evidence(sums, number) >= 1 / self.false_alarms:
                 broken_at = number
                 break
-        return Watch(
-            self.target_error,
-            self.false_alarms,
-            self.marked + len(marks),
-            self.wrong + sum(marks),
-            (self.recent + "".join("01"[mark] for mark in marks[: number - self.marked]))[-RECENT:],
-            sums,
-            broken_at,
-            self.missed,
+        return replace(
+            self,
+            marked=self.marked + len(marks),
+            wrong=self.wrong + sum(marks),
+            recent=(self.recent + "".join("01"[mark] for mark in marks[: number - self.marked]))[-RECENT:],
+            sums=sums,
+            broken_at=broken_at,
         )
 
     @property
@@ -137,16 +135,14 @@ class Watch:
     @property
     def sentence(self) -> str:
         """What was marked, and what follows for the promise."""
-        promise, noun, kind = f"'{Requests(self.target_error).words(ERROR)}'", "answer", "wrong"
+        promise, noun, which, kind = f"'{Requests(self.target_error).words(ERROR)}'", "answer", "", "wrong"
         if self.missed is not None:
             promise = f"'{Requests().missed_words(self.missed, self.target_error)}'"
-            noun, kind = f"image of {self.missed!r}", "missed"
+            noun, which, kind = "image", f" of {self.missed!r}", "missed"
         if not self.marked:
-            return f"No {noun} was marked yet, so nothing is known about {promise}."
-        answers = (
-            f"{plural(self.marked, noun.split()[0])}{noun[len(noun.split()[0]) :]} that {_were(self.marked)} marked"
-        )
-        counts = f"Of {answers}, {self.wrong} {_were(self.wrong)} {kind}"
+            return f"No {noun}{which} was marked yet, so nothing is known about {promise}."
+        marked = f"{plural(self.marked, noun)}{which} that {_were(self.marked)} marked"
+        counts = f"Of {marked}, {self.wrong} {_were(self.wrong)} {kind}"
         wrong, length = telling_stretch(self.recent, self.target_error)
         if self.broken_at is not None:
             return (

@@ -114,20 +114,13 @@ class RunConfig:
 
     def _check_methods(self) -> None:
         """Raise for a tuner, its options or a loss that does not exist."""
-        from calprompt import tuners
         from calprompt.losses import Objective
-        from calprompt.tuners.base import option_names
+        from calprompt.tuners.base import check_options
 
-        kind = tuners.get(self.tuner)
         for option in ("template", "seed"):
             if option in self.options:
                 raise SettingError(f"{option} is a setting of the run, not an option of tuner {self.tuner!r}")
-        for option in self.options:
-            if option not in option_names(kind):
-                raise unknown(f"option of tuner {self.tuner!r}:", option, option_names(kind))
-        for base in kind.__mro__:
-            if "__init__" in vars(base):
-                check_types(f"option of tuner {self.tuner!r}:", vars(base)["__init__"], self.options)
+        check_options(self.tuner, self.options)
         try:
             canonical_json(dict(self.options))
         except (TypeError, ValueError) as error:
@@ -262,17 +255,14 @@ Reader.add_implicit_resolver(
 
 def settings_record(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """The settings as a run's record has them; None if they are not even of the right names and types."""
-    training = {each.name: settings[each.name] for each in fields(TrainingConfig) if each.name in settings}
-    record: dict[str, Any] = {}
-    for each in fields(RunConfig):
-        if each.name == "training":
-            record["training"] = asdict(TrainingConfig(**training))
-        elif each.name in settings:
-            record[each.name] = settings[each.name]
-        elif each.default is not MISSING:
-            record[each.name] = each.default
-        elif each.default_factory is not MISSING:
-            record[each.name] = each.default_factory()
+    training = {name: settings[name] for name in TRAINING_SETTINGS if name in settings}
+    usual = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(RunConfig)
+        if (each.default, each.default_factory) != (MISSING, MISSING)
+    }
+    given = {name: settings[name] for name in RUN_SETTINGS if name in settings}
+    record: dict[str, Any] = {**usual, **given, "training": asdict(TrainingConfig(**training))}
     record["imports"] = [str(Path(path).expanduser().resolve()) for path in record["imports"]]
     config = record["backbone_config"]
     if isinstance(config, str) and Path(config).expanduser().is_file():

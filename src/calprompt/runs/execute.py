@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from calprompt.data.checks import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError, Parameter
 from calprompt.features.extraction import FeatureBank, PixelBank
 from calprompt.features.store import FeatureStore
-from calprompt.files import clear_leftovers, clear_stale_lock, locked, write_bytes
+from calprompt.files import clear_leftovers, clear_stale_lock, failing_as, locked, write_bytes
 from calprompt.hardware import Stopwatch, peak_device_memory, peak_memory, reset_peak_memory
 from calprompt.losses import Objective
 from calprompt.progress import Progress, silent
@@ -114,7 +114,7 @@ def run(
     try:
         with clock(timings, "load"):
             prepared = prepare(planned, resources=resources, progress=progress)
-        return _run_in(folder, prepared, resources, timings, progress, checkpoint_seconds)
+        return _Execution(prepared, folder, resources, timings, progress, checkpoint_seconds).run()
     except OSError as error:
         if not str(error.filename or "").startswith(str(folder)):
             raise
@@ -128,33 +128,139 @@ def run(
                 place.rmdir()
 
 
-def _run_in(
-    folder: Path,
-    prepared: Prepared,
-    resources: Resources,
-    timings: dict[str, float],
-    progress: Progress,
-    checkpoint_seconds: float,
-) -> Run:
-    """The run in its folder, which no other process may write to meanwhile."""
-    with locked(folder):
-        clear_leftovers(folder)
-        if _is_usable_run(folder, stacklevel=4):  # finished by the process that held the lock
-            return replace(load_run(folder), reused=True)
-        record = describe(prepared) | {"status": "running", "started": now(), "timings": timings}
-        write_record(folder, record)
+@dataclass
+class _Execution:
+    """A run in its folder, which no other process may write to meanwhile."""
+
+    prepared: Prepared
+    folder: Path
+    resources: Resources
+    timings: dict[str, float]
+    progress: Progress
+    checkpoint_seconds: float
+
+    def run(self) -> Run:
+        """The finished run."""
+        folder = self.folder
+        with locked(folder):
+            clear_leftovers(folder)
+            if _is_usable_run(folder, stacklevel=4):  # finished by the process that held the lock
+                return replace(load_run(folder), reused=True)
+            record = describe(self.prepared) | {"status": "running", "started": now(), "timings": self.timings}
+            write_record(folder, record)
+            try:
+                metrics = self.work(record)
+            except Exception as error:
+                record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
+                with suppress(OSError):  # such as a full disk, which is then what is raised already
+                    write_record(folder, record)
+                raise
+            known = [each for each in (record.get("peak_memory"), peak_memory()) if each is not None]
+            record |= {"status": "finished", "ended": now(), "peak_memory": max(known, default=None)}
+            record = write_record(folder, record)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+            return Run(folder, record, metrics)
+
+    def work(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Train and evaluate in a folder that is empty or has a checkpoint; returns the metrics."""
+        folder, planned = self.folder, self.prepared.plan
+        with clock(self.timings, "features"):
+            if planned.config.anchor:
+                self.anchor(record)
+            data, features = self.images()
+        if data is not None:
+            record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
+            reset_peak_memory(planned.config.device)
+            stopwatch = Stopwatch()
+            with clock(self.timings, "train"), self.prepared.backbone.limited_threads():
+                record["resumed_after_epoch"] = self.train(data, stopwatch)
+            record["training"] = stopwatch.record() | {
+                "peak_memory": peak_memory(),
+                "peak_device_memory": peak_device_memory(planned.config.device),
+            }
+        else:
+            write_rows(folder, HISTORY, [])
+        with clock(self.timings, "evaluate"), self.prepared.backbone.limited_threads():
+            parts, metrics = _evaluate(self.prepared, features)
+        write_bytes(folder / PROMPTS, prompts_file(self.prepared, self.prepared.tuner.state_dict()))
+        classes = {name: part.class_names for name, (part, _) in planned.evaluated.items()}
+        images = {name: image_names(split) for name, (_, split) in planned.evaluated.items()}
+        write_bytes(folder / LOGITS, logits_file(parts, classes, images, self.prepared.backbone))
+        write_metrics(folder, metrics)
+        return metrics
+
+    def anchor(self, record: dict[str, Any]) -> None:
+        """Take the logit scale that suits the untuned model on the training images; the record says which."""
+        prepared, unreadable = self.prepared, UnreadableImages()
+        split = prepared.plan.base.train
+        features = self.resources.features(
+            prepared.backbone, split.images, unreadable=unreadable, progress=self.progress, what="anchor features"
+        )[0]
+        unreadable.report()
+        with prepared.backbone.limited_threads():
+            cosines = unit(features.double().cpu()) @ prepared.tuner.frozen_text.double().cpu().T
+            anchor = fit_anchor(cosines, split.labels, float(prepared.backbone.logit_scale))
+        if anchor.end is not None:
+            warnings.warn(anchor.warning, stacklevel=2)
+        backbone = prepared.backbone.view(logit_scale=anchor.logit_scale)
+        record["anchor"] = asdict(anchor) | {"logit_scale": float(backbone.logit_scale)}  # as it is used, in float32
+        self.prepared = replace(prepared, backbone=backbone, tuner=prepared.tuner.with_backbone(backbone))
+
+    def images(self) -> tuple[TrainingSet | None, dict[str, Tensor]]:
+        """The training set, if any, and frozen features of evaluated splits; unreadable files are reported here."""
+        unreadable, backbone = UnreadableImages(), self.prepared.backbone
+        tuner, planned = self.prepared.tuner, self.prepared.plan
+        split, labels = planned.base.train, torch.tensor(planned.base.train.labels)
+        features = partial(self.resources.features, backbone, unreadable=unreadable, progress=self.progress)
+        data: TrainingSet | None = None
+        if tuner.learns and not tuner.needs_pixels:
+            bank = FeatureBank(features(split.images, planned.views, what="training features"), labels)
+            data = bank.to(backbone.device)
+        elif tuner.learns:
+            frozen = None
+            if tuner.uses_frozen_images or Objective.parse(planned.config.loss).uses_zero_shot:
+                frozen = features(split.images, planned.views, what="training features")
+            else:
+                unreadable.reasons |= find_unreadable([split], progress=self.progress)
+            data = PixelBank(split.images, labels, backbone.preprocessing, planned.views, frozen)
+        evaluated = {
+            name: features(split.images, what=f"{name} features")[0] for name, (_, split) in planned.evaluated.items()
+        }
+        unreadable.report()
+        return data, evaluated
+
+    def train(self, data: TrainingSet, stopwatch: Stopwatch) -> int:
+        """Train from the checkpoint, if there is one, leaving others; returns after which epoch it began."""
+        prepared, folder, progress = self.prepared, self.folder, self.progress
+        tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
+        state, history = read_checkpoint(folder, planned.fingerprint)
+        known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
+        if state.epoch:
+            known.append(state.prompts)
+        written = time.monotonic()
+
+        def keep(state: TrainingState, row: dict[str, float]) -> None:
+            nonlocal written
+            history.append({**row, "epoch": state.epoch})
+            if state.steps or time.monotonic() >= written + self.checkpoint_seconds:
+                write_checkpoint(folder, state, history, planned.fingerprint)
+                written = time.monotonic()
+            known.append(state.prompts)
+            del known[1:-2]
+            progress("training", state.epoch, config.epochs, f"loss {row['loss']:.4f}")
+
+        progress("training", state.epoch, config.epochs, "")
         try:
-            metrics = _work(prepared, resources, folder, record, progress, checkpoint_seconds)
-        except Exception as error:
-            record |= {"status": "failed", "reason": str(error) or type(error).__name__, "ended": now()}
-            with suppress(OSError):  # such as a full disk, which is then what is raised already
-                write_record(folder, record)
+            objective = Objective.parse(prepared.config.loss)
+            train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
+        except NonFiniteLossError:
+            good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
+            write_bytes(folder / PROMPTS, prompts_file(prepared, good))
+            (folder / CHECKPOINT).unlink(missing_ok=True)
             raise
-        known = [each for each in (record.get("peak_memory"), peak_memory()) if each is not None]
-        record |= {"status": "finished", "ended": now(), "peak_memory": max(known, default=None)}
-        record = write_record(folder, record)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-        return Run(folder, record, metrics)
+        if self.checkpoint_seconds:
+            write_rows(folder, HISTORY, history)
+        return state.epoch
 
 
 def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
@@ -171,135 +277,12 @@ def _is_usable_run(folder: Path, stacklevel: int = 3) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    try:
+    advice = ("; choose another place with ", Parameter("out", "FOLDER"))
+    with failing_as(f"cannot write to the folder {folder}", *advice):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise CalpromptError(
-            f"cannot write to the folder {folder}: {error.strerror or error}; choose another place with ",
-            Parameter("out", "FOLDER"),
-        ) from error
-
-
-def _work(
-    prepared: Prepared,
-    resources: Resources,
-    folder: Path,
-    record: dict[str, Any],
-    progress: Progress,
-    checkpoint_seconds: float,
-) -> dict[str, Any]:
-    """Train and evaluate in a folder that is empty or has a checkpoint; returns the metrics."""
-    timings, planned = record["timings"], prepared.plan
-    with clock(timings, "features"):
-        if prepared.config.anchor:
-            prepared = _anchor(prepared, resources, record, progress)
-        data, features = _images(prepared, resources, progress)
-    if data is not None:
-        record["peak_memory"] = peak_memory()  # until now: that of training is measured for itself
-        reset_peak_memory(planned.config.device)
-        stopwatch = Stopwatch()
-        with clock(timings, "train"), prepared.backbone.limited_threads():
-            record["resumed_after_epoch"] = _train(prepared, data, folder, progress, stopwatch, checkpoint_seconds)
-        record["training"] = stopwatch.record() | {
-            "peak_memory": peak_memory(),
-            "peak_device_memory": peak_device_memory(planned.config.device),
-        }
-    else:
-        write_rows(folder, HISTORY, [])
-    with clock(timings, "evaluate"), prepared.backbone.limited_threads():
-        parts, metrics = _evaluate(prepared, features)
-    write_bytes(folder / PROMPTS, prompts_file(prepared, prepared.tuner.state_dict()))
-    classes = {name: part.class_names for name, (part, _) in planned.evaluated.items()}
-    images = {name: image_names(split) for name, (_, split) in planned.evaluated.items()}
-    write_bytes(folder / LOGITS, logits_file(parts, classes, images, prepared.backbone))
-    write_metrics(folder, metrics)
-    return metrics
-
-
-def _anchor(prepared: Prepared, resources: Resources, record: dict[str, Any], progress: Progress) -> Prepared:
-    """The same run with the logit scale that suits the untuned model on the training images; the record says which."""
-    split, unreadable = prepared.plan.base.train, UnreadableImages()
-    features = resources.features(
-        prepared.backbone, split.images, unreadable=unreadable, progress=progress, what="anchor features"
-    )[0]
-    unreadable.report()
-    with prepared.backbone.limited_threads():
-        cosines = unit(features.double().cpu()) @ prepared.tuner.frozen_text.double().cpu().T
-        anchor = fit_anchor(cosines, split.labels, float(prepared.backbone.logit_scale))
-    if anchor.end is not None:
-        warnings.warn(anchor.warning, stacklevel=2)
-    backbone = prepared.backbone.view(logit_scale=anchor.logit_scale)
-    record["anchor"] = asdict(anchor) | {"logit_scale": float(backbone.logit_scale)}  # as it is used, in float32
-    return replace(prepared, backbone=backbone, tuner=prepared.tuner.with_backbone(backbone))
-
-
-def _images(
-    prepared: Prepared, resources: Resources, progress: Progress
-) -> tuple[TrainingSet | None, dict[str, Tensor]]:
-    """The training set, if any, and frozen features of evaluated splits; unreadable files are reported here."""
-    unreadable = UnreadableImages()
-    backbone, tuner, planned = prepared.backbone, prepared.tuner, prepared.plan
-    split, labels = planned.base.train, torch.tensor(planned.base.train.labels)
-    features = partial(resources.features, backbone, unreadable=unreadable, progress=progress)
-    data: TrainingSet | None = None
-    if tuner.learns and not tuner.needs_pixels:
-        bank = FeatureBank(features(split.images, planned.views, what="training features"), labels)
-        data = bank.to(backbone.device)
-    elif tuner.learns:
-        frozen = None
-        if tuner.uses_frozen_images or Objective.parse(planned.config.loss).uses_zero_shot:
-            frozen = features(split.images, planned.views, what="training features")
-        else:
-            unreadable.reasons |= find_unreadable([split], progress=progress)
-        data = PixelBank(split.images, labels, backbone.preprocessing, planned.views, frozen)
-    evaluated = {
-        name: features(split.images, what=f"{name} features")[0] for name, (_, split) in planned.evaluated.items()
-    }
-    unreadable.report()
-    return data, evaluated
-
-
-def _train(
-    prepared: Prepared,
-    data: TrainingSet,
-    folder: Path,
-    progress: Progress,
-    stopwatch: Stopwatch,
-    checkpoint_seconds: float,
-) -> int:
-    """Train from the checkpoint, if there is one, leaving others; returns after which epoch it began."""
-    tuner, config, planned = prepared.tuner, prepared.config.training, prepared.plan
-    state, history = read_checkpoint(folder, planned.fingerprint)
-    known = [{name: tensor.clone() for name, tensor in tuner.state_dict().items()}]
-    if state.epoch:
-        known.append(state.prompts)
-    written = time.monotonic()
-
-    def keep(state: TrainingState, row: dict[str, float]) -> None:
-        nonlocal written
-        history.append({**row, "epoch": state.epoch})
-        if state.steps or time.monotonic() >= written + checkpoint_seconds:
-            write_checkpoint(folder, state, history, planned.fingerprint)
-            written = time.monotonic()
-        known.append(state.prompts)
-        del known[1:-2]
-        progress("training", state.epoch, config.epochs, f"loss {row['loss']:.4f}")
-
-    progress("training", state.epoch, config.epochs, "")
-    try:
-        objective = Objective.parse(prepared.config.loss)
-        train(tuner, data, objective, config, state=state, after_epoch=keep, stopwatch=stopwatch)
-    except NonFiniteLossError:
-        good = next((prompts for prompts in reversed(known[1:]) if _are_usable(tuner, prompts)), known[0])
-        write_bytes(folder / PROMPTS, prompts_file(prepared, good))
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-        raise
-    if checkpoint_seconds:
-        write_rows(folder, HISTORY, history)
-    return state.epoch
 
 
 @torch.no_grad()

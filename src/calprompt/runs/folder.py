@@ -22,7 +22,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -277,58 +277,54 @@ def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
 
 def read_history(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
     """A record per epoch; none if there is no file."""
-    path = folder / HISTORY
     if record is not None and record["status"] == "finished":
         verify_file(folder, HISTORY, record)
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except FileNotFoundError:
-        return []
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged: {error}; {RECOMPUTE}") from error
+    rows = _read_rows(folder / HISTORY, lambda text: [json.loads(line) for line in text.splitlines()])
     if not all(isinstance(row, dict) and "epoch" in row for row in rows):
-        raise DamagedFileError(f"{path} is damaged: a line is not the record of an epoch; {RECOMPUTE}")
+        raise DamagedFileError(f"{folder / HISTORY} is damaged: a line is not the record of an epoch; {RECOMPUTE}")
     return rows
-
-
-def history_bytes(rows: list[dict[str, float]]) -> bytes:
-    """The contents of history.jsonl for these epochs."""
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def read_steps(folder: Path, record: Mapping[str, Any] | None = None) -> list[dict[str, float]]:
     """A record per diagnosed step, of what was measured in it; none if there is no file."""
-    path = folder / STEPS
     if record is not None and STEPS in record.get("files", {}):
         verify_file(folder, STEPS, record)
+    whole = ("epoch", "step")
+    return _read_rows(
+        folder / STEPS,
+        lambda text: [
+            {name: (int if name in whole else float)(cell) for name, cell in row.items() if cell}
+            for row in csv.DictReader(text.splitlines())
+        ],
+    )
+
+
+def _read_rows(path: Path, read: Callable[[str], list[Any]]) -> list[Any]:
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        whole = ("epoch", "step")
-        return [{name: (int if name in whole else float)(text) for name, text in row.items() if text} for row in rows]
+        return read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, csv.Error) as error:
+    except (ValueError, TypeError, RecursionError, csv.Error) as error:
         raise DamagedFileError(f"{path} is damaged: {error}; {RECOMPUTE}") from error
 
 
-def steps_bytes(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """The contents of steps.csv for these steps; numbers have all of their digits, so that reading restores them."""
+def rows_bytes(name: str, rows: Sequence[Mapping[str, float]]) -> bytes:
+    """The contents of history.jsonl or steps.csv; numbers have all of their digits, so that reading restores them."""
+    if name == HISTORY:
+        return "".join(json.dumps(row) + "\n" for row in rows).encode()
     columns = list(dict.fromkeys(("epoch", "step", *(name for row in rows for name in row))))
     return csv_bytes(columns, [{name: repr(value) for name, value in row.items()} for row in rows])
 
 
-def rows_digest(name: str, rows: list[dict[str, float]]) -> str:
+def rows_digest(name: str, rows: Sequence[Mapping[str, float]]) -> str:
     """sha256 that history.jsonl or steps.csv would have with these rows."""
-    return hashlib.sha256(ROWS[name](rows)).hexdigest()
+    return hashlib.sha256(rows_bytes(name, rows)).hexdigest()
 
 
-def write_rows(folder: Path, name: str, rows: list[dict[str, float]]) -> str:
+def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, float]]) -> str:
     """Write history.jsonl or steps.csv; returns its checksum, which goes into the checkpoint."""
-    write_bytes(folder / name, ROWS[name](rows))
+    write_bytes(folder / name, rows_bytes(name, rows))
     return rows_digest(name, rows)
-
-
-ROWS = {HISTORY: history_bytes, STEPS: steps_bytes}
 
 
 def read_run_tensors(

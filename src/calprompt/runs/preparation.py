@@ -27,7 +27,7 @@ from torch import Tensor
 
 import calprompt
 from calprompt import metrics, tuners
-from calprompt.calibrators.temperature import slope
+from calprompt.calibrators.scaling import slope
 from calprompt.clip.backbone import Backbone
 from calprompt.data.dataset import Split
 from calprompt.errors import CalpromptError, DataError

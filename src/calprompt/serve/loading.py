@@ -90,11 +90,10 @@ def served_classifier(model: Classifier, name: str = "model") -> ServedModel:
         model: Fitted.
         name: What it is called.
     """
-    from calprompt.classifier.calibration import create_image_watch
     from calprompt.classifier.card import check_sentences, division_sentence
 
     fitted = model.model_
-    watch = create_image_watch(fitted) if model.rule_.withdrawn is None else None
+    watch = fitted.image_watch() if model.rule_.withdrawn is None else None
     labels = tuple(str(label) for label in model.classes_.tolist())
     read = dict(zip(labels, model.class_names_, strict=True))
 

@@ -108,9 +108,7 @@ class ServedModel:
             set_rule: Makes the prediction set; None: there is none.
             min_confidence: Instead of the model's own threshold; no promise stands behind it.
         """
-        rule = self.rule
-        if min_confidence is not None and min_confidence != rule.min_confidence:
-            rule = rule.with_threshold(min_confidence)
+        rule = self.rule.with_threshold(min_confidence)
         return make_answers([name], logits[None], probabilities[None], self.labels, rule, set_rule=set_rule)[0]
 
 

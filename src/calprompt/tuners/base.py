@@ -313,6 +313,16 @@ class Tuner(nn.Module, ABC):
         """Continue from what `training_state` returned."""
 
 
+@tuners.register("zero-shot")
+class ZeroShot(Tuner):
+    """The untuned model, as a tuner without parameters: one sentence for every class, nothing learned."""
+
+    learns = False
+
+    def text_features(self, image: Tensor | None = None) -> Tensor:
+        return self.frozen_text
+
+
 def create_tuner(
     name: str, backbone: Backbone, class_names: Sequence[str], *, allow_repeated: bool = False, **options: Any
 ) -> Tuner:
@@ -336,13 +346,19 @@ def create_tuner(
     if not isinstance(backbone, Backbone):
         raise SettingError(f"must be what load_backbone returns, got {backbone!r}", parameter="backbone")
     check_class_names(class_names, allow_repeated=allow_repeated)
+    check_options(name, options)
+    return kind(backbone, class_names, **options)
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise for an option that a tuner does not have, or of another type."""
+    kind = tuners.get(name)
     for option in options:
         if option not in option_names(kind):
             raise unknown(f"option of tuner {name!r}:", option, option_names(kind))
     for base in kind.__mro__:
         if "__init__" in vars(base) and issubclass(base, Tuner):
             check_types(f"option of tuner {name!r}:", vars(base)["__init__"], options)
-    return kind(backbone, class_names, **options)
 
 
 def option_names(kind: type[Tuner]) -> list[str]:

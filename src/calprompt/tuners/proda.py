@@ -29,7 +29,7 @@ from calprompt.clip.prompts import PromptLayout
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.tuners.base import Tuner, at_least_one, tuners
-from calprompt.tuners.kgcoop import mean_similarity
+from calprompt.tuners.coop import mean_similarity
 
 
 @tuners.register("proda")
