@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -320,31 +321,26 @@ class Predictor:
             raise DataError("pixels are needed, and these images hold features only")
         with torch.no_grad(), self.backbone.limited_threads():
             features = tuner.image_features(inputs)
-            logits = self._logits(features)
-            probabilities = self._calibrated(logits, frozen).softmax(dim=1).cpu().numpy()
+            if tuner.text_depends_on_image:
+                logits = tuner.predict_features(features).float().cpu()
+            else:
+                logits = tuner.logits(features, self._tuned_text.to(features)).float().cpu()
+            calibrator = self.calibrator
+            scores = logits.double() if calibrator is None else calibrator(self.stored_logits(logits, frozen))
+            probabilities = scores.softmax(dim=1).cpu().numpy()
         return PredictionBatch(names, features.float().cpu(), logits, probabilities, unreadable)
 
-    def _logits(self, features: Tensor) -> Tensor:
-        """Logits of unit image features; text features that no image changes are computed once."""
-        tuner = self.tuner
-        if tuner.text_depends_on_image:
-            return tuner.predict_features(features).float().cpu()
-        return tuner.logits(features, self._tuned_text().to(features)).float().cpu()
-
+    @cached_property
     def _tuned_text(self) -> Tensor:
-        if not hasattr(self, "_own_text"):
-            self._own_text = self.tuner.text_features()
-        return self._own_text
-
-    def _calibrated(self, logits: Tensor, frozen: Tensor | None) -> Tensor:
-        return logits.double() if self.calibrator is None else self.calibrator(self.stored_logits(logits, frozen))
+        """Text features that no image changes."""
+        return self.tuner.text_features()
 
     def stored_logits(self, logits: Tensor, frozen: Tensor | None = None) -> StoredLogits:
         """Logits [n, C] with all that the calibrator needs beside them, such as zero-shot logits of frozen features."""
         needs = () if self.calibrator is None else self.calibrator.needs
         record: dict[str, Any] = {"logit_scale": float(self.backbone.logit_scale)}
         if {"text", "frozen_text", "base_text", "base_frozen_text"} & set(needs):
-            text = self._text if self._text is not None else self._tuned_text().float().cpu()
+            text = self._text if self._text is not None else self._tuned_text.float().cpu()
             frozen_text = self.tuner.frozen_text.float().cpu()
             record |= {
                 "text": text,

@@ -122,9 +122,9 @@ def test_other_towers(name: str, kind: str, tmp_path: Path) -> None:
 def test_quantize_refuses_bad_labels_steps_rules_and_images(tmp_path: Path) -> None:
     images = pictures(3)
     for labels, says in (
-        ([0, 1], "one for each of 3 images"),
-        ([0, 1, 10], r"labels must lie in 0\.\.9, got 0\.\.10"),
-        ([0.0, 1.0, 2.0], "labels must be the numbers of classes"),
+        ([0, 1], "labels must have one entry per sample, got 2 for 3 samples"),
+        ([0, 1, 10], r"labels must lie in 0\.\.9 for 10 classes, got 10"),
+        ([0.0, 1.0, 2.0], "labels must be integers, got float64"),
     ):
         with pytest.raises(SettingError, match=says):
             quantize_folder(folder(), tmp_path / "out", images, labels, refit=refit)  # type: ignore[arg-type]

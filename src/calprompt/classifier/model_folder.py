@@ -15,18 +15,15 @@ The weights of the backbone are not in it; their fingerprint is.
 from __future__ import annotations
 
 import os
-import platform
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 
-import calprompt
 from calprompt.classifier.fitted_model import ARRAYS, EXTRA, GUARD, PROMISED, UNUSED, FittedModel, Predicted
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
@@ -47,6 +44,7 @@ from calprompt.inspection.inspect import FILE as FINDINGS
 from calprompt.inspection.inspect import findings_table
 from calprompt.records import plain, restored
 from calprompt.runs.planning import import_digests
+from calprompt.runs.preparation import versions
 from calprompt.runs.restoring import allowed_imports, config_of_record, moved_settings
 from calprompt.sealed_files import read_sealed, read_tensor_file, require, sealed, tensor_file
 
@@ -185,12 +183,7 @@ def describe(model: FittedModel) -> dict[str, Any]:
         "calibrator": {"spec": model.calibrator_spec, "state": state},
         **{name: plain(getattr(model, name)) for name in PLAIN},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "calprompt": calprompt.__version__,
-            "torch": torch.__version__,
-            "open_clip": version("open_clip_torch"),
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
 
 

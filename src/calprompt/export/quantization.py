@@ -27,6 +27,7 @@ from calprompt.export import quiet, require_packages
 from calprompt.export.exporter import CARD, check_free, check_rule, check_steps, new_folder, write_folder
 from calprompt.kernel import calibrated_logits, softmax
 from calprompt.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from calprompt.metrics.inputs import check_labels
 from calprompt.parallel import batched
 from calprompt.progress import Progress, silent
 from calprompt.promises import DecisionRule, ImageWatch, TrackRecord
@@ -85,7 +86,9 @@ def quantize_folder(
     check_free(out)
     with new_folder(out) as new:
         model = runtime.Model(folder, threads=1)
-        y = checked_labels(labels, len(images), len(model.class_names))
+        if not images:
+            raise SettingError("must be at least one", parameter="images")
+        y = check_labels(labels, len(images), len(model.class_names))
         if model.record["quantization"] is not None:
             raise SettingError(f"{folder} is in int8 already")
         if any(name.startswith(f"{runtime.TOWER}.") for name in model.record["files"]):
@@ -221,17 +224,3 @@ def check_quality(measured: dict[str, Any], max_accuracy_drop: float, max_ece_ri
             f"calibration error {100 * error:.2f} % before and {100 * error_now:.2f} % after "
             f"(accepted: {max_ece_rise:g} higher)"
         )
-
-
-def checked_labels(labels: Sequence[int] | NDArray[Any], images: int, classes: int) -> NDArray[np.int64]:
-    """Numbers of classes, one per image."""
-    found = np.asarray(labels)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != images or not images:
-        raise SettingError(
-            f"must be the numbers of classes, one for each of {images} images, and at least one; got "
-            f"{found.dtype.name} {list(found.shape)}",
-            parameter="labels",
-        )
-    if found.min() < 0 or found.max() >= classes:
-        raise SettingError(f"must lie in 0..{classes - 1}, got {found.min()}..{found.max()}", parameter="labels")
-    return found.astype(np.int64)

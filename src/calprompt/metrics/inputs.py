@@ -104,7 +104,7 @@ def predictions(
     if not from_logits:
         half = dtype in ("float16", "bfloat16")
         _check_probabilities(scores, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)
-    checked = _check_labels(labels, *scores.shape)
+    checked = check_labels(labels, *scores.shape)
     rows = np.arange(len(scores))
     if from_logits:
         with np.errstate(over="ignore"):  # logits further apart than the largest double: the probability is 0
@@ -193,7 +193,8 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
         )
 
 
-def _check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
+def check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
+    """Class indices, one per sample."""
     if labels is None:
         raise SettingError("labels are missing: pass one class index per sample")
     checked, dtype = as_array(labels, "labels")

@@ -30,12 +30,7 @@ from calprompt.registry import check_types, load_extension, unknown
 from calprompt.text import is_utf8, parse_problem, slug, visible
 from calprompt.training_config import TrainingConfig
 
-LATER_SETTINGS = {
-    "val_shots": None,
-    "validation": OWN,
-    "anchor": False,
-}  # settings that records of earlier versions lack
-
+LATER_SETTINGS = {"val_shots": None, "validation": OWN, "anchor": False}  # that records of earlier versions lack
 PROTOCOLS = ("base-to-novel", "few-shot")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 

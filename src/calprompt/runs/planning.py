@@ -36,9 +36,7 @@ from calprompt.runs.resources import Resources
 from calprompt.text import slug
 
 RESULTS = 1  # raise it whenever the same settings, weights and images give other results: earlier runs are not reused
-FIRST_VERSION = (
-    "0.1.0"  # whose runs have the version of the package in their fingerprint, and the results of RESULTS = 1
-)
+FIRST_VERSION = "0.1.0"  # whose runs have their version in the fingerprint, and the results of RESULTS = 1
 TEMPLATE = "a photo of a {}."  # where neither the run nor the dataset has one
 PLACES = ("backbone", "backbone_config", "data", "root", "classes", "base")
 

@@ -103,13 +103,18 @@ def describe(prepared: Prepared) -> dict[str, Any]:
             "class_names": {name: list(part.class_names) for name, part in planned.parts.items()},
             "skipped": dict(planned.skipped),
         },
-        "versions": {
-            "calprompt": calprompt.__version__,
-            "torch": torch.__version__,
-            "open_clip": version("open_clip_torch"),
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "hardware": {"processor": processor_name(), "threads": torch.get_num_threads()},
+    }
+
+
+def versions() -> dict[str, str]:
+    """What a run or a model was made with."""
+    return {
+        "calprompt": calprompt.__version__,
+        "torch": torch.__version__,
+        "open_clip": version("open_clip_torch"),
+        "python": platform.python_version(),
     }
 
 

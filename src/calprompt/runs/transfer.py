@@ -60,7 +60,10 @@ def evaluate_on(
     """
     resources = resources or Resources(store=store)
     restored = run if isinstance(run, Restored) else restore(run, resources=resources)
-    dataset, skipped = _load(target, resources, progress)
+    dataset = resources.dataset(target.data, root=target.root, classes=target.classes, upright=target.exif)
+    warn_left_out(dataset, locate(target.data, target.root))
+    skipped = find_unreadable([dataset.test], progress=progress) if target.skip_bad else {}
+    dataset = drop_images(dataset, skipped) if skipped else dataset
     check_pixels(restored.config.tuner, dataset)
     dataset.test.images.check(restored.backbone)
     matched = None if target.all_classes else matched_parts(dataset, restored.class_names)
@@ -109,14 +112,6 @@ def evaluate_on(
             "of your own"
         ) from error
     return Transfer(folder, record)
-
-
-def _load(target: Target, resources: Resources, progress: Progress) -> tuple[Dataset, dict[str, str]]:
-    """The dataset, and the images left out of it."""
-    dataset = resources.dataset(target.data, root=target.root, classes=target.classes, upright=target.exif)
-    warn_left_out(dataset, locate(target.data, target.root))
-    unreadable = find_unreadable([dataset.test], progress=progress) if target.skip_bad else {}
-    return (drop_images(dataset, unreadable) if unreadable else dataset), unreadable
 
 
 def _parts(dataset: Dataset, matched: dict[str, list[int]]) -> dict[str, list[int]]:
