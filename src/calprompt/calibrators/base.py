@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calprompt.errors import SettingError
 from calprompt.kernel import apply_step
-from calprompt.metrics.inputs import ArrayLike, as_array
+from calprompt.metrics.inputs import ArrayLike, as_array, check_labels
 from calprompt.registry import Registry
 
 MEANING = {
@@ -86,14 +86,8 @@ class StoredLogits:
                     f"must be finite, got {int((~torch.isfinite(given)).sum())} that are not", parameter=name
                 )
         if self.labels is not None and n:
-            if self.labels.is_floating_point() or self.labels.dtype == torch.bool:
-                raise SettingError(f"must be whole numbers, got {self.labels.dtype}", parameter="labels")
-            lowest, highest = int(self.labels.min()), int(self.labels.max())
-            if lowest < 0 or highest >= C:
-                raise SettingError(
-                    f"must lie in 0..{C - 1} for {C} classes, got {lowest}..{highest}", parameter="labels"
-                )
-            object.__setattr__(self, "labels", self.labels.long())
+            checked = check_labels(self.labels, n, C)
+            object.__setattr__(self, "labels", torch.from_numpy(checked).to(self.labels.device))
         if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
             raise SettingError(f"must be a positive number, got {self.logit_scale}", parameter="logit_scale")
 

@@ -169,16 +169,14 @@ def _section(title: str, lines: list[str]) -> str:
 
 
 def _calibration(model: FittedModel) -> list[str]:
-    lines = ["| images | | accuracy | ECE | NLL | mean confidence |", "|---|---|---|---|---|---|"]
+    rows = []
     for check in model.checks:
         for name, values in (("before", check.uncalibrated), ("after", check.metrics)):
-            confidence = 100 * (values["accuracy"] + values["confidence_gap"])
-            lines.append(
-                f"| {check.source}, {check.images} | {name} | {100 * values['accuracy']:.1f} % | "
-                f"{100 * values['ece']:.1f} % | {values['nll']:.3f} | {confidence:.1f} % |"
-            )
+            confidence = values["accuracy"] + values["confidence_gap"]
+            accuracy, ece, sure = (f"{100 * share:.1f} %" for share in (values["accuracy"], values["ece"], confidence))
+            rows.append((f"{check.source}, {check.images}", name, accuracy, ece, f"{values['nll']:.3f}", sure))
     return [
-        *lines,
+        *_table(("images", "", "accuracy", "ECE", "NLL", "mean confidence"), rows),
         "",
         "![Reliability diagram before and after calibration](reliability.png)",
         "",
@@ -212,25 +210,22 @@ def _added_classes(model: FittedModel) -> list[str]:
 
 
 def _classes(model: FittedModel, check: Check) -> list[str]:
-    lines = ["| class | read as | learned from | held out | right |", "|---|---|---|---|---|"]
-    for label, name, (tuned, held) in list(zip(model.labels, model.class_names, model.counts, strict=True))[:MOST_ROWS]:
+    rows = []
+    for label, name, (tuned, held) in zip(model.labels, model.class_names, model.counts, strict=True):
         n, right = check.per_class[str(label)]
-        lines.append(
-            f"| {_cell(label)} | {_cell(name)} | {tuned} | {held} | {f'{right} of {n}' if n else 'not checked'} |"
-        )
-    if len(model.labels) > MOST_ROWS:
-        lines.append(f"\nand {len(model.labels) - MOST_ROWS} more; images.csv has all.")
+        rows.append((label, name, tuned, held, f"{right} of {n}" if n else "not checked"))
     confused = [f"{true} taken for {other} ({count})" for true, other, count in check.most_confused[:5]]
-    return [*lines, "", f"Most confused: {shorten(confused)}." if confused else "No image was taken for another class."]
+    return [
+        *_table(("class", "read as", "learned from", "held out", "right"), rows, "images.csv"),
+        "",
+        f"Most confused: {shorten(confused)}." if confused else "No image was taken for another class.",
+    ]
 
 
 def _findings(model: FittedModel) -> list[str]:
-    lines = ["| image | class | problem | looks like | score |", "|---|---|---|---|---|"]
-    for each in model.findings[:MOST_ROWS]:
-        cells = map(_cell, (each.file, each.label, each.problem, each.looks_like))
-        lines.append(f"| {' | '.join(cells)} | {each.score:.2f} |")
-    if len(model.findings) > MOST_ROWS:
-        lines.append(f"\nand {len(model.findings) - MOST_ROWS} more; findings.csv has all.")
+    found = model.findings
+    rows = [(each.file, each.label, each.problem, each.looks_like, f"{each.score:.2f}") for each in found]
+    lines = _table(("image", "class", "problem", "looks like", "score"), rows, "findings.csv")
     return [*lines, "", "Look before you act: hard images are found too."]
 
 
@@ -260,5 +255,9 @@ def _use() -> list[str]:
     ]
 
 
-def _cell(text: object) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: str = "") -> list[str]:
+    """A table in Markdown; a long one is cut, and `file` has the rest."""
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows[:MOST_ROWS]]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    more = [f"\nand {len(rows) - MOST_ROWS} more; {file} has all."] if len(rows) > MOST_ROWS else []
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines, *more]

@@ -116,13 +116,11 @@ class FitSettings:
 
     def checked_requests(self) -> Requests:
         """What is to be promised; raises for whatever is wrong with the settings."""
-        values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
+        values = self._values()
         check_types("", FitSettings.__init__, values)
         for name in ("target_error", "coverage", "none_of_these"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(
-                    f"must be a share, at least 0 and below 1; got {getattr(self, name)}", parameter=name
-                )
+            if not 0 <= values[name] < 1:
+                raise SettingError(f"must be a share, at least 0 and below 1; got {values[name]}", parameter=name)
         for name, least in (("folds", 2), ("shots", 1), ("chunk", 1)):
             if values[name] is not None and values[name] < least:
                 raise SettingError(f"must be at least {least}, got {values[name]}", parameter=name)
@@ -135,8 +133,10 @@ class FitSettings:
 
     def plain(self) -> FitSettings:
         """The same with numbers as Python has them, where a search over parameters gave numpy's."""
-        values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
-        return FitSettings(**{name: v.item() if hasattr(v, "item") else v for name, v in values.items()})
+        return FitSettings(**{name: v.item() if hasattr(v, "item") else v for name, v in self._values().items()})
+
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(FitSettings)}
 
     def groups_of(self, names: Sequence[str]) -> list[str] | None:
         """What `group_by` finds in each name, or the name where it finds nothing; None without `group_by`."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from calprompt.cli.shared import output
 from calprompt.errors import CalpromptError
@@ -24,13 +24,17 @@ Writer = Callable[[Any], object]  # takes an answer; None is the end
 
 def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
     """A writer of answers to standard output."""
+    return _line_writer(kind, sys.stdout, as_json=as_json) if as_json or as_csv else _Table()
+
+
+def _line_writer(kind: type, file: TextIO, *, as_json: bool, header: bool = True) -> Writer:
+    """A writer of lines of JSON, or of rows of CSV."""
     if as_json:
-        return lambda answer: None if answer is None else sys.stdout.write(_json_line(answer))
-    if as_csv:
-        table = csv.DictWriter(sys.stdout, [field.name for field in fields(kind)], lineterminator="\n")
+        return lambda answer: answer and file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+    table = csv.DictWriter(file, [field.name for field in fields(kind)], lineterminator="\n")
+    if header:
         table.writeheader()
-        return lambda answer: None if answer is None else table.writerow(_csv_row(answer))
-    return _Table()
+    return lambda answer: answer and table.writerow(_csv_row(answer))
 
 
 class AnswerFile:
@@ -46,9 +50,7 @@ class AnswerFile:
         with failing_as(f"cannot write to {path}"):
             self.file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
             self._read()
-        self.table = csv.DictWriter(self.file, self.columns, lineterminator="\n")
-        if not self.as_json and not self.file.tell():
-            self.table.writeheader()
+        self.write = _line_writer(kind, self.file, as_json=self.as_json, header=not self.file.tell())
 
     def _read(self) -> None:
         self.file.seek(0)
@@ -80,15 +82,8 @@ class AnswerFile:
         if answer is None:
             self.file.close()
             return
-        if self.as_json:
-            self.file.write(_json_line(answer))
-        else:
-            self.table.writerow(_csv_row(answer))
+        self.write(answer)
         self.file.flush()
-
-
-def _json_line(answer: Any) -> str:
-    return json.dumps(asdict(answer), ensure_ascii=False) + "\n"
 
 
 def _csv_row(answer: Any) -> dict[str, Any]:
