@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from calprompt.clip.backbone import Backbone, unit
-from calprompt.clip.tokens import PLACEHOLDER
+from calprompt.clip.open_clip_files import PLACEHOLDER
 from calprompt.errors import SettingError
 from calprompt.outputs import Outputs
 from calprompt.registry import unknown
