@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calprompt.errors import SettingError
-from calprompt.kernel import apply_step
+from calprompt.kernel import apply_step, keep_argmax
 from calprompt.metrics.inputs import ArrayLike, as_array, check_labels
 from calprompt.registry import Registry
 
@@ -267,18 +267,15 @@ class Calibrator:
 
     def _keeping_argmax(self, calibrated: Tensor, logits: Tensor) -> Tensor:
         """Give ties that rounding made back to the predicted class, and refuse a broken promise."""
-        top = logits.argmax(dim=1, keepdim=True)
-        highest = calibrated.max(dim=1, keepdim=True).values
-        moved = calibrated.argmax(dim=1, keepdim=True) != top
-        if not bool(moved.any()):
-            return calibrated
-        if bool((highest - calibrated.gather(1, top) > ROUNDING * highest.abs().clamp(min=1))[moved].any()):
+        own = calibrated.gather(1, logits.argmax(dim=1, keepdim=True))[:, 0]
+        highest = calibrated.amax(dim=1)
+        if bool((highest - own > ROUNDING * highest.abs().clamp(min=1)).any()):
             raise SettingError(
                 f"the calibrator {self.name!r} declares that it keeps predictions but changed some: "
                 "it has to say keeps_argmax = False"
             )
-        above = torch.nextafter(highest, highest.new_tensor(float("inf")))
-        return torch.where(moved, calibrated.scatter(1, top, above), calibrated)
+        kept = keep_argmax(calibrated.cpu().numpy(), logits.cpu().numpy())
+        return torch.from_numpy(kept).to(calibrated.device)
 
 
 class Uncalibrated(Calibrator):

@@ -86,11 +86,13 @@ def export_predictor(
     check_free(out)
     graphs.check_precision(tuner)
     check_rule(rule, len(predictor.class_names))
-    steps = calibrator_steps(predictor)
+    steps, preprocessing = calibrator_steps(predictor), predictor.backbone.preprocessing.to_dict()
     record = {
         "class_names": list(predictor.class_names),
         "labels": plain_labels(labels, len(predictor.class_names)),
-        "preprocessing": preprocessing(predictor),
+        "preprocessing": {  # nothing of training
+            name: preprocessing[name] for name in ("size", "mean", "std", "interpolation", "resize_mode")
+        },
         "upright": predictor.upright,
         "logit_scale": float(predictor.backbone.logit_scale),
         "dimensions": predictor.backbone.embed_dim,
@@ -163,12 +165,6 @@ def text_weights(predictor: Predictor) -> dict[str, Any]:
     if predictor.calibrator is not None and "zero_shot_logits" in predictor.calibrator.needs:
         weights["frozen_text"] = tuner.frozen_text.float().cpu().numpy()
     return weights
-
-
-def preprocessing(predictor: Predictor) -> dict[str, Any]:
-    """What an image goes through before the tower; nothing of training."""
-    found = predictor.backbone.preprocessing.to_dict()
-    return {name: found[name] for name in ("size", "mean", "std", "interpolation", "resize_mode")}
 
 
 def measured_difference(predictor: Predictor, folder: Path, record: dict[str, Any]) -> dict[str, float]:

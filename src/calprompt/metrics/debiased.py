@@ -35,16 +35,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calprompt.metrics.binning import (
-    DEFAULT,
-    BinTable,
-    Convention,
-    check_n_bins,
-    find_convention,
-    mass_table,
-    width_table,
-)
+from calprompt.metrics.binning import DEFAULT, BinTable, Convention
 from calprompt.metrics.binomial import log_factorials
+from calprompt.metrics.calibration import reliability_table
 from calprompt.metrics.inputs import Floats, Ints, Predictions
 
 CELLS_PER_ERROR = 24  # cells of the grid in a standard error of T
@@ -82,10 +75,9 @@ def debiased_errors(
         n_bins: Number of bins.
         convention: Binning convention.
     """
-    rule, right = find_convention(convention), sample.correct.astype(np.float64)
     return {
-        "ece": debiased_error(width_table(sample.confidence, right, check_n_bins(n_bins), rule.ece)),
-        "ace": debiased_error(mass_table(sample.confidence, right, check_n_bins(n_bins), rule.ace)),
+        name: debiased_error(reliability_table(sample, n_bins=n_bins, equal_mass=name == "ace", convention=convention))
+        for name in ("ece", "ace")
     }
 
 

@@ -204,16 +204,11 @@ def whole_folder(requests: Requests, kind: str, images: int, unseen: Unseen) -> 
 def _fewest(requests: Requests, kind: str, sample: Sample) -> int | None:
     """The fewest held-out images that a promise takes; None if the sample is too small for it."""
     if kind == SETS_PER_CLASS:
-        fewest, most = requests.fewest(kind), max(_own(sample), default=0)
+        fewest, seen = requests.fewest(kind), sum(sample.images)
+        most = max((sample.size * own // seen for own in sample.images), default=0) if seen else 0
         return fewest if fewest is not None and most >= fewest else None
     whole = whole_folder(requests, kind, sample.size, sample.unseen)
     return None if whole is None else requests.fewest(kind, sample.unseen.missing(whole=whole))
-
-
-def _own(sample: Sample) -> list[int]:
-    """How many images of each class there are at least."""
-    seen = sum(sample.images)
-    return [sample.size * own // seen for own in sample.images] if seen else []
 
 
 def _refusal(

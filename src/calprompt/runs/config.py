@@ -205,8 +205,6 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
             raise SettingError(f"recipe {name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     else:
         raise unknown("recipe", name, available())
-    import yaml
-
     try:
         settings = yaml.load(text, Reader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

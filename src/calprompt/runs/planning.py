@@ -186,12 +186,6 @@ def readable_id(tuner: str, dataset: str, shots: int | None, seed: int) -> str:
     return f"{tuner}-{slug(dataset)}-{'all' if shots is None else f'{shots}shot'}-seed{seed}"
 
 
-def is_current(record: Mapping[str, Any]) -> bool:
-    """Whether the same settings, weights and images would give the results of this record today."""
-    first = "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
-    return record.get("results", 1 if first else None) == RESULTS
-
-
 def is_up_to_date(
     record: Mapping[str, Any], identify: Callable[..., BackboneIdentity | None] = identify_backbone
 ) -> bool | None:
@@ -201,7 +195,8 @@ def is_up_to_date(
         imports = sorted(map(extension_digest, config["imports"]))
     except CalpromptError:
         return False
-    if not is_current(record) or imports != record.get("imports", []):
+    first = "results" not in record and record.get("versions", {}).get("calprompt") == FIRST_VERSION
+    if record.get("results", 1 if first else None) != RESULTS or imports != record.get("imports", []):
         return False
     identity = identify(config["backbone"], config=config.get("backbone_config"), dtype=config["dtype"])
     if identity is None:
