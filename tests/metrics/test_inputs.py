@@ -187,7 +187,7 @@ def test_invalid_input_is_reported(probs, labels, options, message: str) -> None
         ([0.5, NAN], [1, 0], r"confidence must be finite, got nan at sample 1"),
         ([0.5, 0.5], [1], r"correct must have one entry per sample, got 1 for 2 samples"),
         ([0.5, 0.5], [1, 2], r"correct must contain only true/false or 0/1, got 2"),
-        ([0.5], [NAN], r"correct must contain only true/false or 0/1, got nan"),
+        ([0.5], [NAN], r"correct must be finite, got nan at sample 0"),
     ],
 )
 def test_invalid_confidence_vectors_are_reported(confidence, correct, message: str) -> None:
