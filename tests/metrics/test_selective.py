@@ -230,7 +230,7 @@ def test_missing_threshold_has_a_reason() -> None:
         ([0.5, float("nan")], [1, 0], "confidence must be finite, got nan at sample 1"),
         ([0.5, 1.2], [1, 0], r"confidence must lie in \[0, 1\], got 1.2"),
         ([0.5, 0.6], [1], "correct must have one entry per sample, got 1 for 2"),
-        ([0.5, 0.6], [1, float("nan")], "correct must contain only true/false or 0/1, got nan"),
+        ([0.5, 0.6], [1, float("nan")], "correct must be finite, got nan"),
         ([0.5, 0.6], [1, 2], "correct must contain only true/false or 0/1, got 2"),
         ([[0.5], [0.6]], [1, 0], "confidence must be a vector"),
     ],
