@@ -258,11 +258,6 @@ class Predictor:
         pixels = (pixels for _, _, _, pixels, _ in self._loaded(range(len(images)), frozen=False, images=images))
         return self.tuner.predict(batch for batch in pixels if batch is not None).float().cpu()
 
-    @torch.no_grad()
-    def zero_shot_logits(self, features: Tensor) -> Tensor:
-        """Logits [n, C] in float32 of the untuned model, from frozen features [n, D]."""
-        return zero_shot_logits(self.backbone, features, self.tuner.frozen_text)
-
     @property
     def _needs_frozen(self) -> bool:
         """Whether frozen features are needed, for the tuner or for the zero-shot logits of the calibrator."""
@@ -350,7 +345,7 @@ class Predictor:
             }
         if "zero_shot_logits" in needs:
             assert frozen is not None
-            record["zero_shot_logits"] = self.zero_shot_logits(frozen)
+            record["zero_shot_logits"] = zero_shot_logits(self.backbone, frozen, self.tuner.frozen_text)
         return StoredLogits(logits, **record)
 
 

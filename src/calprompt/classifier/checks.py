@@ -26,7 +26,7 @@ from calprompt.data.dataset import Split
 from calprompt.data.labelled import LabelledImages, labelled_images
 from calprompt.errors import DataError, SettingError
 from calprompt.metrics.binomial import chance_ece, share_interval
-from calprompt.predictor import PredictionBatch
+from calprompt.predictor import PredictionBatch, zero_shot_logits
 from calprompt.progress import Progress, silent
 from calprompt.promises.promise import Evidence
 from calprompt.promises.requests import MADE, SETS, SETS_PER_CLASS, Promise, percent
@@ -288,7 +288,8 @@ def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: P
     names, predictor, model = [str(label) for label in classifier.classes_], classifier.predictor_, classifier.model_
     zero_shot = None
     if not predictor.tuner.needs_pixels:  # otherwise these are not the features of the untuned model
-        zero_shot = predictor.zero_shot_logits(torch.cat([batch.features for batch in batches])).numpy()
+        features = torch.cat([batch.features for batch in batches])
+        zero_shot = zero_shot_logits(predictor.backbone, features, predictor.tuner.frozen_text).numpy()
     totals = {str(label): total for label, total in zip(model.labels, model.totals, strict=True)}
     known = [totals.get(name, 0) for name in names]
     majority = int(np.argmax(known if any(known) else np.bincount(evidence.labels, minlength=len(names))))

@@ -127,16 +127,6 @@ def choose_temperature(logits: ArrayLike, labels: ArrayLike, coverage: float, *,
     return around * min(candidates, key=lambda factor: size(factor * around))
 
 
-def set_sizes(inside: NDArray[np.bool_]) -> dict[str, float]:
-    """Mean size of sets, and the shares with one class and with all classes."""
-    sizes = inside.sum(axis=1)
-    return {
-        "mean": float(sizes.mean()),
-        "one": float((sizes == 1).mean()),
-        "all": float((sizes == inside.shape[1]).mean()),
-    }
-
-
 def as_fraction(name: str, value: float) -> Fraction:
     """A share as it is written, so that 10 · 0.9 is 9 exactly; refuses what is no share."""
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction) or not 0 < value < 1:

@@ -11,7 +11,7 @@ import numpy as np
 
 from calprompt.metrics.inputs import ArrayLike
 from calprompt.metrics.selective import GuaranteedThreshold, choose_start, guarantee_chance, guaranteed_threshold
-from calprompt.promises.conformal import choose_temperature, fit_sets, set_sizes
+from calprompt.promises.conformal import choose_temperature, fit_sets
 from calprompt.promises.requests import (
     ERROR,
     MADE,
@@ -296,9 +296,9 @@ def _sets_promise(requests: Requests, sets: SetRule, held_out: Evidence, unseen:
     text = requests.words(kind)
     if not sets.useful:
         return Promise(kind, text, REFUSED, "there are too few held-out images: the set is all classes", len(held_out))
-    sizes = set_sizes(sets.sets(held_out.logits))
+    size = float(sets.sets(held_out.logits).sum(axis=1).mean())
     sure = "" if sets.level is None else f"{percent(sets.level)} sure; "
-    detail = f"{sure}from {plural(len(held_out), 'held-out image')}; sets have {sizes['mean']:.1f} classes on average"
+    detail = f"{sure}from {plural(len(held_out), 'held-out image')}; sets have {size:.1f} classes on average"
     if sets.per_class:
         full = sum(not math.isfinite(q) for q in sets.quantiles)
         if full:

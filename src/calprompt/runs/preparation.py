@@ -56,11 +56,6 @@ class Prepared:
         """The settings of the run."""
         return self.plan.config
 
-    @property
-    def fingerprint(self) -> str:
-        """See `RunPlan.fingerprint`."""
-        return self.plan.fingerprint
-
 
 def prepare(
     config: RunConfig | RunPlan, *, resources: Resources | None = None, progress: Progress = silent
