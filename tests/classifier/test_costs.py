@@ -20,6 +20,7 @@ from calprompt.promises.rule import Guard
 from calprompt.serve.feedback import FeedbackBook, Receipt
 from classifier.fits import SHARED, classifier, picture_paths
 from export.exported import copied
+from serve.serving import numpy_model
 
 
 @cache
@@ -98,7 +99,7 @@ def test_more_classes_keep_costs_and_guards_without_promises() -> None:
 
 def test_feedback_on_a_class_is_watched_for_every_decision() -> None:
     rule = DecisionRule(guards=(Guard(1, 0.1, 0.05, promised=True),))
-    book = FeedbackBook(rule, "m", class_names=("good", "scratched"))
+    book = FeedbackBook(replace(numpy_model(labels=("good", "scratched")), fingerprint="m", rule=rule))
 
     def mark(decision: str, answered: str, true: str, image: int) -> dict[str, object]:
         receipt = replace(Receipt.of("m", b"", decision, answered, False), image=str(image))

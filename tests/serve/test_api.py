@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from calprompt import Predictor
 from calprompt.cli import main
 from calprompt.errors import NotFoundError, SettingError
 from calprompt.export.onnx_predictor import OnnxPredictor
-from calprompt.promises import DecisionRule
 from calprompt.serve import feedback
 from calprompt.serve.app import create_app
-from calprompt.serve.feedback import DuplicateFeedbackError, FeedbackBook, Receipt
+from calprompt.serve.feedback import FeedbackBook, Receipt
 from calprompt.serve.loading import load_served, served_export
+from calprompt.serve.problems import ProblemError
 from calprompt.serve.settings import ServeSettings
 from classifier import fits
-from serve.serving import wait_until
+from serve.serving import numpy_model, wait_until
 
 LOCAL = "http://127.0.0.1"
 SETTINGS = ServeSettings(decoders=1, queue=8, max_images=5, max_body="200KB", max_memory="1MB", max_pixels=1.0)
@@ -122,6 +123,7 @@ import sys
 from fastapi.testclient import TestClient
 from calprompt.serve.app import create_app
 from calprompt.serve.loading import load_served
+from calprompt.serve.problems import ProblemError
 from calprompt.serve.settings import ServeSettings
 app = create_app(load_served({str(exported())!r}), ServeSettings(decoders=1))
 with TestClient(app, base_url={LOCAL!r}) as client:
@@ -293,7 +295,7 @@ def test_images_are_watched_without_feedback(tmp_path: Path) -> None:
 def test_what_was_seen_is_written_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback, "SAVED_WITHIN", 0.1)
     path = tmp_path / "watch.json"
-    book = FeedbackBook(DecisionRule(), "m", image_watch=load_served(fits.saved()).image_watch, image_path=path)
+    book = FeedbackBook(load_served(fits.saved()), image_path=path)
     book.see([0.0, 0.0, 0.0], "a" * 64)
     book.see([0.0, 0.0, 0.0], "b" * 64)
     assert wait_until(lambda: json.loads(path.read_text())["seen"] == 2)
@@ -312,7 +314,7 @@ def test_a_folder_exported_without_scores_is_reported() -> None:
 
 
 def test_the_same_image_counts_once_for_the_watch() -> None:
-    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m")
+    book = FeedbackBook(replace(numpy_model(), fingerprint="m"))
     receipts = [Receipt.of("m", b"image", "answer", "ant", True) for _ in range(2)]
     assert book.add(receipts[0], True).counted
     second = book.add(receipts[1], True)
@@ -320,7 +322,7 @@ def test_the_same_image_counts_once_for_the_watch() -> None:
         False,
         "there is feedback on this image already, and an image counts once",
     )
-    with pytest.raises(DuplicateFeedbackError):
+    with pytest.raises(ProblemError, match="there is feedback on this answer already"):
         book.add(receipts[1], True)
     unsure = book.add(Receipt.of("m", b"other", "unsure", "ant", True), False)
     assert "only answers are watched" in str(unsure.reason)

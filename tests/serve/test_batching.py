@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from calprompt.serve.admission import Admission, OverloadedError
+from calprompt.serve.admission import Admission
 from calprompt.serve.engine import Batcher
+from calprompt.serve.problems import ProblemError
 
 
 def test_images_that_wait_for_the_model_form_one_batch() -> None:
@@ -95,10 +96,10 @@ def test_a_full_queue_refuses_images_until_there_is_room() -> None:
         with admission.ticket("b") as second, admission.ticket("a") as third:
             second.take(images=1)
             third.take(images=1)
-            with pytest.raises(OverloadedError, match="4 of 4 images, 1 of them yours") as full:
+            with pytest.raises(ProblemError, match="4 of 4 images, 1 of them yours") as full:
                 second.take(images=1)
-            assert full.value.retry_after == 2
-            with pytest.raises(OverloadedError, match="fill the memory"):
+            assert (full.value.status, full.value.headers["Retry-After"]) == (429, "2")
+            with pytest.raises(ProblemError, match="fill the memory"):
                 second.take(size=41)
             second.take(size=40)
         assert (admission.images, admission.bytes) == (2, 60)
@@ -109,9 +110,9 @@ def test_one_client_leaves_room_for_others() -> None:
     admission = Admission(images=4, size=100, rate=lambda: 2.0)
     with admission.ticket("a") as first, admission.ticket("b") as second:
         first.take(images=3, size=75)
-        with pytest.raises(OverloadedError, match="3 of them yours"):
+        with pytest.raises(ProblemError, match="3 of them yours"):
             first.take(images=1)
-        with pytest.raises(OverloadedError, match="fill the memory"):
+        with pytest.raises(ProblemError, match="fill the memory"):
             first.take(size=1)
         second.take(images=1, size=25)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from calprompt.errors import DamagedFileError, SettingError
-from calprompt.promises import DecisionRule
-from calprompt.serve.feedback import DuplicateFeedbackError, FeedbackBook, Receipt
-from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore
-from calprompt.serve.kept_images import KeptImages
+from calprompt.serve.feedback import FeedbackBook, Receipt
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, KeptImages
+from serve import serving
 
 WRITER = """
 import resource, sys
 from pathlib import Path
-from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, NoRoomError
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore
+from calprompt.serve.problems import ProblemError
 
 store, limit = FeedbackStore(Path(sys.argv[1]), "m", 0.1), int(sys.argv[2])
 if limit:
@@ -30,7 +29,7 @@ for number in range(100_000):
     try:
         store.add(FeedbackRecord(f"{sys.argv[3]}-{number}", "p" * 64, "answer", "ant", True, None, False, 0.0))
         print(f"{sys.argv[3]}-{number}", flush=True)
-    except NoRoomError:
+    except ProblemError:
         refused += 1
         if refused == 3:  # room is made
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -105,39 +104,8 @@ def test_a_full_disk_loses_no_confirmed_feedback(tmp_path: Path, limit: int) -> 
     store.close()
 
 
-def test_older_json_lines_files_are_imported(tmp_path: Path) -> None:
-    """With the torn line that a full disk left in them, and the record that was glued to it."""
-    path = tmp_path / "marks.jsonl"
-    head = {"format": 1, "model": "m", "target_error": 0.1, "secret": "ab" * 32}
-    receipts = [Receipt.of("m", bytes([number]), "answer", "ant", True) for number in range(3)]
-    old = [
-        {
-            "nonce": each.nonce,
-            "image": each.image,
-            "decision": "answer",
-            "answered": "ant",
-            "right": False,
-            "true": None,
-        }
-        | {"counted": True}
-        for each in receipts
-    ]
-    torn = json.dumps(old[1])[:30]
-    lines = [json.dumps(head), json.dumps(old[0]), torn + json.dumps(old[1]), json.dumps(old[2])]
-    path.write_text("\n".join(lines) + "\n")
-    for _ in range(2):
-        book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", path=path)
-        assert book.secret.hex() == "ab" * 32
-        assert (book.state()["feedback"], book.state()["wrong"]) == (2, 2)
-        with pytest.raises(DuplicateFeedbackError):
-            book.add(receipts[0], True)
-        book.close()
-    assert (tmp_path / "marks.jsonl.old").read_text() == "\n".join(lines) + "\n"
-    assert (tmp_path / "marks.jsonl.unreadable").read_text() == lines[2] + "\n"
-
-
 def test_a_corrected_image_is_kept_in_one_folder(tmp_path: Path) -> None:
-    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m", keep=KeptImages(tmp_path))
+    book = FeedbackBook(serving.numpy_model(), keep=KeptImages(tmp_path))
     for name in ("bee", "cat"):
         assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x").kept
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["cat"]
@@ -145,8 +113,8 @@ def test_a_corrected_image_is_kept_in_one_folder(tmp_path: Path) -> None:
 
 def test_an_undone_image_stays_while_another_version_has_it_and_leaves_no_empty_class(tmp_path: Path) -> None:
     keep = KeptImages(tmp_path)
-    books = [FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), each, keep=keep) for each in "ab"]
-    receipts = [Receipt.of(each, b"pixels", "answer", "ant", True) for each in "ab"]
+    books = [FeedbackBook(serving.numpy_model(seed=seed), keep=keep) for seed in (1, 2)]
+    receipts = [Receipt.of(each.fingerprint, b"pixels", "answer", "ant", True) for each in books]
     for book, receipt in zip(books, receipts, strict=True):
         assert book.add(receipt, False, class_name="bee", image=b"x").kept
     books[0].undo(receipts[0])

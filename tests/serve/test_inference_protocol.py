@@ -158,7 +158,10 @@ def nested(depth: int) -> list[Any]:
         ({"inputs": [image_input()], "outputs": [{"name": "output0"}]}, "outputs must be among decision"),
         ({"inputs": [image_input()], "outputs": [{"name": "id"}] * 2}, "name each output once, got 'id' twice"),
         ({"inputs": [image_input()], "outputs": 3}, "outputs must be among decision"),
-        ({"inputs": [image_input()], "parameters": {"min_confidence": 7}}, "min_confidence must be a share"),
+        (
+            {"inputs": [image_input()], "parameters": {"min_confidence": 7}},
+            "min_confidence: Input should be less",
+        ),
         ({"inputs": [image_input(datatype="FP32", shape=[1, 1, 1, 3], data=[0.5, 2, 0])]}, "from 0 to 1"),
         ({"inputs": [image_input(datatype="UINT8", shape=[1, 1, 1, 3], data=[1, 2, 300])]}, "from 0 to 255"),
         ({"inputs": [image_input(datatype="UINT8", shape=[1, 1, 3], data=[1, 2, 3])]}, "[n, height, width, 3]"),

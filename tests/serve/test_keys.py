@@ -14,9 +14,8 @@ from calprompt.errors import SettingError
 from calprompt.serve import guard
 from calprompt.serve.app import create_app
 from calprompt.serve.guard import KeyRing
-from calprompt.serve.keys import read_keys
 from calprompt.serve.problems import ProblemError
-from calprompt.serve.settings import ServeSettings
+from calprompt.serve.settings import ServeSettings, read_keys
 from serve.serving import numpy_model, picture
 
 KEYS = """# who may do what

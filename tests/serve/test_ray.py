@@ -26,8 +26,7 @@ from calprompt.cli import main
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.ray import describe_driver
 from calprompt.serve.loading import load_served
-from calprompt.serve.on_ray import Replicas, run_on_ray
-from calprompt.serve.ray_replica import check_machine, folder_digest
+from calprompt.serve.on_ray import Replicas, check_machine, folder_digest, run_on_ray
 from calprompt.serve.settings import ServeSettings
 from executors import clusters
 from export import exported

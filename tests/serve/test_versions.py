@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.promises import DecisionRule
 from calprompt.serve import models as models_module
 from calprompt.serve.app import create_app
 from calprompt.serve.feedback import FeedbackBook, Receipt, sign
 from calprompt.serve.feedback_store import ShadowAnswer
 from calprompt.serve.improving import next_version
-from calprompt.serve.keeper import Keeper, ModelFacts, SwitchError
-from calprompt.serve.models import Models, Plan
+from calprompt.serve.models import Keeper, Models, Plan
+from calprompt.serve.problems import ProblemError
 from calprompt.serve.settings import ServeSettings
 from serve import serving
 from serve.serving import add_version, picture
@@ -193,7 +193,7 @@ def _decoded(receipt: str) -> bytes:
 
 
 def test_the_better_version_is_named_only_when_it_is_clear() -> None:
-    book = FeedbackBook(DecisionRule(min_confidence=0.5, target_error=0.1), "m")
+    book = FeedbackBook(replace(serving.numpy_model(), fingerprint="m"))
     verdicts = []
     for number in range(8):
         receipt = Receipt.of("m", bytes([number]), "answer", "ant", True)
@@ -260,20 +260,20 @@ def test_two_changes_at_once_and_a_stale_one_are_refused(folder: Path) -> None:
     proposed = keeper.propose("colours", seen, "v9")
     keeper.check_in("one", {}, {"colours": "version v9 cannot be loaded"})
     for version in ("v9", "v10"):
-        with pytest.raises(SwitchError, match="version v9 of colours is being loaded"):
+        with pytest.raises(ProblemError, match="version v9 of colours is being loaded"):
             keeper.propose("colours", seen, version)
-    with pytest.raises(SwitchError, match="were changed meanwhile"):
+    with pytest.raises(ProblemError, match="were changed meanwhile"):
         keeper.commit("colours", seen, Plan("v9"))
     keeper.cancel("colours", proposed)
     assert not keeper.is_loaded("colours", "v10"), "what failed before is forgotten"
     keeper.commit("colours", keeper.propose("colours", seen, "v9"), Plan("v9", previous="v10"))
-    with pytest.raises(SwitchError, match="were changed meanwhile"):
+    with pytest.raises(ProblemError, match="were changed meanwhile"):
         keeper.propose("colours", seen, "v9")
 
 
 def test_a_process_that_begins_later_reads_receipts_of_versions_before(folder: Path) -> None:
     keeper, model = Keeper(Models(folder), ServeSettings()), Models(folder).load("colours", "v9")
-    secret, _ = keeper.open(ModelFacts.of(model))[model.version]
+    secret, _ = keeper.open(model)[model.version]
     app = create_app(Models(folder), ServeSettings(decoders=1), keeper=keeper)
     receipt = sign(Receipt.of(model.fingerprint, b"pixels", "answer", "red", False), secret)
     with TestClient(app, base_url=LOCAL) as served:

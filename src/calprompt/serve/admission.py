@@ -17,21 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
-from calprompt.errors import CalpromptError
+from calprompt.serve.problems import ProblemError
 
 T = TypeVar("T")
 LARGEST_SHARE = 0.75  # of images or bytes under way that one client may have
 MUCH_MEMORY = 32 * 2**20  # bytes of requests, after which freed memory is given back to the system
 RELEASED_AFTER = (0.5, 5.0)  # seconds, when what held a request, such as an error on its way, is gone
 SENDER_GRACE = 1.0  # seconds before a sender is compared with others
-
-
-class OverloadedError(CalpromptError):
-    """There is no room for a request; after so many seconds there may be."""
-
-    def __init__(self, message: str, retry_after: int) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class Admission:
@@ -104,15 +96,18 @@ class Ticket:
         held_images, held_bytes = room.taken_by(self.client)
         if room.images + images > room.most_images or held_images + images > room.share(room.most_images):
             waiting = math.ceil(room.images / max(room.rate(), 0.1))
-            raise OverloadedError(
+            raise ProblemError(
+                429,
                 f"the queue is full ({room.images} of {room.most_images} images, {held_images} of them yours; "
                 f"{room.share(room.most_images)} may be); send it again later",
-                min(60, max(1, waiting)),
+                Retry_After=str(min(60, max(1, waiting))),
             )
         if room.bytes + size > room.most_bytes:
             room.drop_slowest(size, self)
         if room.bytes + size > room.most_bytes or held_bytes + size > room.share(room.most_bytes):
-            raise OverloadedError("the requests under way fill the memory set aside for them; send it again later", 1)
+            raise ProblemError(
+                429, "the requests under way fill the memory set aside for them; send it again later", Retry_After="1"
+            )
         room.images += images
         room.bytes += size
         room._peak = max(room._peak, room.bytes)

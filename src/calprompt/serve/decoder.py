@@ -35,9 +35,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from calprompt.data.decoding import decode
-from calprompt.errors import CalpromptError, ImageError
+from calprompt.errors import ImageError
 from calprompt.kernel import resize_and_crop
-from calprompt.serve.admission import FairQueue, OverloadedError, release_memory
+from calprompt.serve.admission import FairQueue, release_memory
+from calprompt.serve.problems import ProblemError
 
 FULL_PIXELS = 16_000_000  # JPEGs with more are decoded at 1/2, 1/4 or 1/8 of their size
 OVERSAMPLING = 4  # the picture that is resized has at least so many times the pixels a side that the model sees
@@ -151,10 +152,6 @@ def _limit_memory(most: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-class DecoderLostError(CalpromptError):
-    """The process that held the image was ended from outside; the same request may succeed when it is repeated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +269,9 @@ class DecoderPool:
                 if loop.time() >= end:
                     raise ImageError(f"it takes longer than {self.timeout:g} s to decode; make it smaller")
                 if process not in self._slow and not self._make_slow(process, client) and len(self._waiting):
-                    raise OverloadedError("other images that take long to decode come first; send it again later", 2)
+                    raise ProblemError(
+                        429, "other images that take long to decode come first; send it again later", Retry_After="2"
+                    )
                 await asyncio.wait([exchange], timeout=min(RECHECK, max(0.0, end - loop.time())))
         finally:
             exchange.cancel()
@@ -281,7 +280,9 @@ class DecoderPool:
         except BROKEN_PIPE:
             if -await _kill(process) in CRASHES:
                 raise ImageError("damaged: it crashes the decoder") from None
-            raise DecoderLostError("the process that decoded this image was ended; send it again") from None
+            raise ProblemError(
+                503, "the process that decoded this image was ended; send it again", Retry_After="1"
+            ) from None
 
     def _make_slow(self, process: Process, client: str) -> bool:
         """Let a slow image go on beside the others, if there is room for one more of this client."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
-from calprompt.errors import SettingError
 from calprompt.promises import Answer, Meaning
 from calprompt.serve.admission import Admission, FairQueue
 from calprompt.serve.decoder import DecodedImage, DecoderPool, Limits
@@ -128,24 +128,18 @@ GRACE = 2.0  # seconds after which a slow decoder ends itself if the server has 
 TOP = 20  # probabilities in an answer, unless asked otherwise
 
 
-@dataclass(frozen=True)
-class Options:
-    """How an image is to be answered."""
+CLASSES = "Instead of the model's own classes; promises are withdrawn."
 
-    coverage: float | None = None  # of the prediction set; None: there is none
-    per_class: bool = False  # whether the coverage holds for each class by itself
-    min_confidence: float | None = None  # instead of the model's own threshold
-    classes: tuple[str, ...] = ()  # instead of the model's own classes
-    top: int = TOP  # how many probabilities to give
-    preview: bool = False  # whether the image only is looked at, as a camera's frames are: no watch counts it
 
-    def __post_init__(self) -> None:
-        for name in ("coverage", "min_confidence"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise SettingError(f"must be a share, from 0 to 1, got {value}", parameter=name)
-        if self.top < 1:
-            raise SettingError(f"must be 1 or more, got {self.top}", parameter="top")
+class Options(BaseModel):
+    """How an image is to be answered, as clients say it in the address or in the fields of a form."""
+
+    coverage: float | None = Field(None, ge=0, le=1, description="Add the prediction set of this coverage.")
+    per_class: bool = Field(False, description="Of sets whose coverage holds for each class by itself.")
+    min_confidence: float | None = Field(None, ge=0, le=1, description="Call answers below this unsure.")
+    classes: list[str] = Field([], description=CLASSES)
+    top: int = Field(TOP, ge=1, le=100_000, description="How many probabilities to give.")
+    preview: bool = Field(False, description="Only look, as at what a camera sees now: no watch counts the image.")
 
 
 @dataclass(frozen=True, eq=False)

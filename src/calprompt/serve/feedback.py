@@ -31,11 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.promises import ANSWER, NONE_OF_THESE, UNSURE, DecisionRule, ImageWatch, Watch
-from calprompt.promises.image_watch import NO_HELD_OUT, unwatched
+from calprompt.promises import ANSWER, NONE_OF_THESE, UNSURE, ImageWatch, Watch
+from calprompt.promises.image_watch import unwatched
 from calprompt.promises.requests import Requests
-from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, ShadowAnswer, WatchEvent
-from calprompt.serve.kept_images import KeptImages
+from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, KeptImages, ShadowAnswer, WatchEvent
+from calprompt.serve.problems import ProblemError
+from calprompt.serve.served_model import ServedModel
 
 LONGEST_RECEIPT = 4096  # characters
 SAVED_WITHIN = 5.0  # seconds; so much of the watch of images is lost at most if the process is killed
@@ -84,18 +85,6 @@ def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-class DuplicateFeedbackError(CalpromptError):
-    """There is feedback on this answer already."""
-
-
-class NoFeedbackError(CalpromptError):
-    """There is no feedback that could be undone."""
-
-
-class NotYoursError(CalpromptError):
-    """Feedback of somebody else."""
-
-
 @dataclass(frozen=True)
 class FeedbackResult:
     """What became of feedback."""
@@ -111,23 +100,19 @@ class FeedbackBook:
 
     def __init__(
         self,
-        rule: DecisionRule,
-        fingerprint: str,
+        model: ServedModel,
         *,
-        class_names: Sequence[str] = (),
         false_alarms: float = 0.01,
         path: str | Path | None = None,
         keep: KeptImages | None = None,
-        image_watch: dict[str, Any] | None = None,
-        not_watched: str = NO_HELD_OUT,
         image_path: str | Path | None = None,
     ) -> None:
-        self.fingerprint = fingerprint
-        self._fresh = Watch.of(rule, false_alarms) if rule.promised else None
-        self._fresh_missed = Watch.of_classes(rule, class_names, false_alarms) if class_names else {}
+        self.fingerprint = model.fingerprint
+        self._fresh = Watch.of(model.rule, false_alarms) if model.rule.promised else None
+        self._fresh_missed = Watch.of_classes(model.rule, model.labels, false_alarms)
         self.keep = keep
         target = None if self._fresh is None else self._fresh.target_error
-        self._store = FeedbackStore(None if path is None else Path(path).expanduser(), fingerprint, target)
+        self._store = FeedbackStore(None if path is None else Path(path).expanduser(), model.fingerprint, target)
         self.secret = self._store.secret
         self._lock = threading.Lock()
         self.watch: Watch | None = None
@@ -135,15 +120,15 @@ class FeedbackBook:
         self._replay()
         if keep is not None:
             keep.claims.append(self._is_labelled)
-        self._image_record, self._false_alarms = image_watch, false_alarms
-        self.images = None if image_watch is None else ImageWatch.from_record(image_watch, false_alarms=false_alarms)
-        self._not_watched = not_watched
+        self._image_record, self._false_alarms = model.image_watch, false_alarms
+        self.images = self._fresh_images()
+        self._not_watched = model.not_watched
         self._image_path = None if image_path is None else Path(image_path).expanduser()
         self._timer: threading.Timer | None = None
         self._shadow_answers: list[ShadowAnswer] = []
         if self._image_path is not None:
             if self.images is None:
-                raise SettingError(f"{self._image_path} has nothing to keep. {not_watched}", parameter="watch")
+                raise SettingError(f"{self._image_path} has nothing to keep. {model.not_watched}", parameter="watch")
             self.images = self.images.resumed(self._image_path)
             self.images.save(self._image_path)  # whether it can be written is known before the first image
 
@@ -168,7 +153,7 @@ class FeedbackBook:
             )
         with self._lock:
             if receipt.nonce in self._authors:
-                raise DuplicateFeedbackError("there is feedback on this answer already; undo it first to change it")
+                raise ProblemError(409, "there is feedback on this answer already; undo it first to change it")
             reason = self._why_not(receipt)
             true, is_own = receipt.class_name if right else class_name, receipt.model == self.fingerprint
             told = (receipt.nonce, receipt.image, receipt.decision, receipt.class_name, right, true)
@@ -188,9 +173,11 @@ class FeedbackBook:
         """Take feedback back, one's own or, as an admin, anybody's; returns the state of the watch after it."""
         with self._lock:
             if receipt.nonce not in self._authors:
-                raise NoFeedbackError("there is no feedback on this answer")
+                raise ProblemError(404, "there is no feedback on this answer")
             if not is_admin and self._authors[receipt.nonce] != author:
-                raise NotYoursError("this feedback was given with another key; only that key or an admin can undo it")
+                raise ProblemError(
+                    403, "this feedback was given with another key; only that key or an admin can undo it"
+                )
             self._store.undo(receipt.nonce, author=author, time=time.time())
             self._replay()
             if self.keep is not None:
@@ -206,8 +193,8 @@ class FeedbackBook:
             self._events.append(event)
             if action == RESET and watch == PROMISE:
                 self._replay()
-            elif action == RESET and self._image_record is not None:
-                self.images = ImageWatch.from_record(self._image_record, false_alarms=self._false_alarms)
+            elif action == RESET:
+                self.images = self._fresh_images()
                 self._save()
             return self._state()
 
@@ -248,6 +235,10 @@ class FeedbackBook:
                 self._save()
             finally:
                 self._store.close()
+
+    def _fresh_images(self) -> ImageWatch | None:
+        record = self._image_record
+        return None if record is None else ImageWatch.from_record(record, false_alarms=self._false_alarms)
 
     def _on_timer(self) -> None:
         try:

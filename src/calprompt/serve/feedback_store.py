@@ -1,24 +1,28 @@
 """Where feedback is kept: an SQLite file that one server owns, in which a record is there as a whole or not at all.
 
 A full disk, a limit on file sizes or a killed process leaves all feedback that was confirmed, and no part of any other.
-Nothing is removed: feedback that was undone and alarms that were reset stay on record. Files of JSON lines,
-as the first version wrote them, are converted when they are opened.
+Nothing is removed: feedback that was undone and alarms that were reset stay on record. Images whose true class feedback
+has told are kept in a folder, to fit again: FOLDER/CLASS/SHA256-OF-PIXELS.SUFFIX.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, Parameter, SettingError
 from calprompt.files import write_bytes
-from calprompt.text import os_problem, parse_problem
+from calprompt.serve.problems import ProblemError
+from calprompt.text import format_size, os_problem, parse_problem, slug
 
 FORMAT = 3
 OTHER_FILE = Parameter("feedback", "FILE")
@@ -41,10 +45,6 @@ CREATE TABLE IF NOT EXISTS events (
     time REAL NOT NULL, author TEXT NOT NULL
 )
 """
-
-
-class NoRoomError(CalpromptError):
-    """Feedback that could not be written, because the disk or the quota is full."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ class FeedbackStore:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it has the secret of receipts
-                if path.stat().st_size and path.read_bytes()[:1] == b"{":
-                    _convert_lines(path, model, target_error)
             except OSError as error:
                 raise CalpromptError(f"feedback cannot be written: {os_problem(error)}") from error
         self._db = sqlite3.connect(
@@ -235,47 +233,76 @@ class FeedbackStore:
                     f"{self.path} is used by another server; give another file with ", OTHER_FILE
                 ) from error
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                raise NoRoomError(
-                    f"the feedback cannot be written to {self.path}: {error}; make room, and send it again"
+                raise ProblemError(
+                    507, f"the feedback cannot be written to {self.path}: {error}; make room, and send it again"
                 ) from error
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
                 raise CalpromptError(f"feedback cannot be written to {self.path}: {error}") from error
             raise DamagedFileError(f"{damaged}: {error}") from error
 
 
-def _convert_lines(path: Path, model: str, target_error: float | None) -> None:
-    """Put the feedback of a file of JSON lines into an SQLite file in its place; the old file stays beside it.
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
 
-    Lines that cannot be read, as a full disk left them, are kept in another file.
-    """
-    lines = path.read_bytes().split(b"\n")
-    try:
-        head = json.loads(lines[0])
-        secret, own = bytes.fromhex(head["secret"]), (head["model"], head["target_error"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is not a feedback file, or damaged: {parse_problem(error)}") from error
-    if own != (model, target_error):
-        raise SettingError(f"{path} has feedback on another model; give another file with ", OTHER_FILE)
-    modified = path.stat().st_mtime
-    records: dict[str, FeedbackRecord] = {}
-    bad: list[bytes] = []
-    for line in filter(None, lines[1:]):
+
+class KeptImages:
+    """A folder of images, each in the one class that was told last."""
+
+    def __init__(self, folder: str | Path, quota: int | None = None) -> None:
+        self.folder, self._quota = Path(folder).expanduser(), quota
+        self.claims: list[Callable[[str], bool]] = []  # each says of a digest whether feedback tells the class
+        self._lock = threading.Lock()
         try:
-            record = FeedbackRecord(**{**json.loads(line), "time": modified})
-            records.setdefault(record.nonce, record)
-        except (TypeError, ValueError, RecursionError):
-            bad.append(line)
-    if bad:
-        write_bytes(path.with_name(f"{path.name}.unreadable"), b"\n".join(bad) + b"\n")
-    new, kept = path.with_name(f"{path.name}.new"), path.with_name(f"{path.name}.old")
-    for leftover in path.parent.glob(f"{new.name}*"):
-        leftover.unlink()
-    store = FeedbackStore(new, model, target_error)
-    with store._changing():
-        store._db.execute("UPDATE facts SET value = ? WHERE name = 'secret'", (secret.hex(),))
-        for record in records.values():
-            store._insert("feedback", record)
-    store.close()
-    kept.unlink(missing_ok=True)
-    os.link(path, kept)
-    new.replace(path)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):  # a read-only disk is found now, not at the first image
+                pass
+            self._bytes = sum(each.stat().st_size for each in self.folder.glob("*/*") if each.is_file())
+        except OSError as error:
+            raise CalpromptError(f"images cannot be kept in {self.folder}: {os_problem(error)}") from error
+
+    @contextmanager
+    def keeping(self, digest: str, class_name: str, image: bytes, format: str | None) -> Iterator[None]:
+        """Keep an image in its class, and nowhere else, unless what is done meanwhile fails."""
+        path = self.folder / (slug(class_name) or "class") / f"{digest}.{SUFFIXES.get(format or '', 'img')}"
+        with self._lock:
+            others = set(self.folder.glob(f"*/{digest}.*"))
+            self._write(path, image)
+            try:
+                yield
+            except CalpromptError:
+                if path not in others:
+                    self._remove(path)
+                raise
+            for other in others - {path}:
+                self._remove(other)
+
+    def _write(self, path: Path, image: bytes) -> None:
+        if self._quota is not None and self._bytes + len(image) > self._quota:
+            raise ProblemError(
+                507,
+                f"the folder for images is full ({format_size(self._quota)}); send the feedback without the image, or "
+                "start the server with a larger --max-keep",
+            )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            before = path.stat().st_size if path.exists() else 0
+            write_bytes(path, image)
+            self._bytes += len(image) - before
+        except OSError as error:
+            with suppress(OSError):
+                path.parent.rmdir()  # an empty one would be a class without images
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            raise ProblemError(507 if full else 422, f"the image cannot be kept: {os_problem(error)}") from error
+
+    def release(self, digest: str) -> None:
+        """Keep an image no longer, unless feedback, on whichever version, still tells its class."""
+        with self._lock:
+            if not any(claim(digest) for claim in self.claims):
+                for path in self.folder.glob(f"*/{digest}.*"):
+                    self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            self._bytes -= size
+            path.parent.rmdir()  # if it was the last one

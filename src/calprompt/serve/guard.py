@@ -27,11 +27,12 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calprompt.errors import CalpromptError
-from calprompt.serve.keys import ADMIN, FEEDBACK, LOCAL, PREDICT, Key, read_keys
-from calprompt.serve.problems import ProblemError
+from calprompt.serve.problems import MEDIA_TYPE, ProblemError
+from calprompt.serve.settings import ADMIN, FEEDBACK, LOCAL, PREDICT, Key, read_keys
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -62,6 +63,7 @@ MOST_ADDRESSES = 10_000  # that are remembered
 REREAD_SECONDS = 1.0
 LOG = logging.getLogger("calprompt.serve")
 NAMED_MODEL = re.compile(r"/models/([^/]{1,100})(/.*)?", re.DOTALL)  # the same addresses for each model
+INFERENCE = "/v2"  # addresses of the Open Inference Protocol, which has errors of its own
 CLIENT_CLOSED = 499  # status in the access log of a request whose client did not wait
 
 
@@ -206,13 +208,13 @@ class Guard:
                 raise ProblemError(308, "the page of a model is at this address with a / behind it", Location=place)
             await run_while_connected(self.app, scope, receive, watched)
         except ProblemError as problem:
-            await problem.response(scope["path"], caller.id)(scope, receive, watched)
+            await respond(problem, scope["path"], caller.id)(scope, receive, watched)
         except Exception:
             LOG.exception("request %s: internal error", caller.id)
             started, status = status != CLIENT_CLOSED, 500
             if not started:
                 failure = ProblemError(500, "internal error; see the server log")
-                await failure.response(scope["path"], caller.id)(scope, receive, watched)
+                await respond(failure, scope["path"], caller.id)(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
             self.observe(caller, scope["method"], route, status, time.perf_counter() - start)
@@ -256,6 +258,14 @@ class Guard:
             raise ProblemError(
                 403, f"the key {caller.key.name!r} has the role {caller.key.role}, and this needs the role {role}"
             )
+
+
+def respond(problem: ProblemError, path: str = "", request_id: str | None = None) -> JSONResponse:
+    """A problem as a whole answer."""
+    body = problem.to_dict(request_id)
+    if path.startswith(INFERENCE):
+        return JSONResponse({"error": body["detail"]}, problem.status, headers=problem.headers)
+    return JSONResponse(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 async def run_while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

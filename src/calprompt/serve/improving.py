@@ -31,14 +31,11 @@ from calprompt.class_names import normalized_name
 from calprompt.classifier.suggesting import suggest
 from calprompt.errors import SettingError
 from calprompt.serve.guard import caller_of
-from calprompt.serve.keys import ADMIN
 from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError
-from calprompt.serve.requests import checked, read_body, read_json
-from calprompt.serve.routes import deployment_of, read_model
 from calprompt.serve.schemas import Asked, posted, problems
 from calprompt.serve.service import Service
-from calprompt.serve.settings import ServeSettings
+from calprompt.serve.settings import ADMIN, ServeSettings
 
 SAMPLES = 6
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
@@ -261,10 +258,10 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
     """Add these routes to an app; without samples of its own, it offers those of the package."""
 
     def samples_for(request: Request) -> Sequence[Sample]:
-        return samples_of_package(deployment_of(request, state).active.labels) if samples is None else samples
+        return samples_of_package(state.deployment(request).active.labels) if samples is None else samples
 
     def improvement(request: Request) -> dict[str, Any]:
-        return refit.state(deployment_of(request, state).name, is_admin=caller_of(request).key.may(ADMIN))
+        return refit.state(state.deployment(request).name, is_admin=caller_of(request).key.may(ADMIN))
 
     @app.get("/v1/samples", response_model=TrialPictures, responses=problems(401))
     async def list_samples(request: Request) -> dict[str, Any]:
@@ -285,10 +282,8 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
         most = min(state.settings.body_bytes, BYTES_PER_NUMBER * MOST_NUMBERS)
         with state.ticket(request) as ticket:
             ticket.take(images=1)
-            data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
-            return {
-                "order": await asyncio.to_thread(lambda: suggested(checked(SuggestRequest, read_json(request, data))))
-            }
+            asked = await state.read(request, SuggestRequest, ticket, most)
+            return {"order": await asyncio.to_thread(suggested, asked)}
 
     @app.get("/v1/improve", response_model=ImproveModel, responses=problems(401))
     async def improve(request: Request) -> dict[str, Any]:
@@ -299,8 +294,8 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
     async def change_improve(request: Request) -> dict[str, Any]:
         """An admin has a new version fitted from the old images and the labelled ones, or stops that."""
         with state.ticket(request) as ticket:
-            asked = await read_model(request, ImproveRequest, ticket, state)
-        deployment = deployment_of(request, state)
+            asked = await state.read(request, ImproveRequest, ticket)
+        deployment = state.deployment(request)
         if asked.action == "stop":
             await refit.stop()
         else:

@@ -29,13 +29,12 @@ from numpy.typing import NDArray
 from starlette.responses import JSONResponse
 
 import calprompt
-from calprompt.serve.deployment import Deployment
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.guard import caller_of
 from calprompt.serve.problems import ProblemError
-from calprompt.serve.requests import Upload, options_of, read_body
+from calprompt.serve.requests import Upload, options_of
 from calprompt.serve.served_model import ServedModel
-from calprompt.serve.service import Service
+from calprompt.serve.service import Deployment, Service
 
 BINARY = "binary_tensor_data"
 HEADER = "Inference-Header-Content-Length"
@@ -120,8 +119,7 @@ def add_inference_protocol(app: FastAPI, state: Service) -> None:
         deployment, model = find(name, version)
         caller = caller_of(request)
         with state.ticket(request) as ticket:
-            most = state.settings.body_bytes
-            data = await read_body(request, ticket, most=most, timeout=state.settings.timeout)
+            data = await state.body(request, ticket)
             ticket.take(size=len(data))
             loop, length = asyncio.get_running_loop(), request.headers.get(HEADER)
             asked = await loop.run_in_executor(None, read_request, data, length, state.settings.max_images)

@@ -6,12 +6,21 @@
 
 Ray Serve places the replicas, starts those again that are lost, and adds and removes some as the load changes. This
 file checks that all machines can serve the model, deploys it, and takes away at the end what it has started.
+
+A replica is the same application as without Ray. Before it loads the model, it checks that its machine has the versions
+and the very model of the command. Feedback is in one place, an actor on the machine of the command. Ray starts the
+actor again if it is lost, and it reads its file again. Feedback that it had written but not yet confirmed is then
+refused as a duplicate, so it counts once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import ipaddress
 import logging
+import os
+import platform
 import re
 import signal
 import sys
@@ -25,23 +34,14 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.protocol import WorkerResources
-from calprompt.executors.ray import describe_driver
-from calprompt.executors.ray_cluster import capacity, connect, describe_cluster
+from calprompt.executors.ray import check_versions, describe_driver, settle
+from calprompt.executors.ray_cluster import capacity, connect, describe_cluster, import_ray
 from calprompt.files import EXPORT, folder_kind
-from calprompt.serve.keeper import Keeper, ModelFacts
-from calprompt.serve.keys import read_keys
-from calprompt.serve.models import Models
-from calprompt.serve.ray_replica import (
-    KEEPER,
-    Replica,
-    ReplicaPlan,
-    check_machine,
-    find_actor,
-    folder_digest,
-    start_keeper,
-)
-from calprompt.serve.settings import ServeSettings
-from calprompt.text import shorten
+from calprompt.serve.models import Keeper, Models
+from calprompt.serve.problems import ProblemError
+from calprompt.serve.served_model import ServedModel
+from calprompt.serve.settings import ServeSettings, read_keys
+from calprompt.text import os_problem, shorten
 
 ANSWERS = 60.0  # seconds in which a machine of the cluster has to answer
 
@@ -167,9 +167,9 @@ def run_on_ray(
         with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
             settings = replace(settings, feedback=feedback, watch=watch)
             trial = Keeper(models, settings)
-            trial.open(ModelFacts.of(model))  # what is wrong with the file is said before anything is started
+            trial.open(model)  # what is wrong with the file is said before anything is started
             trial.close()  # the actor owns the file from now on
-            keeper = start_keeper(ray, driver, folder, settings, ModelFacts.of(model))
+            keeper = start_keeper(ray, driver, folder, settings, model)
             try:
                 _start_serve(settings)
                 _deploy(ReplicaPlan(**plan, options=options, settings=settings), needs, replicas)
@@ -317,3 +317,138 @@ def _end(ray: Any, keeper: Any | None) -> None:
     if keeper is not None:
         with suppress(ray.exceptions.RayError):
             ray.kill(keeper)
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """What a replica has to know."""
+
+    driver: Mapping[str, Any]  # what `describe_driver` returned
+    folder: str  # of the model
+    digest: str  # what `folder_digest` returned where the command runs
+    options: Mapping[str, Any]  # further arguments of `load_served`
+    settings: ServeSettings  # how it is served
+
+    def create_app(self) -> Any:
+        """Load the model; returns the application."""
+        check_machine(self.driver, self.folder, self.digest)
+        from calprompt.serve.app import create_app
+
+        return create_app(Models(self.folder, self.options), self.settings, keeper=SharedKeeper())
+
+
+class Replica:
+    """What Ray Serve makes a replica of, together with the application."""
+
+    async def check_health(self) -> None:
+        """Answers as long as the replica's event loop does; Ray replaces a replica that does not."""
+
+
+def check_machine(driver: Mapping[str, Any], folder: str, digest: str) -> None:
+    """Raise unless this machine has the versions and the model of the driver."""
+    check_versions(driver["versions"])
+    settle(driver)
+    where = f"the machine {platform.node()} of the Ray cluster"
+    advice = "put it on storage that all machines share, or copy it to the same path on each of them"
+    if not Path(folder).is_dir():
+        raise CalpromptError(f"{where} does not have the folder {folder}; {advice}")
+    try:
+        found = folder_digest(Path(folder))
+    except OSError as error:
+        raise CalpromptError(f"{where} cannot read the model: {os_problem(error)}; {advice}") from error
+    if found != digest:
+        raise CalpromptError(f"{where} has another model in {folder}; {advice}")
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of the files of a folder and of their names; hidden ones are left out."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts) or not path.is_file():
+            continue
+        with open(path, "rb") as file:
+            digest.update(repr((name.as_posix(), hashlib.file_digest(file, "sha256").hexdigest())).encode())
+    return digest.hexdigest()
+
+
+KEEPER = NAME, NAMESPACE = "feedback", "calprompt"
+PATIENCE = 20.0  # seconds in which the actor has to answer, also while Ray starts it again
+
+
+class KeeperActor:
+    """The actor: a `Keeper` on the machine of the command."""
+
+    def __init__(
+        self, driver: Mapping[str, Any], pid: int, folder: str, settings: ServeSettings, model: ServedModel
+    ) -> None:
+        settle(driver)
+        self._pid = pid
+        self._keeper = Keeper(Models(folder), settings)
+        self._keeper.open(model)  # again, if Ray starts the actor again
+
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        return self._keeper.call(method, *args, **options)
+
+    def is_wanted(self) -> bool:
+        """Whether the process that serves the model still runs."""
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class SharedKeeper:
+    """What a replica uses in the place of a `Keeper`."""
+
+    def __init__(self) -> None:
+        self._actor: Any = None
+
+    async def call(self, method: str, *args: Any, **options: Any) -> Any:
+        ray = import_ray()
+        try:
+            if self._actor is None:
+                self._actor = ray.get_actor(NAME, NAMESPACE)
+            async with asyncio.timeout(PATIENCE):
+                return await self._actor.call.remote(method, *args, **options)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CalpromptError):
+                raise error.cause from None
+            raise
+        except (TimeoutError, ValueError, ray.exceptions.RayError):
+            raise ProblemError(
+                503, "the feedback store cannot be reached now; send it again", Retry_After="5"
+            ) from None
+
+
+def start_keeper(
+    ray: Any, driver: Mapping[str, Any], folder: str | Path, settings: ServeSettings, model: ServedModel
+) -> Any:
+    """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(KeeperActor).options(
+        name=NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=here,
+    )
+    return actor.remote(dict(driver), os.getpid(), str(Path(folder).expanduser().absolute()), settings, model)
+
+
+def find_actor(ray: Any, name: str, namespace: str) -> Any | None:
+    """Ray's handle on an actor of the cluster; None if there is none."""
+    try:
+        return ray.get_actor(name, namespace)
+    except ValueError:
+        return None

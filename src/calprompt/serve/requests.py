@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from fastapi import Depends, Query
 from pydantic import BaseModel, ValidationError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from calprompt.errors import SettingError
-from calprompt.serve.admission import OverloadedError, Ticket
-from calprompt.serve.engine import TOP, Options
-from calprompt.serve.problems import ProblemError, problem_of, sentence_of
-from calprompt.serve.served_model import MOST_CHARACTERS
+from calprompt.serve.admission import Ticket
+from calprompt.serve.engine import Options
+from calprompt.serve.problems import ProblemError, sentence_of
 from calprompt.text import format_size
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -140,7 +137,9 @@ async def read_body(request: Request, ticket: Ticket, *, most: int, timeout: flo
                 limit.reschedule(start + min(timeout, SLOW_START + len(data) / SLOWEST))
     except TimeoutError:
         if dropped:
-            raise OverloadedError("the server is full, and this request was the slowest to arrive", 5) from None
+            raise ProblemError(
+                429, "the server is full, and this request was the slowest to arrive", Retry_After="5"
+            ) from None
         seconds = loop.time() - start
         raise ProblemError(
             408,
@@ -178,8 +177,8 @@ async def read_form(request: Request, data: bytes, ticket: Ticket, *, most_image
     )
 
 
-def read_json(request: Request, data: bytes) -> dict[str, Any]:
-    """The JSON object in a body."""
+def read_json(request: Request, data: bytes, expected: type[Model]) -> Model:
+    """The JSON object in a body, checked."""
     kind = _type(request)
     if kind != "application/json":
         raise ProblemError(415, f"the body has the type {kind[:100]!r}; send application/json or multipart/form-data")
@@ -190,66 +189,21 @@ def read_json(request: Request, data: bytes) -> dict[str, Any]:
         raise ProblemError(400, f"the body is not JSON: {reason}") from None
     if not isinstance(found, dict):
         raise ProblemError(422, f"the body must be a JSON object, got {type(found).__name__}")
-    return found
+    return checked(expected, found)
 
 
-def checked(kind: type[Model], values: dict[str, Any]) -> Model:
-    """The values of a body, checked."""
+def checked(expected: type[Model], values: dict[str, Any], *, strict: bool | None = None) -> Model:
+    """The values of a body, checked; those of a form are text, so not strict."""
     try:
-        return kind.model_validate(values)
+        return expected.model_validate(values, strict=strict)
     except ValidationError as error:
         raise ProblemError(422, sentence_of(error.errors())) from None
 
 
-Classes = Annotated[list[str], Query(description="Instead of the model's own classes; promises are withdrawn.")]
-
-
-def options_in_address(
-    coverage: Annotated[float | None, Query(ge=0, le=1, description="Add the prediction set of this coverage.")] = None,
-    per_class: Annotated[bool, Query(description="Of sets whose coverage holds for each class by itself.")] = False,
-    min_confidence: Annotated[float | None, Query(ge=0, le=1, description="Call answers below this unsure.")] = None,
-    classes: Classes = [],  # noqa: B006
-    top: Annotated[int, Query(ge=1, le=100_000, description="How many probabilities to give.")] = TOP,
-    preview: Annotated[
-        bool, Query(description="Only look, as at what a camera sees now: no watch counts the image.")
-    ] = False,
-) -> Options:
-    """Options from the address of a request; FastAPI describes and checks them by this signature."""
-    return Options(coverage, per_class, min_confidence, tuple(classes), top, preview)
-
-
 def options_of(fields: dict[str, list[str]], given: Options) -> Options:
     """Options from the fields of a form, in the place of those in the address."""
-    found: dict[str, Any] = {}
-    for name, texts in fields.items():
-        if name == "classes":
-            if any(len(text) > MOST_CHARACTERS for text in texts):
-                raise ProblemError(422, f"classes must be names of {MOST_CHARACTERS} characters at most")
-            found[name] = tuple(texts)
-        elif name in ("per_class", "preview"):
-            found[name] = flag(name, texts[-1])
-        elif name in ("coverage", "min_confidence", "top"):
-            try:
-                found[name] = int(texts[-1]) if name == "top" else float(texts[-1])
-            except ValueError:
-                raise ProblemError(422, f"{name} must be a number, got {texts[-1][:50]!r}") from None
-        else:
-            raise ProblemError(
-                422,
-                f"there is no option {name[:50]!r}; there are coverage, per_class, min_confidence, classes, top "
-                "and preview",
-            )
-    try:
-        return Options(**{**vars(given), **found})
-    except SettingError as error:
-        raise problem_of(error) from error
-
-
-def flag(name: str, text: str) -> bool:
-    """True or false, as the field of a form has it."""
-    if text.lower() not in ("true", "false", "1", "0"):
-        raise ProblemError(422, f"{name} must be true or false, got {text[:50]!r}")
-    return text.lower() in ("true", "1")
-
-
-InAddress = Annotated[Options, Depends(options_in_address)]
+    for name in fields.keys() - Options.model_fields.keys():
+        known = ", ".join(Options.model_fields)
+        raise ProblemError(422, f"there is no option {name[:50]!r}; there are: {known}")
+    found = {name: texts if name == "classes" else texts[-1] for name, texts in fields.items()}
+    return checked(Options, {**vars(given), **found})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -10,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import calprompt
 from calprompt.promises import ANSWER, Meaning
-from calprompt.serve.deployment import Deployment
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.problems import MEDIA_TYPE
 from calprompt.serve.served_model import MOST_CHARACTERS, MOST_CLASSES, ServedModel
@@ -317,18 +315,12 @@ class Status(BaseModel):
 
 
 BINARY = {"type": "string", "format": "binary"}
-OPTIONS = {
-    "coverage": {"type": "number", "minimum": 0, "maximum": 1},
-    "per_class": {"type": "boolean"},
-    "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
-    "classes": {"type": "array", "items": {"type": "string"}},
-    "top": {"type": "integer", "minimum": 1},
-    "preview": {"type": "boolean"},
-}
 
 
 def _form(images: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "required": ["image"], "properties": {"image": images, **OPTIONS}}
+    options = Options.model_json_schema()["properties"]
+    fields = {name: each.get("anyOf", [each])[0] for name, each in options.items()}  # a form has no null
+    schema = {"type": "object", "required": ["image"], "properties": {"image": images, **fields}}
     return {"multipart/form-data": {"schema": schema}}
 
 
@@ -412,12 +404,6 @@ def model_info(model: ServedModel, settings: ServeSettings) -> dict[str, Any]:
         "weak": list(model.weak),
         "about": list(model.about),
     }
-
-
-def versions_info(deployment: Deployment, state: Any) -> dict[str, Any]:
-    """What GET /v1/versions gives."""
-    found = [{"version": each, "loaded": each in deployment.loaded} for each in state.models.versions(deployment.name)]
-    return {"name": deployment.name, **asdict(deployment.plan), "versions": found}
 
 
 def shown(answered: Answered, receipt: str, options: Options) -> dict[str, Any]:

@@ -23,7 +23,7 @@ MOST_CHARACTERS = 200  # of a class name
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A model that is served.
+    """A model that is served. Pickled, it is without what computes: another process only takes feedback on it.
 
     Attributes:
         name: What it is called.
@@ -64,6 +64,9 @@ class ServedModel:
     fitted_labels: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     version: str = "1"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "predict": None, "with_labels": None, "track_record": None}
 
     def edited(self, names: Sequence[str]) -> ServedModel:
         """The same model with other classes; takes a while.

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calprompt.errors import Parameter, SettingError
 from calprompt.serve.app import create_app
-from calprompt.serve.guard import HEAD_BYTES
+from calprompt.serve.guard import HEAD_BYTES, respond
 from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.served_model import ServedModel
@@ -180,7 +180,7 @@ class CarefulProtocol(H11Protocol):
 
     def _refuse(self, problem: ProblemError, *, linger: float = 0.0) -> None:
         """Answer at once, whatever was sent, and close; not before the client does, or some seconds later."""
-        answer = problem.response()
+        answer = respond(problem)
         head = f"HTTP/1.1 {problem.status} {problem.to_dict()['title']}\r\nConnection: close\r\n".encode()
         head += b"".join(b"%s: %s\r\n" % pair for pair in answer.raw_headers)
         self.transport.write(head + b"\r\n" + bytes(answer.body))

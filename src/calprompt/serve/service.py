@@ -1,4 +1,11 @@
-"""What the routes work with: deployments, the engine, measurements and the keeper, in one process."""
+"""What the routes work with: models and their versions, the engine, measurements and the keeper, in one process.
+
+    /v1/predict, /models/NAME/v1/predict ── Deployment ──┬── active version ── answer
+                                                         └── shadow version ── compared, never shown
+
+A version is loaded beside those in use, tried on a sample, and becomes the active one between two requests: those
+under way keep the version they began with. The one before stays in memory, so that going back takes no time.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +13,96 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 from fastapi import Request
+from numpy.typing import NDArray
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.promises.image_watch import image_scores
 from calprompt.serve.admission import Ticket
-from calprompt.serve.deployment import Deployment, try_on_sample
+from calprompt.serve.decoder import View
 from calprompt.serve.engine import Answered, Engine, Options
-from calprompt.serve.feedback import Receipt, sign
+from calprompt.serve.feedback import Receipt, read_receipt, sign
 from calprompt.serve.feedback_store import ShadowAnswer
 from calprompt.serve.guard import Caller
-from calprompt.serve.keeper import Keeper, ModelFacts, SwitchError
 from calprompt.serve.measurements import Measurements
-from calprompt.serve.models import Models, Plan
+from calprompt.serve.models import Keeper, Models, Plan
 from calprompt.serve.problems import ProblemError, problem_of
-from calprompt.serve.requests import Form, Upload, read_body, read_form
+from calprompt.serve.requests import Form, Model, Upload, read_body, read_form, read_json
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.settings import ServeSettings
+from calprompt.text import shorten
 
 LOG = logging.getLogger("calprompt.serve")
 FOLLOWED = 0.5  # seconds between two looks at what the keeper wants, if other processes can change it
 LOADED = 600.0  # seconds in which all processes have to load a new version
 MOST_SHADOWS = 64  # images that wait for the shadow version; further ones are left out
-PREVIOUS = "previous"
+SAMPLE = 32  # images answered last, in memory, that a new version is tried on
+SUM_TOLERANCE = 1e-3  # of probabilities
+SMALL_BODY = 64 * 1024  # bytes of one that has no image
+
+
+class Deployment:
+    """The versions of a model that this process has in memory."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name, self.plan = name, plan
+        self.loaded: dict[str, ServedModel] = {}
+        self.books: dict[str, tuple[bytes, View]] = {}  # of each version that answered, also of those that are gone
+        self.recent: deque[NDArray[np.uint8]] = deque(maxlen=SAMPLE)
+
+    @property
+    def active(self) -> ServedModel:
+        return self.loaded[self.plan.active]
+
+    @property
+    def shadow(self) -> ServedModel | None:
+        """The version that answers beside it."""
+        return None if self.plan.shadow is None else self.loaded.get(self.plan.shadow)
+
+    def follow(self, plan: Plan) -> list[ServedModel]:
+        """Use the versions of a plan from now on, all of which are in memory; returns those needed no longer."""
+        if plan.active != self.plan.active:
+            self.recent.clear()
+        self.plan = plan
+        kept = {*plan.needed, plan.previous}
+        gone = [version for version in self.loaded if version not in kept]
+        return [self.loaded.pop(version) for version in gone]
+
+    def read(self, receipt: str) -> tuple[Receipt, str, View]:
+        """A receipt of an answer, the version that gave it, and its view."""
+        for version, (secret, view) in self.books.items():
+            found = read_receipt(receipt, secret)
+            if found is not None:
+                return found, version, view
+        raise SettingError(
+            "id belongs to no answer of this server, or the server was restarted since; send the image again"
+        )
+
+
+async def try_on_sample(engine: Engine, new: ServedModel, old: ServedModel, recent: Sequence[Any]) -> dict[str, int]:
+    """How many of the images answered last a new version names the same class on; raises if its answers are none."""
+    size = new.view.size
+    noise = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    images = list(recent) if new.view == old.view else []
+    found = await asyncio.gather(*(engine.batcher.submit(new, each) for each in [noise, *images]))
+    for _, probabilities in found:
+        shown = np.asarray(probabilities)
+        if shown.shape != (len(new.labels),) or not abs(shown.sum() - 1) < SUM_TOLERANCE:
+            raise SettingError(
+                f"version {new.version} of {new.name} does not return probabilities of its classes, so it is not used"
+            )
+    before = await asyncio.gather(*(engine.batcher.submit(old, each) for each in images))
+    pairs = zip(found[1:], before, strict=True)
+    same = sum(new.labels[int(a[1].argmax())] == old.labels[int(b[1].argmax())] for a, b in pairs)
+    return {"images": len(images), "same_class": same}
 
 
 class Service:
@@ -141,7 +209,7 @@ class Service:
             loop = asyncio.get_running_loop()
             model = await loop.run_in_executor(self._loader, self.models.load, deployment.name, version)
             await self.engine.warm(model)
-            deployment.books |= await self.ask("open", ModelFacts.of(model))
+            deployment.books |= await self.ask("open", model)
             deployment.loaded[version] = model
         return deployment.loaded[version]
 
@@ -178,17 +246,26 @@ class Service:
         except BaseException as error:
             await asyncio.shield(self._cancel(name, proposing))
             if isinstance(error, TimeoutError):
-                raise SwitchError(f"version {version} was not loaded in {LOADED:g} s; nothing was switched") from None
+                raise ProblemError(
+                    409, f"version {version} was not loaded in {LOADED:g} s; nothing was switched"
+                ) from None
             raise
         await self.follow()
         try:
             await self._wait_for_all(name, new.active, active=True)
         except TimeoutError:
-            raise SwitchError(
+            raise ProblemError(
+                409,
                 f"version {new.active} of {name} is to answer, and a process does not follow after {LOADED:g} s; "
-                "see the log"
+                "see the log",
             ) from None
         return sample
+
+    def versions(self, deployment: Deployment) -> dict[str, Any]:
+        """The versions of a model, and which of them are in use."""
+        versions = self.models.versions(deployment.name)
+        found = [{"version": each, "loaded": each in deployment.loaded} for each in versions]
+        return {"name": deployment.name, **asdict(deployment.plan), "versions": found}
 
     async def _wait_for_all(self, name: str, version: str, *, active: bool = False) -> None:
         """Until all processes have a version, or answer with it."""
@@ -211,11 +288,28 @@ class Service:
             raise ProblemError(503, "the server is starting or being stopped; try again", Retry_After="1")
         return self.engine.admission.ticket(request.scope["caller"].client)
 
+    def deployment(self, request: Request) -> Deployment:
+        """The model that the address names, or the first one."""
+        name = request.scope.get("deployment") or self.models.names[0]
+        if name not in self.models.names:
+            raise ProblemError(404, f"there is no model {name!r}; there are: {shorten(self.models.names)}")
+        if name not in self.deployments:
+            raise ProblemError(503, "the server is starting; try again", Retry_After="1")
+        return self.deployments[name]
+
+    async def body(self, request: Request, ticket: Ticket, most: int | None = None) -> bytes:
+        """The body of a request, of `most` bytes or as many as the settings say."""
+        most, timeout = most or self.settings.body_bytes, self.settings.timeout
+        return await read_body(request, ticket, most=most, timeout=timeout)
+
+    async def read(self, request: Request, kind: type[Model], ticket: Ticket, most: int = SMALL_BODY) -> Model:
+        """A JSON body, checked."""
+        data = await self.body(request, ticket, most)
+        return await asyncio.to_thread(read_json, request, data, kind)
+
     async def form(self, request: Request, ticket: Ticket, *, most_images: int) -> Form:
         """The images and fields of a request, within all limits."""
-        settings = self.settings
-        data = await read_body(request, ticket, most=settings.body_bytes, timeout=settings.timeout)
-        return await read_form(request, data, ticket, most_images=most_images)
+        return await read_form(request, await self.body(request, ticket), ticket, most_images=most_images)
 
     async def answer(
         self,

@@ -1,22 +1,35 @@
-"""Settings of `calprompt serve`, checked before a port is opened."""
+"""Settings of `calprompt serve`, checked before a port is opened, and its keys: who may do what.
+
+A key has a name and a role, and is sent as "Authorization: Bearer TOKEN".
+
+    predict     images, and everything that can be read
+    feedback    also: say that answers were right or wrong, and undo it
+    admin       also: undo the feedback of others, acknowledge alarms and restart watches
+"""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from calprompt.data.decoding import COMMON, FORMATS
 from calprompt.errors import Parameter, SettingError
 from calprompt.files import check_output, check_writable
 from calprompt.parallel import available_cores
 from calprompt.registry import unknown
-from calprompt.serve.keys import ADMIN, check_token
-from calprompt.text import size_in_bytes
+from calprompt.text import os_problem, size_in_bytes
 
 MOST_DECODERS = 4  # unless more are asked for
 DECODER_BASE = 768 * 2**20  # bytes that a decoder may take besides its picture: Python, libraries, the file itself
 BYTES_PER_PIXEL = 16  # that decoding takes at most: two pictures of four channels, and one that is being resized
+
+ROLES = ("predict", "feedback", "admin")  # each may do what those before it may
+PREDICT, FEEDBACK, ADMIN = ROLES
+SHORTEST_TOKEN = 8
 
 
 @dataclass(frozen=True)
@@ -182,3 +195,54 @@ def require_packages() -> None:
             f"serving needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
             "pip install 'calprompt[serve]'"
         )
+
+
+@dataclass(frozen=True)
+class Key:
+    """Who asks."""
+
+    name: str  # stands in the access log and beside feedback
+    role: str  # one of `ROLES`
+
+    def may(self, role: str) -> bool:
+        """Whether it may do what a role may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+LOCAL = Key("local", ADMIN)  # whoever asks a server without keys, which only this machine can reach
+
+
+def check_token(token: str) -> str:
+    """Raise for a token that is too short to be secret, or that cannot be sent."""
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingError(
+            f"must be {SHORTEST_TOKEN} or more characters of ASCII without spaces; make one with: openssl rand -hex 16",
+            parameter="token",
+        )
+    return token
+
+
+def read_keys(path: str | Path) -> tuple[tuple[str, str, str], ...]:
+    """Name, role and token of each key in a file."""
+    path = Path(path).expanduser()
+    example = f"a line such as 'anna admin {hashlib.sha256(os.urandom(16)).hexdigest()[:32]}'"
+    try:
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise SettingError(f"{path} can be read by other users; change that with: chmod 600 {path}")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = os_problem(error) if isinstance(error, OSError) else "not UTF-8"
+        raise SettingError(f"cannot be read: {reason}; it needs {example}", parameter="token_file") from error
+    found: dict[str, tuple[str, str, str]] = {}
+    for number, line in enumerate(lines, 1):
+        parts = line.partition("#")[0].split()
+        if not parts:
+            continue
+        if len(parts) != 3 or parts[1] not in ROLES or parts[0] in found:
+            raise SettingError(
+                f"{path}, line {number}: expected a name that is not used yet, a role ({', '.join(ROLES)}) and a token"
+            )
+        found[parts[0]] = (parts[0], parts[1], check_token(parts[2]))
+    if not found:
+        raise SettingError(f"{path} has no keys; it needs {example}", parameter="token_file")
+    return tuple(found.values())

@@ -28,8 +28,7 @@ from typing import Any
 
 from calprompt.errors import CalpromptError
 from calprompt.parallel import available_cores
-from calprompt.serve.keeper import Keeper, ModelFacts
-from calprompt.serve.models import Models
+from calprompt.serve.models import Keeper, Models
 from calprompt.serve.settings import MOST_DECODERS, ServeSettings
 
 PAUSE = 1.0  # seconds before a worker that ended is started again
@@ -157,7 +156,7 @@ def _work(
         keeper, models = RemoteKeeper(*where), Models(place, options)
         loaded = models.load_active()
         for each in loaded:
-            keeper.call("open", ModelFacts.of(each))
+            keeper.call("open", each)
     except CalpromptError as error:
         ready.send(error)
         return
