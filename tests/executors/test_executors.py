@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors import protocol, ray_cluster
+from calprompt.executors import protocol
+from calprompt.executors import ray as ray_module
 from calprompt.executors.local import LocalExecutor
 from calprompt.executors.protocol import (
     WorkerResources,
@@ -101,10 +102,10 @@ def test_an_unreachable_cluster() -> None:
         threading.Thread(target=lambda: [server.accept() for _ in range(2)], daemon=True).start()
         begin = time.monotonic()
         with pytest.raises(NotFoundError, match=f"no Ray cluster answers at 127.0.0.1:{port} within 3 seconds"):
-            ray_cluster._try(f"127.0.0.1:{port}", 3)
+            ray_module._try(f"127.0.0.1:{port}", 3)
         assert time.monotonic() - begin < 60
     with pytest.raises(NotFoundError, match=f"no Ray cluster answers at 127.0.0.1:{port} .*; is it running"):
-        ray_cluster._try(f"127.0.0.1:{port}", 3)
+        ray_module._try(f"127.0.0.1:{port}", 3)
 
 
 def test_shared_and_unshared_folders_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_places(args: argparse.Namespace) -> None:
     """Raise for folders or a cluster that no run could use, also with --dry-run."""
-    from calprompt.executors.ray_cluster import check_reachable
+    from calprompt.executors.ray import check_reachable
 
     check_writable(args.out, parameter="out")
     if args.root is not None and not Path(args.root).expanduser().is_dir():

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -118,17 +118,16 @@ class Measurements:
 
 
 class AccessLog:
-    """A line of JSON for each request."""
+    """A line of JSON for each request, in a file that is opened again if it was moved away."""
 
     def __init__(self, path: str) -> None:
-        self._path = None if path == "-" else Path(path).expanduser()
-        self._file: IO[str] = sys.stderr
-        self._inode: int | None = None
         self._failed = False
         try:
-            self._open()
+            place = Path(path).expanduser()
+            self._handler = logging.StreamHandler() if path == "-" else WatchedFileHandler(place, encoding="utf-8")
         except OSError as error:
             raise SettingError(f"cannot be written: {os_problem(error)}", parameter="access_log") from error
+        self._handler.handleError = _raise  # type: ignore[method-assign]
 
     def on_request(self, caller: Caller, method: str, route: str, status: int, seconds: float) -> None:
         """Write a line; a disk that is full costs lines and nothing else."""
@@ -136,22 +135,13 @@ class AccessLog:
         line: dict[str, Any] = {"time": now, "id": caller.id, "key": caller.key.name, "address": caller.address}
         line |= {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1), **caller.notes}
         try:
-            self._open()
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
+            self._handler.emit(logging.makeLogRecord({"msg": json.dumps(line)}))
             self._failed = False
         except (OSError, ValueError) as error:
             if not self._failed:
                 logging.getLogger("calprompt.serve").warning("the access log cannot be written: %s", error)
             self._failed = True
 
-    def _open(self) -> None:
-        """Open the file, again if it was moved away."""
-        if self._path is None:
-            return
-        inode = self._path.stat().st_ino if self._path.exists() else None
-        if inode is None or inode != self._inode:
-            if self._inode is not None:
-                self._file.close()
-            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
-            self._inode = os.fstat(self._file.fileno()).st_ino
+
+def _raise(_: logging.LogRecord) -> None:
+    raise

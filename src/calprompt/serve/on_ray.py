@@ -34,12 +34,20 @@ from typing import Any
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.executors.protocol import WorkerResources
-from calprompt.executors.ray import check_versions, describe_driver, settle
-from calprompt.executors.ray_cluster import capacity, connect, describe_cluster, import_ray
-from calprompt.files import EXPORT, folder_kind
+from calprompt.executors.ray import (
+    capacity,
+    check_versions,
+    connect,
+    describe_cluster,
+    describe_driver,
+    import_ray,
+    settle,
+)
+from calprompt.files import EXPORT, folder_kind, is_alive
 from calprompt.serve.models import Keeper, Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.served_model import ServedModel
+from calprompt.serve.server import address_of, open_port
 from calprompt.serve.settings import ServeSettings, read_keys
 from calprompt.text import os_problem, shorten
 
@@ -56,12 +64,16 @@ def head(ray: Any) -> dict[str, Any]:
     return next((node for node in nodes if "node:__internal_head__" in node["Resources"]), nodes[0])
 
 
-def _on(ray: Any, node: Mapping[str, Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Ray's handle on what a function returns on a machine."""
+def _place(node_id: str) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=place).remote(*args)
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+
+def _on(ray: Any, node: Mapping[str, Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Ray's handle on what a function returns on a machine."""
+    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": _place(node["NodeID"])}
+    return ray.remote(function).options(**options).remote(*args)
 
 
 def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
@@ -81,17 +93,15 @@ def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
         ) from error
 
 
-def check_machines(ray: Any, needs: WorkerResources, plan: Mapping[str, Any]) -> None:
+def check_machines(ray: Any, needs: WorkerResources, driver: Mapping[str, Any], folder: str, digest: str) -> None:
     """Raise unless all machines that may get a replica can have one."""
     nodes = [node for node in _alive(ray) if needs.count_in(node["Resources"])]
-    handles = [_on(ray, node, check_machine, plan["driver"], plan["folder"], plan["digest"]) for node in nodes]
+    handles = [_on(ray, node, check_machine, driver, folder, digest) for node in nodes]
     for node, handle in zip(nodes, handles, strict=True):
         _result(ray, node, handle)
 
 
 def _try_port(host: str, port: int) -> int:
-    from calprompt.serve.server import open_port
-
     with open_port(host, port) as listener:
         found: int = listener.getsockname()[1]
     return found
@@ -151,7 +161,7 @@ def run_on_ray(
     model = models.load_active()[0]
     driver = describe_driver(options["threads"])
     place = Path(folder).expanduser().absolute()
-    plan: dict[str, Any] = {"driver": driver, "folder": str(place), "digest": folder_digest(place)}
+    machine = (driver, str(place), folder_digest(place))
     with _connected(address, needs.cpus * replicas.most) as ray:
         room = capacity(ray, needs)
         if room < replicas.least:
@@ -163,17 +173,22 @@ def run_on_ray(
         first = head(ray)
         port = _result(ray, first, _on(ray, first, _try_port, settings.host, settings.port))
         settings = replace(settings, port=port, decoders=settings.decoders or options["threads"])
-        check_machines(ray, needs, plan)
+        check_machines(ray, needs, *machine)
         with _files(settings, watched=model.image_watch is not None) as (feedback, watch):
             settings = replace(settings, feedback=feedback, watch=watch)
             trial = Keeper(models, settings)
             trial.open(model)  # what is wrong with the file is said before anything is started
             trial.close()  # the actor owns the file from now on
-            keeper = start_keeper(ray, driver, folder, settings, model)
+            keeper = start_keeper(ray, driver, str(place), settings, model)
             try:
                 _start_serve(settings)
-                _deploy(ReplicaPlan(**plan, options=options, settings=settings), needs, replicas)
-                announce(_address(ray, settings), f"{model.name}, {len(model.labels)} classes")
+
+                def build() -> Any:
+                    return create_replica(*machine, options, settings)
+
+                _deploy(build, settings, needs, replicas)
+                host = first["NodeManagerAddress"] if _is_everywhere(settings.host) else settings.host
+                announce(address_of(host, port), f"{model.name}, {len(model.labels)} classes")
                 del model
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
@@ -267,23 +282,20 @@ def _is_everywhere(host: str) -> bool:
     return False
 
 
-def _deploy(plan: ReplicaPlan, needs: WorkerResources, replicas: Replicas) -> None:
+def _deploy(build: Callable[[], Any], settings: ServeSettings, needs: WorkerResources, replicas: Replicas) -> None:
     """Start the replicas, and wait until all of them can answer."""
     from ray import serve
-
-    def build() -> Any:
-        return plan.create_app()
 
     scale: dict[str, Any] = {"num_replicas": replicas.least}
     if replicas.least < replicas.most:
         limits = {"min_replicas": replicas.least, "max_replicas": replicas.most}
-        scale = {"autoscaling_config": {**limits, "target_ongoing_requests": plan.settings.batch}}
+        scale = {"autoscaling_config": {**limits, "target_ongoing_requests": settings.batch}}
     deployment = serve.deployment(serve.ingress(build)(Replica), name="model", **scale)
     deployment = deployment.options(
         ray_actor_options={"num_cpus": needs.cpus, "num_gpus": needs.gpus},
-        max_ongoing_requests=2 * plan.settings.queue,  # so that a replica says itself that its queue is full
-        max_queued_requests=plan.settings.connections,
-        graceful_shutdown_timeout_s=plan.settings.drain,
+        max_ongoing_requests=2 * settings.queue,  # so that a replica says itself that its queue is full
+        max_queued_requests=settings.connections,
+        graceful_shutdown_timeout_s=settings.drain,
         health_check_period_s=HEALTH,
         logging_config=LOGS,
     )
@@ -293,15 +305,6 @@ def _deploy(plan: ReplicaPlan, needs: WorkerResources, replicas: Replicas) -> No
         errors = re.findall(r"^(?:\w+\.)*\w*Error: (.*)$", str(error), re.MULTILINE)  # of a replica
         reason = errors[-1] if errors else " ".join(str(error).split())
         raise CalpromptError(f"the replicas cannot be started: {reason}") from error
-
-
-def _address(ray: Any, settings: ServeSettings) -> str:
-    """What to type into a browser."""
-    host = settings.host
-    if _is_everywhere(host):
-        host = head(ray)["NodeManagerAddress"]
-    host = host.strip("[]")
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
 
 
 def _end(ray: Any, keeper: Any | None) -> None:
@@ -319,22 +322,14 @@ def _end(ray: Any, keeper: Any | None) -> None:
             ray.kill(keeper)
 
 
-@dataclass(frozen=True)
-class ReplicaPlan:
-    """What a replica has to know."""
+def create_replica(
+    driver: Mapping[str, Any], folder: str, digest: str, options: Mapping[str, Any], settings: ServeSettings
+) -> Any:
+    """Load the model on this machine, if it is the driver's; returns the application."""
+    check_machine(driver, folder, digest)
+    from calprompt.serve.app import create_app
 
-    driver: Mapping[str, Any]  # what `describe_driver` returned
-    folder: str  # of the model
-    digest: str  # what `folder_digest` returned where the command runs
-    options: Mapping[str, Any]  # further arguments of `load_served`
-    settings: ServeSettings  # how it is served
-
-    def create_app(self) -> Any:
-        """Load the model; returns the application."""
-        check_machine(self.driver, self.folder, self.digest)
-        from calprompt.serve.app import create_app
-
-        return create_app(Models(self.folder, self.options), self.settings, keeper=SharedKeeper())
+    return create_app(Models(folder, options), settings, keeper=SharedKeeper())
 
 
 class Replica:
@@ -392,13 +387,7 @@ class KeeperActor:
 
     def is_wanted(self) -> bool:
         """Whether the process that serves the model still runs."""
-        try:
-            os.kill(self._pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        return is_alive(str(self._pid))
 
     def pid(self) -> int:
         return os.getpid()
@@ -427,13 +416,8 @@ class SharedKeeper:
             ) from None
 
 
-def start_keeper(
-    ray: Any, driver: Mapping[str, Any], folder: str | Path, settings: ServeSettings, model: ServedModel
-) -> Any:
+def start_keeper(ray: Any, driver: Mapping[str, Any], folder: str, settings: ServeSettings, model: ServedModel) -> Any:
     """Start the actor on this machine, where the paths of its files are known; returns Ray's handle on it."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(KeeperActor).options(
         name=NAME,
         namespace=NAMESPACE,
@@ -441,9 +425,9 @@ def start_keeper(
         num_cpus=0,
         max_restarts=-1,
         max_task_retries=-1,
-        scheduling_strategy=here,
+        scheduling_strategy=_place(ray.get_runtime_context().get_node_id()),
     )
-    return actor.remote(dict(driver), os.getpid(), str(Path(folder).expanduser().absolute()), settings, model)
+    return actor.remote(dict(driver), os.getpid(), folder, settings, model)
 
 
 def find_actor(ray: Any, name: str, namespace: str) -> Any | None:

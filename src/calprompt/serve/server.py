@@ -284,7 +284,7 @@ def run_server(
         app.state.service.draining = True
 
     server.on_stop = stop
-    app.state.service.on_ready = lambda: announce(address_of(listener))
+    app.state.service.on_ready = lambda: announce(address_of(*listener.getsockname()))
     with listener:
         server.run(sockets=[listener])
 
@@ -302,10 +302,9 @@ def open_port(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(host: str, port: int, *_: object) -> str:
     """What to type into a browser."""
-    host, port = listener.getsockname()[:2]
-    host = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 

@@ -86,7 +86,7 @@ def run_workers(
             first = [crew.start() for _ in range(count)]
             what = [crew.wait_for(each, stopped) for each in first]
             if not stopped.is_set():
-                announce(address_of(listener), what[0])
+                announce(address_of(*listener.getsockname()), what[0])
             while not stopped.wait(PAUSE):
                 crew.replace_ended()
         finally:
