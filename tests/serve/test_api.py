@@ -316,16 +316,16 @@ def test_a_folder_exported_without_scores_is_reported() -> None:
 def test_the_same_image_counts_once_for_the_watch() -> None:
     book = FeedbackBook(replace(numpy_model(), fingerprint="m"))
     receipts = [Receipt.of("m", b"image", "answer", "ant", True) for _ in range(2)]
-    assert book.add(receipts[0], True).counted
+    assert book.add(receipts[0], True)["counted"]
     second = book.add(receipts[1], True)
-    assert (second.counted, second.reason) == (
+    assert (second["counted"], second["reason"]) == (
         False,
         "there is feedback on this image already, and an image counts once",
     )
     with pytest.raises(ProblemError, match="there is feedback on this answer already"):
         book.add(receipts[1], True)
     unsure = book.add(Receipt.of("m", b"other", "unsure", "ant", True), False)
-    assert "only answers are watched" in str(unsure.reason)
+    assert "only answers are watched" in str(unsure["reason"])
     assert (book.state()["feedback"], book.state()["wrong"]) == (1, 0)
     for number in range(60):
         book.add(Receipt.of("m", bytes([number]), "answer", "ant", True), False)

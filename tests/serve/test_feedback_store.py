@@ -107,7 +107,7 @@ def test_a_full_disk_loses_no_confirmed_feedback(tmp_path: Path, limit: int) -> 
 def test_a_corrected_image_is_kept_in_one_folder(tmp_path: Path) -> None:
     book = FeedbackBook(serving.numpy_model(), keep=KeptImages(tmp_path))
     for name in ("bee", "cat"):
-        assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x").kept
+        assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x")["kept"]
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["cat"]
 
 
@@ -116,7 +116,7 @@ def test_an_undone_image_stays_while_another_version_has_it_and_leaves_no_empty_
     books = [FeedbackBook(serving.numpy_model(seed=seed), keep=keep) for seed in (1, 2)]
     receipts = [Receipt.of(each.fingerprint, b"pixels", "answer", "ant", True) for each in books]
     for book, receipt in zip(books, receipts, strict=True):
-        assert book.add(receipt, False, class_name="bee", image=b"x").kept
+        assert book.add(receipt, False, class_name="bee", image=b"x")["kept"]
     books[0].undo(receipts[0])
     assert len(list(tmp_path.glob("bee/*"))) == 1
     books[1].undo(receipts[1])

@@ -1,11 +1,8 @@
 """All checks in turn, each of which may fail, hang or kill its process without harm to the others.
 
-    examine ── "calprompt.doctor.installation:check_storage" ──> worker
-            <── one JSON object per finding, then null ─────────
-
 Importing torch can crash where a library does not fit the processor, and looking at a folder can hang where a network
-disk is gone. So checks run in a process of their own; if it ends, the one that asks says so, and starts another for the
-next check.
+disk is gone. So checks run in a process of their own, which is sent their names and answers with a JSON object for each
+finding; if it ends, that is a finding, and another is started for the next check.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Groups of tasks on a Ray cluster: a Ray task per group, whose outcomes reach the driver one by one.
 
     groups ── cut so that all workers are busy ── a few at a time ──▶ worker: begun, outcome, begun, outcome, …
-                                     ▲                                   │
-                                     └──── the rest of a lost group ─────┘
+                                     └◀─── the rest of a lost group, its task first ────┘
 
-Ray places the groups and watches the workers. A lost worker or machine costs the task that it was at: the rest of the
-group goes to another one, with that task first.
-
-A worker first checks that it has the versions of its driver. Then it yields everything as it happens: the number of a
-task that is begun, then its outcome. Ray hands both to the driver at once, so what a lost worker had finished is known.
-
-Ray itself waits for ever for an address where nobody answers, so the address is tried first. Usage statistics are
-switched off, so nothing is sent anywhere.
+A worker first checks that it has the versions of its driver. Ray itself waits for ever for an address where nobody
+answers, so the address is tried first; usage statistics are switched off, so nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -397,7 +390,7 @@ class _Flight:
             return None
         except errors.RayTaskError as error:
             self.groups.remove(group)
-            raise CalpromptError(_refusal(error)) from error
+            raise worker_error(error, "a Ray worker could not begin") from None
         except errors.RayError as error:
             self.groups.remove(group)
             with suppress(Exception):  # if only an answer was lost, the worker is still at it
@@ -440,10 +433,9 @@ def cut_groups(groups: Sequence[Sequence[T]], pieces: int) -> list[list[T]]:
     return [list(group[start : start + length]) for group in groups for start in range(0, len(group), length)]
 
 
-def _refusal(error: Any) -> str:
+def worker_error(error: Any, what: str) -> CalpromptError:
     """Why a worker could not start, from Ray's error."""
-    cause = error.cause
-    if isinstance(cause, CalpromptError):
-        return str(cause)
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"a Ray worker could not begin ({lines[-1].strip()}); is the same calprompt installed on all machines?"
+    if isinstance(error.cause, CalpromptError):
+        return error.cause
+    last = [line.strip() for line in str(error).splitlines() if line.strip()][-1]
+    return CalpromptError(f"{what} ({last}); is the same calprompt installed on all machines?")

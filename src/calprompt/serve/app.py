@@ -1,17 +1,9 @@
 """The web application: the addresses of the JSON API, the page, and what both need while they run.
 
-GET  /v1/model            classes, promises, track record, limits
-POST /v1/predict          one image
-POST /v1/predict/batch    several
-POST /v1/feedback         an answer was right or wrong
-POST /v1/feedback/undo    it was not
-GET  /v1/watch            whether the promise still holds, and images are like those of the fit
-POST /v1/watch            an admin acknowledges an alarm, or restarts a watch
-GET  /v1/models           names of all models; each has all addresses below /models/NAME/ too
-GET  /v1/versions         versions of the model, and which of them are in use
-POST /v1/versions         an admin switches to a version, goes back, or has one answer in the shadow
-GET  /v1/shadow           where the shadow version answers differently, and which one was right
-GET  /health /ready /metrics /openapi.json
+/v1/predict, /v1/feedback, …            of the first model; GET /openapi.json describes them
+/models/NAME/v1/predict, …              the same of each model
+/v2/…                                   the Open Inference Protocol, see `inference_protocol`
+/ /health /ready /metrics               the page, probes, and measurements for Prometheus
 """
 
 from __future__ import annotations
@@ -33,7 +25,6 @@ from calprompt.errors import CalpromptError
 from calprompt.serve import schemas
 from calprompt.serve.admission import Ticket
 from calprompt.serve.engine import CLASSES, Options
-from calprompt.serve.feedback import FeedbackResult
 from calprompt.serve.guard import Caller, Guard, KeyRing, caller_of, known_hosts, respond
 from calprompt.serve.improving import Refit, add_improving, samples_in
 from calprompt.serve.inference_protocol import add_inference_protocol
@@ -173,7 +164,7 @@ def create_app(
     return app
 
 
-async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tuple[FeedbackResult, bool]:
+async def take_feedback(request: Request, ticket: Ticket, state: Service) -> tuple[dict[str, Any], bool]:
     """Read feedback and keep it."""
     deployment = state.deployment(request)
     is_form = request.headers.get("content-type", "").lower().startswith(FORM)
@@ -268,8 +259,8 @@ def add_routes(app: FastAPI, state: Service) -> None:
         """Say that an answer was right or wrong; with its image, if the server keeps images to fit again."""
         with state.ticket(request) as ticket:
             result, right = await take_feedback(request, ticket, state)
-        state.measurements.on_feedback(right, result)
-        return vars(result)
+        state.measurements.on_feedback(right, result["counted"])
+        return result
 
     @posted(app, "/v1/feedback/undo", schemas.WatchModel, schemas.UndoRequest, 404, 507)
     async def undo(request: Request) -> dict[str, Any]:

@@ -1,18 +1,11 @@
 """Decoding in processes of their own, with limits: each image goes to a free one, and no image keeps others waiting.
 
-image ── waits, from each client in turn ── a free process ── pixels
-                                              │ after 0.25 s: goes on at a low priority, and another process takes
-                                              │               its place; if too many are that slow, it is given up
-                                              │ after 5 s, or if its client is gone: the process is killed
-                                              │ dies: only the image it held is lost
-
-An image that needs more memory than the process may have is refused; whatever else it does to a decoder, it does to
-that process and not to the server. The process, python -m calprompt.serve.decoder LIMITS, imports neither torch nor a
-model, and ends when its input ends or an image takes far too long:
+After 0.25 s an image goes on at a low priority, and another process takes the place of its own; if too many are that
+slow, it is given up. After 5 s, or if its client is gone, its process is killed. Whatever else an image does to a
+decoder, it does to that process and not to the server: only the image that it held is lost.
 
     standard input    lengths (4 and 8 bytes); JSON: view and formats; image file
-    standard output   length (4 bytes), JSON: width, height and format, or the reason why it cannot be read;
-                      length (4 bytes), 8-bit pixels [size, size, 3]
+    standard output   length (4 bytes), JSON: facts or a reason; length (4 bytes), 8-bit pixels [size, size, 3]
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """From the bytes of an image to its answer: decoding processes, batches, the model, and its edited variants.
 
-    decoded ── wait ──┐
-    decoded ── wait ──┼── as many as are there when the model is free, up to `batch` ── model ── a row for each
-    decoded ── wait ──┘
-
 Nobody waits for a batch to fill: while the model works on one batch, the next one gathers.
 """
 

@@ -1,16 +1,8 @@
 """Feedback: which answers were right or wrong. It counts once an image, is watched, and can be undone.
 
-    <feedback>         an SQLite file, see `FeedbackStore`
-    <keep>/<class>/    images whose true class is known, see `KeptImages`: calprompt fit <keep>
-    <watch>            what all images that were answered say, with or without feedback: the state of an `ImageWatch`
-
 An image counts once: the same pixels again, in whatever file, say nothing new. What the server answered is in a receipt
-that it signs and does not keep:
-
-    receipt = base64url(JSON of the answer) . base64url(HMAC-SHA256 of it)
-
-Any process that knows the secret can read it back, so replicas need not remember each other's answers, and nobody can
-give feedback on an answer that was never given.
+that it signs and does not keep: base64url(JSON of the answer) . base64url(HMAC-SHA256 of it). Any process that knows
+the secret can read it back, and nobody can give feedback on an answer that was never given.
 """
 
 from __future__ import annotations
@@ -85,16 +77,6 @@ def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-@dataclass(frozen=True)
-class FeedbackResult:
-    """What became of feedback."""
-
-    counted: bool  # whether it counts for the watch
-    reason: str | None  # why it does not
-    kept: bool  # whether the image was kept
-    watch: dict[str, Any]  # the state of the watch after it
-
-
 class FeedbackBook:
     """All feedback on a served model; safe to use from several threads."""
 
@@ -141,8 +123,8 @@ class FeedbackBook:
         image: bytes | None = None,
         format: str | None = None,
         author: str = "",
-    ) -> FeedbackResult:
-        """Take feedback on an answer."""
+    ) -> dict[str, Any]:
+        """Take feedback on an answer; returns whether it counts, why not, and the state of the watch after it."""
         if right and class_name not in (None, receipt.class_name):
             raise SettingError(
                 f"must be {receipt.class_name!r} if the answer is right, got {class_name!r}", parameter="class_name"
@@ -167,7 +149,7 @@ class FeedbackBook:
                 self._remember(record)
             if record.counted and self.watch is not None:
                 self.watch = self.watch.mark(not right)
-            return FeedbackResult(reason is None, reason, kept, self._state())
+            return {"counted": reason is None, "reason": reason, "kept": kept, "watch": self._state()}
 
     def undo(self, receipt: Receipt, *, author: str = "", is_admin: bool = True) -> dict[str, Any]:
         """Take feedback back, one's own or, as an admin, anybody's; returns the state of the watch after it."""

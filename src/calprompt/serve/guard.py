@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calprompt.errors import CalpromptError
+from calprompt.files import file_signature
 from calprompt.serve.problems import MEDIA_TYPE, ProblemError
 from calprompt.serve.settings import ADMIN, FEEDBACK, LOCAL, PREDICT, Key, read_keys
 
@@ -79,7 +80,7 @@ class KeyRing:
     def __init__(self, keys: Iterable[tuple[str, str, str]] = (), path: str | Path | None = None) -> None:
         self._given = tuple(keys)
         self._path = None if path is None else Path(path).expanduser()
-        self._read, self._looked = self._modified(), time.monotonic()
+        self._read, self._looked = file_signature(self._path or ""), time.monotonic()
         self._keys = self._digests(() if path is None else read_keys(path))
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
@@ -120,21 +121,14 @@ class KeyRing:
     def _digests(self, read: Iterable[tuple[str, str, str]]) -> dict[bytes, Key]:
         return {hashlib.sha256(token.encode()).digest(): Key(name, role) for name, role, token in (*self._given, *read)}
 
-    def _modified(self) -> tuple[int, int] | None:
-        try:
-            found = None if self._path is None else self._path.stat()
-        except OSError:
-            return None
-        return None if found is None else (found.st_mtime_ns, found.st_size)
-
     def _reread(self) -> None:
         """Take over the file if it was changed; one that cannot be read changes nothing."""
         if self._path is None or time.monotonic() < self._looked + REREAD_SECONDS:
             return
-        self._looked, modified = time.monotonic(), self._modified()
-        if modified == self._read:
+        self._looked, before = time.monotonic(), self._read
+        self._read = file_signature(self._path)
+        if self._read == before:
             return
-        self._read = modified
         try:
             self._keys = self._digests(read_keys(self._path))
             for each in self._addresses.values():

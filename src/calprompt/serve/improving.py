@@ -1,11 +1,4 @@
-"""What the page needs beside answers: pictures to try, which ones to label next, and a new version fitted from these.
-
-GET  /v1/samples          pictures to try the model on
-GET  /v1/samples/NUMBER   one of them
-POST /v1/suggest          of pictures that were answered, those whose labels would teach the model most
-GET  /v1/improve          whether a new version can be fitted from here, and how far that is
-POST /v1/improve          an admin has it fitted: old images and those that people labelled make a new version
-"""
+"""What the page needs beside answers: pictures to try, which to label next, and a new version fitted from these."""
 
 from __future__ import annotations
 
@@ -19,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -33,6 +26,7 @@ from calprompt.errors import SettingError
 from calprompt.serve.guard import caller_of
 from calprompt.serve.models import Models
 from calprompt.serve.problems import ProblemError
+from calprompt.serve.requests import Upload
 from calprompt.serve.schemas import Asked, posted, problems
 from calprompt.serve.service import Service
 from calprompt.serve.settings import ADMIN, ServeSettings
@@ -45,14 +39,6 @@ BYTES_PER_NUMBER = 24
 NICE = 10
 Status = Literal["idle", "fitting", "done", "failed"]
 Rows = Annotated[list[Annotated[list[float], FailFast()]], FailFast()]  # the first of many errors is enough
-
-
-class Sample(NamedTuple):
-    """A picture to try."""
-
-    name: str  # of its file
-    data: bytes  # of its file
-    type: str  # its media type
 
 
 class TrialPicture(BaseModel):
@@ -99,7 +85,7 @@ class ImproveModel(BaseModel):
     sentences: list[str] = Field(description="How the fit went, and whether the new version is better.")
 
 
-def samples_in(folder: str | Path) -> list[Sample]:
+def samples_in(folder: str | Path) -> list[Upload]:
     """The first pictures of a folder, by name."""
     place = Path(folder).expanduser()
     files = sorted(each for each in place.iterdir() if each.suffix.lower() in TYPES) if place.is_dir() else []
@@ -108,11 +94,11 @@ def samples_in(folder: str | Path) -> list[Sample]:
         raise SettingError(
             f"must be a folder with PNG, JPEG or WebP files of up to 1 MB, got {place}", parameter="samples"
         )
-    return [Sample(each.name, each.read_bytes(), TYPES[each.suffix.lower()]) for each in small]
+    return [Upload(each.name, each.read_bytes()) for each in small]
 
 
 @lru_cache(16)
-def samples_of_package(class_names: tuple[str, ...]) -> list[Sample]:
+def samples_of_package(class_names: tuple[str, ...]) -> list[Upload]:
     """Test pictures of the package that show these classes, and one that shows none; none if it has few of them.
 
     They were kept for testing: no model that `calprompt fit` made of the package's data learned from them.
@@ -139,7 +125,7 @@ def samples_of_package(class_names: tuple[str, ...]) -> list[Sample]:
     for name, pixels in (*pictures, ("something-else", odd)):
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, "png")
-        samples.append(Sample(f"{name.replace('/', '-')}.png", stream.getvalue(), "image/png"))
+        samples.append(Upload(f"{name.replace('/', '-')}.png", stream.getvalue()))
     return samples
 
 
@@ -254,10 +240,10 @@ class Refit:
             await asyncio.wait([self._task])
 
 
-def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None, refit: Refit) -> None:
+def add_improving(app: FastAPI, state: Service, samples: Sequence[Upload] | None, refit: Refit) -> None:
     """Add these routes to an app; without samples of its own, it offers those of the package."""
 
-    def samples_for(request: Request) -> Sequence[Sample]:
+    def samples_for(request: Request) -> Sequence[Upload]:
         return samples_of_package(state.deployment(request).active.labels) if samples is None else samples
 
     def improvement(request: Request) -> dict[str, Any]:
@@ -274,7 +260,7 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Sample] | None
         found = samples_for(request)
         if not 0 <= number < len(found):
             raise ProblemError(404, "there is no such picture")
-        return Response(found[number].data, media_type=found[number].type)
+        return Response(found[number].data, media_type=TYPES[Path(found[number].name).suffix.lower()])
 
     @posted(app, "/v1/suggest", SuggestModel, SuggestRequest)
     async def suggest_next(request: Request) -> dict[str, Any]:

@@ -1,16 +1,11 @@
 """The Open Inference Protocol, version 2, over REST: what clients of KServe and Triton speak.
 
-GET  /v2   /v2/health/live   /v2/health/ready
-GET  /v2/models/NAME[/versions/V]   …/ready
-POST /v2/models/NAME[/versions/V]/infer
-
-A model has one input, `image`, of one of three types:
+A model has one input, `image`, of one of three types. Tensors are JSON, or bytes behind the JSON as Triton's extension
+`binary_tensor_data` has them.
 
     BYTES  [n]           image files, in base64 where they stand in JSON
     UINT8  [n, h, w, 3]  RGB pixels
     FP32   [n, h, w, 3]  RGB from 0 to 1; they are resized and normalised as files are, so do neither
-
-Tensors are JSON, or bytes behind the JSON as Triton's extension `binary_tensor_data` has them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from prometheus_client.process_collector import ProcessCollector
 from calprompt.errors import SettingError
 from calprompt.promises.image_watch import IMAGES_ALIKE
 from calprompt.serve.engine import Answered, Engine
-from calprompt.serve.feedback import FeedbackResult
 from calprompt.serve.guard import Caller
 from calprompt.text import os_problem
 
@@ -88,8 +87,8 @@ class Measurements:
             self.confidence.observe(answered.answer.probability)
             self.abstentions.inc(answered.answer.decision != "answer")
 
-    def on_feedback(self, right: bool, result: FeedbackResult) -> None:
-        self.feedback.labels("right" if right else "wrong", "yes" if result.counted else "no").inc()
+    def on_feedback(self, right: bool, counted: bool) -> None:
+        self.feedback.labels("right" if right else "wrong", "yes" if counted else "no").inc()
 
     def on_engine(self, engine: Engine) -> None:
         """Note what an engine is doing."""

@@ -1,19 +1,8 @@
 """Which models and versions there are, which version of each answers, and what all processes of a server share.
 
     MODELS/NAME/VERSION/       a fitted model, an exported one or a run; it is not changed once it is there
-    MODELS/NAME/serving.json   the version that answers, the one that did before, and the one in its shadow
-    MODELS/NAME/               or a model without versions, whose only one is called 1
-    MODEL/                     or a single model
-
-Without a serving.json, the newest version answers: 10 is newer than 9, and 2026-11 newer than 2026-02.
-
-One process owns the plans and the feedback: the only one, the one that started the workers, or an actor of Ray. All
-others ask it.
-
-    worker ── check_in, every half second ──┐
-    worker ── feedback, undo, watches ──────┼── Keeper ──┬── FEEDBACK/NAME/VERSION.db, WATCH/NAME/VERSION.json
-    worker ── …                             ┘            ├── KEEP/NAME/CLASS/…
-                                                         └── MODELS/NAME/serving.json
+    MODELS/NAME/serving.json   the version that answers, the one that did before, and the one in its shadow; without it,
+                               the newest version answers: 10 is newer than 9, and 2026-11 newer than 2026-02
 
 A switch has two steps, so that all processes answer with one version: each loads the next version (`propose`), and when
 all have it, it becomes the active one (`commit`).

@@ -1,22 +1,14 @@
 """A model served by replicas on a Ray cluster: `calprompt serve MODEL --ray ADDRESS`.
 
-    clients ── Ray Serve's proxy ──┬── replica: the model and the application ──┐
-               (host and port)     ├── replica                                  ├── feedback: one actor for all
-                                   └── …                                        ┘
-
-Ray Serve places the replicas, starts those again that are lost, and adds and removes some as the load changes. This
-file checks that all machines can serve the model, deploys it, and takes away at the end what it has started.
-
-A replica is the same application as without Ray. Before it loads the model, it checks that its machine has the versions
-and the very model of the command. Feedback is in one place, an actor on the machine of the command. Ray starts the
-actor again if it is lost, and it reads its file again. Feedback that it had written but not yet confirmed is then
-refused as a duplicate, so it counts once.
+Ray Serve places the replicas, starts those again that are lost, and adds and removes some as the load changes. A
+replica is the same application as without Ray, on a machine that has the versions and the very model of the command.
+Feedback is in one place, an actor on the machine of the command. If Ray starts it again, it reads its file again;
+feedback that it had written but not yet confirmed is then refused as a duplicate, so it counts once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ipaddress
 import logging
 import os
@@ -42,8 +34,9 @@ from calprompt.executors.ray import (
     describe_driver,
     import_ray,
     settle,
+    worker_error,
 )
-from calprompt.files import EXPORT, folder_kind, is_alive
+from calprompt.files import EXPORT, file_digest, folder_kind, is_alive, json_digest
 from calprompt.serve.models import Keeper, Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.served_model import ServedModel
@@ -80,13 +73,8 @@ def _result(ray: Any, node: Mapping[str, Any], handle: Any) -> Any:
     try:
         return ray.get(handle, timeout=ANSWERS)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CalpromptError):
-            raise error.cause from None
-        last = [line for line in str(error).splitlines() if line.strip()][-1].strip()
-        raise CalpromptError(
-            f"the machine {node['NodeManagerHostname']} of the Ray cluster cannot serve it ({last}); is the same "
-            "calprompt installed on all machines?"
-        ) from error
+        where = f"the machine {node['NodeManagerHostname']} of the Ray cluster"
+        raise worker_error(error, f"{where} cannot serve it") from None
     except ray.exceptions.RayError as error:
         raise CalpromptError(
             f"the machine {node['NodeManagerHostname']} of the Ray cluster does not answer: {type(error).__name__}"
@@ -357,14 +345,9 @@ def check_machine(driver: Mapping[str, Any], folder: str, digest: str) -> None:
 
 def folder_digest(folder: Path) -> str:
     """A digest of the files of a folder and of their names; hidden ones are left out."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if any(part.startswith(".") for part in name.parts) or not path.is_file():
-            continue
-        with open(path, "rb") as file:
-            digest.update(repr((name.as_posix(), hashlib.file_digest(file, "sha256").hexdigest())).encode())
-    return digest.hexdigest()
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    shown = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    return json_digest([(name.as_posix(), file_digest(folder / name)) for name in shown])
 
 
 KEEPER = NAME, NAMESPACE = "feedback", "calprompt"

@@ -1,8 +1,5 @@
 """What the routes work with: models and their versions, the engine, measurements and the keeper, in one process.
 
-    /v1/predict, /models/NAME/v1/predict ── Deployment ──┬── active version ── answer
-                                                         └── shadow version ── compared, never shown
-
 A version is loaded beside those in use, tried on a sample, and becomes the active one between two requests: those
 under way keep the version they began with. The one before stays in memory, so that going back takes no time.
 """
