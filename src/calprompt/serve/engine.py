@@ -130,12 +130,14 @@ CLASSES = "Instead of the model's own classes; promises are withdrawn."
 class Options(BaseModel):
     """How an image is to be answered, as clients say it in the address or in the fields of a form."""
 
-    coverage: float | None = Field(None, ge=0, le=1, description="Add the prediction set of this coverage.")
-    per_class: bool = Field(False, description="Of sets whose coverage holds for each class by itself.")
-    min_confidence: float | None = Field(None, ge=0, le=1, description="Call answers below this unsure.")
-    classes: list[str] = Field([], description=CLASSES)
-    top: int = Field(TOP, ge=1, le=100_000, description="How many probabilities to give.")
-    preview: bool = Field(False, description="Only look, as at what a camera sees now: no watch counts the image.")
+    coverage: float | None = Field(default=None, ge=0, le=1, description="Add the prediction set of this coverage.")
+    per_class: bool = Field(default=False, description="Of sets whose coverage holds for each class by itself.")
+    min_confidence: float | None = Field(default=None, ge=0, le=1, description="Call answers below this unsure.")
+    classes: list[str] = Field(default=[], description=CLASSES)
+    top: int = Field(default=TOP, ge=1, le=100_000, description="How many probabilities to give.")
+    preview: bool = Field(
+        default=False, description="Only look, as at what a camera sees now: no watch counts the image."
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,7 +126,7 @@ class AccessLog:
             self._handler = logging.StreamHandler() if path == "-" else WatchedFileHandler(place, encoding="utf-8")
         except OSError as error:
             raise SettingError(f"cannot be written: {os_problem(error)}", parameter="access_log") from error
-        self._handler.handleError = _raise  # type: ignore[method-assign]
+        self._handler.handleError = _raise  # type: ignore[assignment,method-assign]
 
     def on_request(self, caller: Caller, method: str, route: str, status: int, seconds: float) -> None:
         """Write a line; a disk that is full costs lines and nothing else."""

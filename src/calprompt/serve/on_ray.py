@@ -278,7 +278,7 @@ def _deploy(build: Callable[[], Any], settings: ServeSettings, needs: WorkerReso
     if replicas.least < replicas.most:
         limits = {"min_replicas": replicas.least, "max_replicas": replicas.most}
         scale = {"autoscaling_config": {**limits, "target_ongoing_requests": settings.batch}}
-    deployment = serve.deployment(serve.ingress(build)(Replica), name="model", **scale)
+    deployment: Any = serve.deployment(serve.ingress(build)(Replica), name="model", **scale)
     deployment = deployment.options(
         ray_actor_options={"num_cpus": needs.cpus, "num_gpus": needs.gpus},
         max_ongoing_requests=2 * settings.queue,  # so that a replica says itself that its queue is full
