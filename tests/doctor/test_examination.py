@@ -75,8 +75,7 @@ def test_stopping_early_leaves_no_process() -> None:
 
 
 def test_unused_worker_ends() -> None:
-    with Worker(1):
-        pass
+    Worker(1).close()
 
 
 def test_checks_with_broken_needs_are_skipped() -> None:

@@ -19,10 +19,9 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from types import TracebackType
 from typing import IO
 
 from calprompt.errors import CalpromptError
@@ -69,9 +68,7 @@ class Check:
     """A check and what it needs."""
 
     section: str  # its name
-    # where it is, as "module:function": it is imported by the process that runs it. It takes no arguments and yields
-    # findings
-    function: str
+    function: str  # "module:function", imported by the process that runs it; it yields findings
     needs: tuple[str, ...] = ()  # names of findings and sections; if one of them is a problem, the check is left out
 
 
@@ -98,15 +95,13 @@ def examine(checks: Sequence[Check] = CHECKS, *, patience: float = 120, apart: b
     """Run checks, and yield what each finds as soon as it is known."""
 
     broken: set[str] = set()
-    with Worker(patience) as worker:
+    with closing(Worker(patience)) as worker:
         for check in checks:
             missing = [name for name in check.needs if name in broken]
-            found: Iterator[Finding]
+            found = (worker.run if apart else run_check)(check.function, check.section)
             if missing:
                 broken.add(check.section)
                 found = iter([note(check.section, f"not checked, because of the problem with {missing[0]}")])
-            else:
-                found = worker.run(check.function, check.section) if apart else run_check(check.function, check.section)
             for finding in found:
                 finding = replace(finding, section=check.section)
                 if finding.status == PROBLEM:
@@ -155,12 +150,6 @@ class Worker:
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors: IO[bytes] | None = None
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._end()
-
     def run(self, function: str, name: str) -> Iterator[Finding]:
         """Run one check."""
         try:
@@ -169,14 +158,14 @@ class Worker:
             process.stdin.write(f"{json.dumps([function, name])}\n")
             process.stdin.flush()
         except OSError as error:
-            self._end()
+            self.close()
             yield problem(name, f"could not be checked, no process can be started for it: {error}")
             return
         while True:
             try:
                 line = self._answers.get(timeout=self.patience)
             except queue.Empty:
-                self._end()
+                self.close()
                 yield problem(
                     name,
                     f"did not finish within {self.patience:g} s and was stopped",
@@ -207,7 +196,7 @@ class Worker:
     def _death(self, name: str) -> Finding:
         """The finding for a process that died during a check."""
         errors = self._errors
-        code = self._end()
+        code = self.close()
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         words = ""
         if errors is not None:
@@ -220,7 +209,7 @@ class Worker:
             last = f"; last line of stderr: {words.splitlines()[-1]}" if words else ""
         return problem(name, f"crashed the process of this check ({end}){last}", MEANINGS.get(end, ""))
 
-    def _end(self) -> int:
+    def close(self) -> int:
         """End the process, if there is one, and forget it; its exit code."""
         process, self._process, self._errors = self._process, None, None
         if process is None:

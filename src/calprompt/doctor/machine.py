@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe, note, ok, problem
-from calprompt.hardware import claims_amx, processor_name, survives
+from calprompt.hardware import claims_amx, processor_name, survives, total_memory
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural
 
@@ -90,10 +90,8 @@ def memory() -> tuple[int, int]:
             used = int((CGROUP / "memory.current").read_text(encoding="ascii"))
             total, free = min(total, limit), min(free, max(0, limit - used))
         return total, free
-    with suppress(OSError, ValueError, AttributeError):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return total, total
-    return 0, 0
+    total = total_memory() or 0
+    return total, total
 
 
 def _threads() -> Finding:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -22,7 +22,7 @@ from calprompt.clip.load import load_with_files
 from calprompt.clip.model import encode_image
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
 from calprompt.clip.sources import download_folders, downloaded_backbones
-from calprompt.doctor.examination import OK, PROBLEM, Finding, describe, note, ok, problem
+from calprompt.doctor.examination import Finding, describe, note, ok, problem
 from calprompt.doctor.installation import disk_space, unwritable
 from calprompt.errors import CalpromptError, DamagedFileError
 from calprompt.text import format_size, plural
@@ -143,14 +143,12 @@ def check_speed() -> Iterator[Finding]:
     sentences = [fill_template("a picture of a {}.", name) for name in names]
     with backbone.limited_threads():  # one, as when image features are computed: each core works on a batch of its own
         pace = BATCH * per_second(lambda: backbone.encode_image(images))
-        yield Finding("pocket, images", OK, f"{pace:,.0f} images per second on one core (measured)")
+        yield ok("pocket, images", f"{pace:,.0f} images per second on one core (measured)")
         pace = len(sentences) * per_second(lambda: backbone.encode_strings(sentences, warn=False))
-        yield Finding("pocket, texts", OK, f"{pace:,.0f} class names per second on one core (measured)")
+        yield ok("pocket, texts", f"{pace:,.0f} class names per second on one core (measured)")
         pace = estimated_images_per_second()
     shown = f"{pace:,.0f}" if pace >= 10 else f"{pace:.1f}"
-    yield Finding(
-        "ViT-B/16, images", OK, f"about {shown} images per second on one core (estimated from two of its blocks)"
-    )
+    yield ok("ViT-B/16, images", f"about {shown} images per second on one core (estimated from two of its blocks)")
 
 
 def per_second(call: Callable[[], object], seconds: float = SECONDS) -> float:
@@ -189,14 +187,6 @@ AGREEMENT = {
 REPORT = "Please report this with the output of 'calprompt doctor --gpu --json'."
 
 
-@dataclass(frozen=True)
-class Training:
-    """The losses of some steps, and the milliseconds of one."""
-
-    losses: list[float]
-    milliseconds: float
-
-
 def check_gpu() -> Iterator[Finding]:
     """Verify the accelerator that torch finds, if there is one."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -224,18 +214,17 @@ def verify_device(device: str) -> Iterator[Finding]:
             except (CalpromptError, RuntimeError) as error:
                 yield problem(label, " ".join(str(error).split())[:300], REPORT)
                 continue
-            pairs = zip(expected.losses, found.losses, strict=True)
+            pairs = zip(expected[0], found[0], strict=True)
             gap = max(abs(theirs - ours) / max(abs(ours), 1e-6) for ours, theirs in pairs)
             value = (
                 f"losses within {gap:.1e} of the CPU's (up to {tolerance:g} is rounding); "
-                f"{found.milliseconds:.1f} ms a step, {expected.milliseconds:.1f} ms on the CPU"
+                f"{found[1]:.1f} ms a step, {expected[1]:.1f} ms on the CPU"
             )
-            fine = gap <= tolerance
-            yield Finding(label, OK if fine else PROBLEM, value, "" if fine else REPORT)
+            yield ok(label, value) if gap <= tolerance else problem(label, value, REPORT)
 
 
-def train_steps(name: str, backbone: Backbone) -> Training:
-    """Some steps of a tuner with TCPT on random images, the same on every device."""
+def train_steps(name: str, backbone: Backbone) -> tuple[list[float], float]:
+    """Losses of steps of a tuner with TCPT on random images, the same on every device, and milliseconds a step."""
     from calprompt import tuners
     from calprompt.losses import Objective
     from calprompt.training import LossScale, mixed, read_steps, training_step
@@ -255,4 +244,4 @@ def train_steps(name: str, backbone: Backbone) -> Training:
             start = time.perf_counter()
         step = training_step(tuner, optimizer, objective, images, labels, seed=mixed(0, number), scale=scale)
         losses += [row["loss"] for row in read_steps({number: step}, "step {}")]  # waits for the device
-    return Training(losses, 1000 * (time.perf_counter() - start) / (STEPS - WARM_UP))
+    return losses, 1000 * (time.perf_counter() - start) / (STEPS - WARM_UP)
