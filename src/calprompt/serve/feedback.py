@@ -89,7 +89,7 @@ class FeedbackBook:
         keep: KeptImages | None = None,
         image_path: str | Path | None = None,
     ) -> None:
-        self.fingerprint = model.fingerprint
+        self.fingerprint, self.view = model.fingerprint, model.view
         self._fresh = Watch.of(model.rule, false_alarms) if model.rule.promised else None
         self._fresh_missed = Watch.of_classes(model.rule, model.labels, false_alarms)
         self.keep = keep

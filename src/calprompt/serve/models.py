@@ -185,7 +185,6 @@ class Keeper:
         self._models, self._settings = models, settings
         self._plans = {name: models.plan(name) for name in models.names}
         self._books: dict[tuple[str, str], FeedbackBook] = {}
-        self._views: dict[tuple[str, str], View] = {}
         self._kept: dict[str, KeptImages] = {}
         self._processes: dict[str, tuple[float, Mapping[str, Sequence[str]]]] = {}
         self._failures: dict[str, str] = {}
@@ -212,10 +211,7 @@ class Keeper:
                     keep=self._kept.get(name),
                     image_path=self._place(settings.watch if watched else None, name, f"{version}.json"),
                 )
-                self._views[name, version] = model.view
-            return {
-                each: (self._books[name, each].secret, view) for (of, each), view in self._views.items() if of == name
-            }
+            return {each: (book.secret, book.view) for (of, each), book in self._books.items() if of == name}
 
     def feedback(self, name: str, version: str, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the `FeedbackBook` of a version."""
