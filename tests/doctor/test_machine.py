@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from calprompt.doctor import machine
+from calprompt.doctor import installation as machine
 from calprompt.doctor.examination import Finding
-from calprompt.doctor.machine import check_accelerators, check_machine, memory, usable_cores
+from calprompt.doctor.installation import check_accelerators, check_machine, memory, usable_cores
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +63,8 @@ def test_slow_settings_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine.NO_VECTOR_UNITS)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(machine, "memory", lambda: (2 * 10**9, 10**9))
-    monkeypatch.setattr("calprompt.doctor.machine.claims_amx", lambda: True)
-    monkeypatch.setattr("calprompt.doctor.machine.survives", lambda: False)
+    monkeypatch.setattr("calprompt.doctor.installation.claims_amx", lambda: True)
+    monkeypatch.setattr("calprompt.doctor.installation.survives", lambda: False)
     assert {name for name, each in found().items() if each.status == "note"} == {
         "processor",
         "half precision",

@@ -77,8 +77,8 @@ CHECKS = (
     Check("packages", "calprompt.doctor.installation:check_packages"),
     Check("extras", "calprompt.doctor.installation:check_extras"),
     Check("imports", "calprompt.doctor.installation:check_imports"),
-    Check("machine", "calprompt.doctor.machine:check_machine", TORCH),
-    Check("accelerators", "calprompt.doctor.machine:check_accelerators", TORCH),
+    Check("machine", "calprompt.doctor.installation:check_machine", TORCH),
+    Check("accelerators", "calprompt.doctor.installation:check_accelerators", TORCH),
     Check("storage", "calprompt.doctor.installation:check_storage"),
     Check("backbones", "calprompt.doctor.models:check_backbones", LOADING),
     Check("pocket", "calprompt.doctor.models:check_pocket", LOADING),
@@ -86,7 +86,7 @@ CHECKS = (
 )
 
 GPU_CHECKS = (
-    Check("accelerators", "calprompt.doctor.machine:check_accelerators"),
+    Check("accelerators", "calprompt.doctor.installation:check_accelerators"),
     Check("GPU", "calprompt.doctor.models:check_gpu"),
 )
 
