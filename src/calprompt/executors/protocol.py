@@ -8,19 +8,20 @@ If a worker sees the folder of whoever sent it, results go there; if not, they t
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from calprompt.errors import CalpromptError, SettingError
 from calprompt.files import is_alive, replaced_folder, write_bytes
-from calprompt.registry import unknown
+from calprompt.registry import check_types, unknown
 from calprompt.text import format_size, size_in_bytes
 
 FINISHED, FAILED = "finished", "failed"
@@ -125,27 +126,18 @@ class WorkerResources:
 
 def parse_resources(content: Mapping[str, Any], where: str, usual: WorkerResources) -> WorkerResources:
     """Resources from what a file says of them."""
-    known = [field.name for field in fields(WorkerResources)]
-    for name in content:
-        if name not in known:
-            raise unknown(f"name in {where}:", str(name), known)
-    cpus = _number(content.get("cpus", usual.cpus), f"{where}: cpus")
-    gpus = _number(content.get("gpus", usual.gpus), f"{where}: gpus")
-    if cpus <= 0:
+    for name in content.keys() - vars(usual).keys():
+        raise unknown(f"name in {where}:", str(name), vars(usual))
+    cpus, gpus, memory = (vars(usual) | dict(content)).values()
+    check_types(f"{where}:", WorkerResources, {"cpus": cpus, "gpus": gpus})
+    if not 0 < cpus < math.inf:
         raise SettingError(f"{where}: cpus must be above 0, got {cpus:g}")
-    if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+    if not 0 <= gpus < math.inf or (gpus > 1 and gpus != int(gpus)):
         raise SettingError(f"{where}: gpus must be a whole number, or a fraction below 1; got {gpus:g}")
-    memory = content.get("memory", usual.memory)
     size = memory if isinstance(memory, int) and not isinstance(memory, bool) else size_in_bytes(str(memory))
     if size is None or size < 0:
         raise SettingError(f"{where}: memory must be a size such as 2GB or 500MB, got {memory!r}")
     return WorkerResources(cpus, gpus, size)
-
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        raise SettingError(f"{where} must be a number, got {value!r}")
-    return value
 
 
 PREFIX = ".shared-"
