@@ -193,8 +193,6 @@ def _replica_options(folder: str | Path, options: Mapping[str, Any]) -> dict[str
             "must be cuda or cpu on a Ray cluster, which gives each replica a GPU of its own", parameter="device"
         )
     given.setdefault("threads", 1)
-    if given["threads"] < 1:
-        raise SettingError(f"must be 1 or more, got {given['threads']}", parameter="threads")
     if folder_kind(folder) != EXPORT:
         given.setdefault("device", "cpu")
     return given
