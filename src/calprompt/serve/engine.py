@@ -64,10 +64,6 @@ class Batcher:
         self._wake.set()
         return await future
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
-        """Call something in the thread of the model, between two batches."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
     async def close(self) -> None:
         """Stop; whatever waits is cancelled."""
         if self._task is not None:
@@ -177,7 +173,7 @@ class Engine:
         await self.batcher.submit(model, np.zeros((size, size, 3), dtype=np.uint8))
         record = model.track_record
         if record is not None:
-            await self.batcher.in_thread(lambda: record.summary)  # computed once
+            await asyncio.to_thread(lambda: record.summary)  # computed once
 
     async def close(self) -> None:
         """Stop everything, after what is under way."""

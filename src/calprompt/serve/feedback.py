@@ -96,7 +96,7 @@ class FeedbackBook:
         target = None if self._fresh is None else self._fresh.target_error
         self._store = FeedbackStore(None if path is None else Path(path).expanduser(), model.fingerprint, target)
         self.secret = self._store.secret
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.watch: Watch | None = None
         self._labelled: set[str] = set()
         self._replay()
@@ -149,7 +149,7 @@ class FeedbackBook:
                 self._remember(record)
             if record.counted and self.watch is not None:
                 self.watch = self.watch.mark(not right)
-            return {"counted": reason is None, "reason": reason, "kept": kept, "watch": self._state()}
+            return {"counted": reason is None, "reason": reason, "kept": kept, "watch": self.state()}
 
     def undo(self, receipt: Receipt, *, author: str = "", is_admin: bool = True) -> dict[str, Any]:
         """Take feedback back, one's own or, as an admin, anybody's; returns the state of the watch after it."""
@@ -164,7 +164,7 @@ class FeedbackBook:
             self._replay()
             if self.keep is not None:
                 self.keep.release(receipt.image)
-            return self._state()
+            return self.state()
 
     def handle_alarm(self, watch: str, action: str, note: str, *, author: str = "") -> dict[str, Any]:
         """Acknowledge an alarm, or restart a watch; returns the state after it."""
@@ -177,8 +177,8 @@ class FeedbackBook:
                 self._replay()
             elif action == RESET:
                 self.images = self._fresh_images()
-                self._save()
-            return self._state()
+                self.save()
+            return self.state()
 
     def see(self, scores: Sequence[float], digest: str) -> None:
         """Watch an image that was answered. The file is written within seconds, and at once for an alarm."""
@@ -188,7 +188,7 @@ class FeedbackBook:
             before = self.images.changed
             self.images.see_scores([scores], [digest])
             if self.images.changed != before:
-                self._save()
+                self.save()
             elif self._image_path is not None:
                 self._save_soon()
 
@@ -201,12 +201,8 @@ class FeedbackBook:
     def compare(self, version: str) -> dict[str, Any]:
         """Where another version answered differently, and which of the two was right by the feedback."""
         with self._lock:
-            self._save()
+            self.save()
             return compared(version, self._store.shadow_answers(version))
-
-    def save(self) -> None:
-        with self._lock:
-            self._save()
 
     def close(self) -> None:
         """Write what is not written yet, and let go of the file."""
@@ -214,7 +210,7 @@ class FeedbackBook:
             if self.keep is not None and self._is_labelled in self.keep.claims:
                 self.keep.claims.remove(self._is_labelled)
             try:
-                self._save()
+                self.save()
             finally:
                 self._store.close()
 
@@ -234,36 +230,35 @@ class FeedbackBook:
             self._timer.daemon = True
             self._timer.start()
 
-    def _save(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._shadow_answers:
-            self._store.add_shadow_answers(self._shadow_answers)
-            self._shadow_answers = []
-        if self._image_path is not None and self.images is not None:
-            self.images.save(self._image_path)
+    def save(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._shadow_answers:
+                self._store.add_shadow_answers(self._shadow_answers)
+                self._shadow_answers = []
+            if self._image_path is not None and self.images is not None:
+                self.images.save(self._image_path)
 
     def state(self) -> dict[str, Any]:
         """Both watches as plain data."""
         with self._lock:
-            return self._state()
-
-    def _state(self) -> dict[str, Any]:
-        images = unwatched(self._not_watched) if self.images is None else self.images.state()
-        found: dict[str, Any] = {"status": "unwatched", "sentence": UNWATCHED, "feedback": 0, "wrong": 0}
-        found |= dict.fromkeys(("target_error", "false_alarm_rate", "evidence", "alarm", "broken_at"))
-        if self.watch is not None:
-            watch = self.watch
-            found = {**_told(watch), "wrong": watch.wrong, "target_error": watch.target_error}
-            found |= {"false_alarm_rate": watch.false_alarms, "alarm": 1 / watch.false_alarms}
-            found |= {"evidence": watch.evidence, "broken_at": watch.broken_at}
-        missed = [
-            {"class_name": name, "promise": Requests().missed_words(name, each.target_error), "missed": each.wrong}
-            | _told(each)
-            for name, each in self.missed.items()
-        ]
-        return {**found, **self._handled(PROMISE), "images": images | self._handled(IMAGES), "classes": missed}
+            images = unwatched(self._not_watched) if self.images is None else self.images.state()
+            found: dict[str, Any] = {"status": "unwatched", "sentence": UNWATCHED, "feedback": 0, "wrong": 0}
+            found |= dict.fromkeys(("target_error", "false_alarm_rate", "evidence", "alarm", "broken_at"))
+            if self.watch is not None:
+                watch = self.watch
+                found = {**_told(watch), "wrong": watch.wrong, "target_error": watch.target_error}
+                found |= {"false_alarm_rate": watch.false_alarms, "alarm": 1 / watch.false_alarms}
+                found |= {"evidence": watch.evidence, "broken_at": watch.broken_at}
+            missed = [
+                {"class_name": name, "promise": Requests().missed_words(name, each.target_error), "missed": each.wrong}
+                | _told(each)
+                for name, each in self.missed.items()
+            ]
+            return {**found, **self._handled(PROMISE), "images": images | self._handled(IMAGES), "classes": missed}
 
     def _handled(self, watch: str) -> dict[str, Any]:
         """What admins did about the alarms of a watch: the last reset, and the last acknowledgement since then."""

@@ -199,11 +199,8 @@ SPARE = 64  # file descriptors for everything that is no connection
 class Server(uvicorn.Server):
     """uvicorn's server, which ends without an error when it is asked to."""
 
-    on_stop: Callable[[], None] = staticmethod(lambda: None)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; what is under way is finished first, unless Ctrl-C is pressed again."""
-        self.on_stop()
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
@@ -265,7 +262,7 @@ def run_server(
         http=CarefulProtocol.with_limits(
             _connections(settings.connections),
             settings.timeout,
-            lambda: app.state.service.draining,
+            lambda: server.should_exit,
             settings.trusted_proxies,
         ),
         ws="none",
@@ -280,10 +277,7 @@ def run_server(
     )
     server = Server(config)
 
-    def stop() -> None:
-        app.state.service.draining = True
-
-    server.on_stop = stop
+    app.state.service.is_draining = lambda: server.should_exit
     app.state.service.on_ready = lambda: announce(address_of(*listener.getsockname()))
     with listener:
         server.run(sockets=[listener])

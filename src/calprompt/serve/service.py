@@ -110,7 +110,8 @@ class Service:
         self.measurements = Measurements()
         self.deployments: dict[str, Deployment] = {}
         self.engine = Engine(settings, on_batch=self.measurements.on_batch)
-        self.draining = self.started = False
+        self.started = False
+        self.is_draining: Callable[[], bool] = lambda: False
         self.on_ready: Callable[[], None] = lambda: None
         self._id = secrets.token_hex(8)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -121,7 +122,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        return self.started and not self.draining and self.engine.decoders.alive > 0
+        return self.started and not self.is_draining() and self.engine.decoders.alive > 0
 
     async def start(self) -> None:
         """Start processes and threads, and load the models."""
