@@ -27,7 +27,7 @@ import calprompt
 from calprompt.serve.engine import Answered, Options
 from calprompt.serve.guard import caller_of
 from calprompt.serve.problems import ProblemError
-from calprompt.serve.requests import Upload, options_of
+from calprompt.serve.requests import Upload, options_of, parse_object
 from calprompt.serve.served_model import ServedModel
 from calprompt.serve.service import Deployment, Service
 
@@ -57,9 +57,7 @@ def add_inference_protocol(app: FastAPI, state: Service) -> None:
         return {each: model for each, model in deployment.loaded.items() if each in (plan.active, plan.previous)}
 
     def find(name: str, version: str | None) -> tuple[Deployment, ServedModel]:
-        deployment = state.deployments.get(name)
-        if deployment is None:
-            raise ProblemError(404, f"there is no model {name!r}; there are: {', '.join(state.models.names)}")
+        deployment = state.find(name)
         model = deployment.active if version is None else shown(deployment).get(version)
         if model is None:
             known = ", ".join(shown(deployment))
@@ -166,13 +164,7 @@ def split_body(data: bytes, length: str | None) -> tuple[dict[str, Any], memoryv
     end = len(data) if length is None else int(length)
     if data.count(b",", 0, end) > MOST_ELEMENTS:
         raise ProblemError(413, f"the JSON has more than {MOST_ELEMENTS:,} elements; send the tensor as binary data")
-    try:
-        found = json.loads(data[:end])
-    except ValueError as error:
-        raise ProblemError(400, f"the body does not begin with JSON: {str(error)[:200]}") from None
-    if not isinstance(found, dict):
-        raise ProblemError(400, "the body must begin with a JSON object")
-    return found, memoryview(data)[end:]
+    return parse_object(data[:end]), memoryview(data)[end:]
 
 
 def read_images(asked: dict[str, Any], binary: memoryview, most: int) -> tuple[list[Upload], tuple[str, ...] | None]:

@@ -182,14 +182,19 @@ def read_json(request: Request, data: bytes, expected: type[Model]) -> Model:
     kind = _type(request)
     if kind != "application/json":
         raise ProblemError(415, f"the body has the type {kind[:100]!r}; send application/json or multipart/form-data")
+    return checked(expected, parse_object(data))
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise ProblemError(400, f"the body is not JSON: {reason}") from None
     if not isinstance(found, dict):
         raise ProblemError(422, f"the body must be a JSON object, got {type(found).__name__}")
-    return checked(expected, found)
+    return found
 
 
 def checked(expected: type[Model], values: dict[str, Any], *, strict: bool | None = None) -> Model:

@@ -288,7 +288,10 @@ class Service:
 
     def deployment(self, request: Request) -> Deployment:
         """The model that the address names, or the first one."""
-        name = request.scope.get("deployment") or self.models.names[0]
+        return self.find(request.scope.get("deployment") or self.models.names[0])
+
+    def find(self, name: str) -> Deployment:
+        """The model of a name."""
         if name not in self.models.names:
             raise ProblemError(404, f"there is no model {name!r}; there are: {shorten(self.models.names)}")
         if name not in self.deployments:
