@@ -21,6 +21,7 @@ from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.load import load_with_files
 from calprompt.clip.model import encode_image
 from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
+from calprompt.clip.open_clip_files import model_configs
 from calprompt.clip.sources import download_folders, downloaded_backbones
 from calprompt.doctor.examination import Finding, describe, note, ok, problem
 from calprompt.doctor.installation import disk_space, unwritable
@@ -114,22 +115,7 @@ def self_test(backbone: Backbone) -> Finding:
 
 SECONDS = 0.6  # for each measurement
 BATCH = 64  # images, or sentences
-VIT_B_16 = Architecture(
-    embed_dim=512,
-    quick_gelu=True,
-    image_size=224,
-    patch_size=16,
-    vision_width=768,
-    vision_layers=12,
-    vision_heads=12,
-    vision_mlp=3072,
-    context_length=77,
-    vocab_size=49408,
-    text_width=512,
-    text_layers=12,
-    text_heads=8,
-    text_mlp=2048,
-)
+VIT_B_16 = Architecture.from_open_clip(model_configs()[USUAL.partition("/")[0]])
 PRODUCTS = {"patches": 0.116, "block": 1.449, "last block": 0.239}  # billions, for an image
 
 
