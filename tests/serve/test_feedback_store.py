@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from calprompt.data.decoding import FORMATS, SUFFIXES
 from calprompt.errors import DamagedFileError, SettingError
 from calprompt.serve.feedback import FeedbackBook, Receipt
 from calprompt.serve.feedback_store import FeedbackRecord, FeedbackStore, KeptImages
@@ -109,6 +110,13 @@ def test_a_corrected_image_is_kept_in_one_folder(tmp_path: Path) -> None:
     for name in ("bee", "cat"):
         assert book.add(Receipt.of("m", b"pixels", "answer", "ant", True), False, class_name=name, image=b"x")["kept"]
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["cat"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_kept_image_is_found_by_the_next_fit(tmp_path: Path, kind: str) -> None:
+    book = FeedbackBook(serving.numpy_model(), keep=KeptImages(tmp_path))
+    book.add(Receipt.of("m", b"pixels", "answer", "ant", True), True, image=b"x", format=kind)
+    assert [path.name.endswith(SUFFIXES) for path in tmp_path.glob("ant/*")] == [True]
 
 
 def test_an_undone_image_stays_while_another_version_has_it_and_leaves_no_empty_class(tmp_path: Path) -> None:

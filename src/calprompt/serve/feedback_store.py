@@ -241,7 +241,7 @@ class FeedbackStore:
             raise DamagedFileError(f"{damaged}: {error}") from error
 
 
-SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "PPM": "ppm", "TIFF": "tif"}
+SUFFIXES = {"JPEG": "jpg", "TIFF": "tif"}  # of other formats it is their name
 
 
 class KeptImages:
@@ -262,7 +262,8 @@ class KeptImages:
     @contextmanager
     def keeping(self, digest: str, class_name: str, image: bytes, format: str | None) -> Iterator[None]:
         """Keep an image in its class, and nowhere else, unless what is done meanwhile fails."""
-        path = self.folder / (slug(class_name) or "class") / f"{digest}.{SUFFIXES.get(format or '', 'img')}"
+        suffix = SUFFIXES.get(format or "", (format or "img").lower())
+        path = self.folder / (slug(class_name) or "class") / f"{digest}.{suffix}"
         with self._lock:
             others = set(self.folder.glob(f"*/{digest}.*"))
             self._write(path, image)
