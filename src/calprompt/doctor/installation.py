@@ -18,8 +18,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 import calprompt
-from calprompt.files import ENVIRONMENT, cache_root
 from calprompt.doctor.examination import NOTE, OK, PROBLEM, Finding, describe, note, ok, problem
+from calprompt.files import ENVIRONMENT, cache_root
 from calprompt.hardware import claims_amx, processor_name, survives, total_memory
 from calprompt.parallel import available_cores
 from calprompt.text import format_size, plural, shorten

@@ -28,9 +28,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import calprompt
-from calprompt.files import ENVIRONMENT
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
 from calprompt.executors.protocol import FAILED, Outcome, T, Task, Work, WorkerResources
+from calprompt.files import ENVIRONMENT
 from calprompt.parallel import available_cores
 
 LOCAL, AUTO = "local", "auto"
