@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from calprompt.pocket import COLUMNS, Sheet, pixel_digests
+from calprompt.pocket import COLUMNS, Sheet
 from calprompt.pocket.render import Scene
 from pretrain import icons
 from pretrain.concepts import Concept, read_emoji
@@ -239,6 +239,17 @@ def _by_count(named_drawings: list[Named], counts: dict[str, int]) -> dict[str, 
     return parts
 
 
+def _pixel_digests(sheet: Sheet) -> dict[str, str]:
+    """The sha256 of all labels and pixels of each split."""
+    digests = {}
+    for split in sheet.record["pictures"]:
+        digest = hashlib.sha256()
+        for label, _, pixels in sheet.pictures(split):
+            digest.update(label.to_bytes(2, "big") + pixels.tobytes())
+        digests[split] = digest.hexdigest()
+    return digests
+
+
 def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np.ndarray] | None, *, echo) -> None:
     if pictures is not None:
         side, lossless = pictures[0].shape[0], "CIFAR" not in str(record["source"])
@@ -254,7 +265,7 @@ def _write(folder: Path, name: str, record: dict[str, object], pictures: list[np
         Image.fromarray(sheet).save(partial, "WEBP", **options)
         partial.replace(folder / f"{name}.webp")
         record = {**record, "side": side}
-    record = {**record, "sha256": pixel_digests(Sheet(name, record, folder))}
+    record = {**record, "sha256": _pixel_digests(Sheet(name, record, folder))}
     partial = folder / f"{name}.partial"
     partial.write_text(_json(record), "utf-8")
     partial.replace(folder / f"{name}.json")

@@ -11,6 +11,7 @@ The store is the truth: whatever ends this process, the next one finds what is s
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -33,8 +34,9 @@ from calprompt.text import os_problem
 from calprompt.training_config import AUTOCAST
 
 if TYPE_CHECKING:
+    import torch
+
     from calprompt.clip.backbone import Backbone
-    from calprompt.features.store import FeatureStore, Space
 
 
 @dataclass(frozen=True)
@@ -178,24 +180,17 @@ def names_digest(images: Images) -> str:
 _checked: list[Images] = []  # of the split that this process is at
 
 
-@dataclass(frozen=True)
-class SentFeatures:
-    """Features on their way to the store."""
+@dataclass
+class ExtractionState:
+    """The state or result of an extraction, or of one portion of it."""
 
-    about: dict[str, Any]  # everything that they depend on besides the image and its view
-    name: str  # name of the backbone
-    keys: list[bytes]  # keys of the images and views
-    rows: bytes  # features [keys, D], as a safetensors file
-
-
-@dataclass(frozen=True)
-class PortionReport:
-    """The result of a portion."""
-
-    found: int  # features that were in the store
-    computed: int  # features that were computed
-    unreadable: dict[str, str]  # names of images that cannot be read, and why
-    sent: SentFeatures | None = None  # features for a store that the worker does not see
+    found: int = 0  # features that were in the store
+    computed: int = 0  # features that were computed
+    unreadable: dict[str, str] = field(default_factory=dict)  # names of images that cannot be read, and why
+    seconds: float = 0.0  # that it took
+    # features of a portion for a store that the worker does not see: what they depend on besides the image and its
+    # view, the name of the backbone, and their type and the bytes of each by key
+    sent: tuple[dict[str, Any], str, torch.dtype, dict[bytes, bytes]] | None = None
 
 
 def work(portion: Portion) -> Outcome[Portion]:
@@ -211,7 +206,7 @@ def work(portion: Portion) -> Outcome[Portion]:
     return Outcome(portion, FINISHED, seconds=seconds, reused=not report.computed, result=report)
 
 
-def _extract(portion: Portion) -> PortionReport:
+def _extract(portion: Portion) -> ExtractionState:
     from calprompt.data.checks import UnreadableImages
     from calprompt.features.extraction import Extraction, description
     from calprompt.features.store import FeatureStore
@@ -231,7 +226,8 @@ def _extract(portion: Portion) -> PortionReport:
         Extraction(backbone, images, views, space, unreadable).run(meter)
     if not sends and not resources.store.writable:
         raise CalpromptError(f"cannot store features in {resources.store.folder}; is it full, or only to be read?")
-    return PortionReport(meter.found, meter.computed, dict(unreadable.reasons), pack(space))
+    sent = (dict(space.about), space.name, space.dtype, space.record) if space.record and space.dtype else None
+    return ExtractionState(meter.found, meter.computed, dict(unreadable.reasons), sent=sent)
 
 
 def _backbone(portion: Portion, resources: Resources) -> Backbone:
@@ -251,27 +247,6 @@ def _images(portion: Portion, resources: Resources) -> Images:
     _checked[:] = [images]  # they stay loaded
     images.check(_backbone(portion, resources))
     return images.take(range(portion.start, portion.stop))
-
-
-def pack(space: Space) -> SentFeatures | None:
-    """All features that went in or out of a space; None if there are none."""
-    import torch
-    from safetensors.torch import save
-
-    if not space.record:
-        return None
-    rows = torch.stack(list(space.record.values())).contiguous()
-    return SentFeatures(dict(space.about), space.name, list(space.record), bytes(save({"features": rows})))
-
-
-@dataclass
-class ExtractionState:
-    """The state or result of an extraction."""
-
-    found: int = 0  # features that were in the store
-    computed: int = 0  # features that were computed
-    unreadable: dict[str, str] = field(default_factory=dict)  # names of images that cannot be read, and why
-    seconds: float = 0.0  # that it took
 
 
 def extract(
@@ -316,37 +291,20 @@ def extract(
                 for outcome in outcomes:
                     if outcome.status == FAILED:
                         raise CalpromptError(f"{outcome.task.title}: {outcome.reason}")
-                    _take(outcome.result, outcome.task.features, store, state, meter)
+                    done = outcome.result
+                    if done.sent is not None:
+                        about, name, dtype, rows = done.sent
+                        store.space(about, name).insert(rows, dtype)
+                    state.found += done.found
+                    state.computed += done.computed
+                    state.unreadable |= done.unreadable
+                    failed = outcome.task.features - done.found - done.computed
+                    meter.add(found=done.found, computed=done.computed, failed=failed)
             finally:
                 getattr(outcomes, "close", lambda: None)()  # ends what a generator has begun, now and not later
-    except OSError as error:
-        raise CalpromptError(f"cannot write to the feature store {store.folder}: {os_problem(error)}") from error
+    except (OSError, sqlite3.Error) as error:
+        reason = os_problem(error) if isinstance(error, OSError) else error
+        raise CalpromptError(f"cannot write to the feature store {store.folder}: {reason}") from error
     finally:
         state.seconds = time.perf_counter() - begin
     return state
-
-
-def _take(
-    report: PortionReport, features: int, store: FeatureStore, state: ExtractionState, meter: FeatureProgress
-) -> None:
-    if report.sent is not None:
-        put(store, report.sent)
-    state.found += report.found
-    state.computed += report.computed
-    state.unreadable |= report.unreadable
-    meter.add(found=report.found, computed=report.computed, failed=features - report.found - report.computed)
-
-
-def put(store: FeatureStore, sent: SentFeatures) -> None:
-    """Store features that came from elsewhere, but for those that are there."""
-    import torch
-    from safetensors.torch import load
-
-    space, rows = store.space(sent.about, sent.name), load(sent.rows)["features"]
-    there = set(space.find(sent.keys)[0])
-    new = [place for place in range(len(sent.keys)) if place not in there]
-    if new:
-        space.add([sent.keys[place] for place in new], rows[torch.tensor(new)])
-        space.flush()
-    if not store.writable:
-        raise CalpromptError(f"cannot store features in {store.folder}; is it full, or only to be read?")

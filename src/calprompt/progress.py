@@ -43,11 +43,9 @@ class FeatureProgress:
         self.found, self.computed, self.failed = self.found + found, self.computed + computed, self.failed + failed
         if found or computed or failed:
             done = self.found + self.computed + self.failed
-            self.progress(self.what, done, self.total, self._note(self.total - done))
-
-    def _note(self, left: int) -> str:
-        stored = f"{self.found} of {self.total} from the store" if self.stored else ""
-        return rate_note(self.computed, self.seconds, left, stored)
+            stored = f"{self.found} of {self.total} from the store" if self.stored else ""
+            note = rate_note(self.computed, self.seconds, self.total - done, stored)
+            self.progress(self.what, done, self.total, note)
 
 
 def rate_note(done: int, seconds: float, left: int | None, more: str = "") -> str:
@@ -76,12 +74,12 @@ def show_progress(quiet: bool = False) -> Iterator[Progress]:
 
     console = Console(stderr=True, highlight=False)
     if quiet:
-        yield lambda what, done, total, note="": None
+        yield silent
     elif console.is_terminal or (console.is_jupyter and find_spec("ipywidgets")):
         with _bars(console) as progress:
             yield progress
     else:
-        yield _Lines(console)
+        yield _lines(console)
 
 
 @contextmanager
@@ -101,17 +99,16 @@ def _bars(console: Console) -> Iterator[Progress]:
         yield report
 
 
-class _Lines:
+def _lines(console: Console) -> Progress:
     """Progress as plain lines, for logs and pipes."""
+    last = time.monotonic()
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.last = time.monotonic()
+    def report(what: str, done: int, total: int, note: str = "") -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_SECONDS:
+            last = time.monotonic()
+            share = f" ({100 * done / total:.0f} %)" if total else ""
+            line = f"{what}: {done} of {total}{share}{', ' if note else ''}{note}"
+            console.print(line, markup=False, soft_wrap=True)
 
-    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
-        if time.monotonic() - self.last < LINE_SECONDS:
-            return
-        self.last = time.monotonic()
-        share = f" ({100 * done / total:.0f} %)" if total else ""
-        line = f"{what}: {done} of {total}{share}{', ' if note else ''}{note}"
-        self.console.print(line, markup=False, soft_wrap=True)
+    return report

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def sealed(payload: Mapping[str, Any], number: int) -> dict[str, Any]:
     """With a format number and a checksum of everything."""
     whole = {"format": number, **{name: value for name, value in payload.items() if name not in ("format", "checksum")}}
-    return {**whole, "checksum": _checksum(whole)}
+    return {**whole, "checksum": json_digest(whole)}
 
 
 def read_sealed(path: Path, number: int, keys: set[str], advice: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def read_sealed(path: Path, number: int, keys: set[str], advice: str) -> dict[st
     checksum = payload.pop("checksum", None)
     if "format" in payload or checksum is not None:
         try:
-            right = checksum == _checksum(payload)
+            right = checksum == json_digest(payload)
         except (TypeError, ValueError):
             right = False
         if not right:
@@ -55,10 +55,6 @@ def require(path: Path, payload: Any, keys: set[str], advice: str, within: str |
     missing = sorted(keys - set(payload))
     if missing:
         raise DamagedFileError(f"{path} is damaged, it has no {', '.join(missing)}{place}; {advice}")
-
-
-def _checksum(payload: Mapping[str, Any]) -> str:
-    return json_digest(payload)
 
 
 def _refuse_newer(path: Path, payload: Mapping[str, Any], known: int) -> None:

@@ -20,7 +20,8 @@ import pytest
 
 from calprompt.cli import main
 from calprompt.data import streams
-from calprompt.data.streams import FailedImage, arrivals, streamed_images
+from calprompt.data.streams import arrivals, streamed_images
+from calprompt.errors import ImageError
 from classifier.fits import picture_paths, saved
 
 
@@ -121,13 +122,13 @@ def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path: Path, monkeypatch
         archive.writestr("huge.png", bytes(1_000_000))
     escape, huge = streamed_images(tmp_path / "bomb.zip")
     assert escape.name == f"{tmp_path}/bomb.zip/escape.png"
-    assert isinstance(huge, FailedImage)
+    assert isinstance(huge, ImageError)
     lying = bytearray((tmp_path / "bomb.zip").read_bytes())
     place = lying.rindex(b"PK\x01\x02")  # the entry of huge.png says that it has 100 bytes
     lying[place + 24 : place + 28] = (100).to_bytes(4, "little")
     (tmp_path / "lying.zip").write_bytes(lying)
     assert all(
-        isinstance(each, FailedImage) or len(getattr(each, "data", b"")) <= 10_000
+        isinstance(each, ImageError) or len(getattr(each, "data", b"")) <= 10_000
         for each in streamed_images(tmp_path / "lying.zip")
     )
     with tarfile.open(tmp_path / "odd.tar", "w") as tar:
@@ -138,7 +139,8 @@ def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path: Path, monkeypatch
         big.size = 20_000
         tar.addfile(big, io.BytesIO(bytes(20_000)))
     (only,) = streamed_images(tmp_path / "odd.tar")
-    assert only == FailedImage(f"{tmp_path}/odd.tar/abs/big.png", "more than 0 MB; unpack the archive")
+    assert isinstance(only, ImageError)
+    assert str(only) == f"{tmp_path}/odd.tar/abs/big.png (more than 0 MB; unpack the archive)"
     with tarfile.open(tmp_path / "whole.tgz", "w:gz") as tar:
         tar.add(picture_paths()[0], "a.png")
     (tmp_path / "half.tgz").write_bytes((tmp_path / "whole.tgz").read_bytes()[:300])

@@ -37,8 +37,8 @@ def test_info_says_everything(key: str, capsys) -> None:
     run("info", key)
     shown = capsys.readouterr().out
     entry = catalogue.get(key)
-    assert all(words in shown for words in (entry.title, entry.templates.coop, entry.source[:40], entry.licence))
-    assert ("ProGrad" in shown) == (entry.templates.prograd != entry.templates.coop)
+    assert all(words in shown for words in (entry.title, entry.templates["coop"], entry.source[:40], entry.licence))
+    assert ("ProGrad" in shown) == (entry.templates["prograd"] != entry.templates["coop"])
 
 
 def test_check_of_a_damaged_dataset(tmp_path: Path, capsys) -> None:

@@ -61,7 +61,7 @@ def test_every_dataset_is_read_from_its_own_layout(tmp_path: Path, key: str) -> 
     trees.make(tmp_path, key)
     dataset = load_dataset(key, root=tmp_path)
     names = names_of(key)
-    assert (dataset.name, list(dataset.class_names), dataset.template) == (key, names, get(key).templates.coop)
+    assert (dataset.name, list(dataset.class_names), dataset.template) == (key, names, get(key).templates["coop"])
     test_only = key in trees.VARIANTS
     val = trees.VAL if key in trees.SPLIT_FILES or key == "fgvc_aircraft" else 0
     wanted = {"train": 0 if test_only else trees.TRAIN, "val": val, "test": trees.TEST}
@@ -91,12 +91,13 @@ def test_the_cut_into_base_and_novel(tmp_path: Path, key: str) -> None:
     assert len(base.test) == trees.TEST * len(first)
 
 
-def test_templates_are_those_of_the_three_tables() -> None:
+def test_templates_are_those_of_the_three_tables(tmp_path: Path) -> None:
     for entry in FIELD:
         a, b, c = TEMPLATES.get(entry.public, (PHOTO, None, None))
-        assert [entry.templates.table(name) for name in ("coop", "kgcoop", "prograd")] == [a, b or a, c or a]
+        assert list(entry.templates.values()) == [a, b or a, c or a]
+    trees.make(tmp_path, "dtd")
     with pytest.raises(CalpromptError, match="unknown table of templates 'd'"):
-        get("dtd").templates.table("d")
+        load_dataset("dtd", root=tmp_path).template_of("d")
 
 
 def test_sizes_are_the_published_ones() -> None:

@@ -9,7 +9,7 @@ import pytest
 import samples
 from calprompt.data.checks import warn_left_out
 from calprompt.data.dataset import split_counts
-from calprompt.data.folders import list_folder
+from calprompt.data.listings import list_folder
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
 from calprompt.runs.preparation import prepare
@@ -26,16 +26,15 @@ def test_class_folders_become_classes_in_sorted_order(tmp_path: Path) -> None:
         assert names == [dataset.class_names[label] for label in split.labels]
 
 
-def test_the_split_uses_every_image_once_and_is_always_the_same(tmp_path: Path) -> None:
+def test_the_split_uses_every_image_once_and_is_always_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = samples.picture_folder(tmp_path, each=9)
-    first, again, other = (
-        list_folder(root).dataset(),
-        list_folder(root).dataset(),
-        list_folder(root, split_seed=1).dataset(),
-    )
-    splits = [
-        [set(d.train.images.paths), set(d.val.images.paths), set(d.test.images.paths)] for d in (first, again, other)
-    ]
+    splits = []
+    for seed in (0, 0, 1):
+        monkeypatch.setattr("calprompt.data.dataset.SPLIT_SEED", seed)
+        dataset = list_folder(root).dataset()
+        splits.append([set(split.images.paths) for split in dataset.splits.values()])
     assert splits[0] == splits[1] != splits[2]
     assert sorted(path for split in splits[0] for path in split) == sorted(
         path.relative_to(root).as_posix() for path in root.rglob("*.png")
@@ -167,7 +166,7 @@ def test_bad_input_is_reported(tmp_path: Path, make, says: str) -> None:
 def test_a_class_with_one_image_tells_of_files_that_need_a_decoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calprompt.data.folders.SUFFIXES", (".png",))
+    monkeypatch.setattr("calprompt.data.listings.SUFFIXES", (".png",))
     root = samples.picture_folder(tmp_path / "photos", ("ant", "bee"), each=2)
     for path in sorted((root / "bee").iterdir())[1:]:
         path.rename(path.with_suffix(".heic"))

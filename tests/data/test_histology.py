@@ -75,7 +75,7 @@ def test_baples_layout(tmp_path: Path, key: str, inside: str) -> None:
     dataset = load_dataset(key, root=folder if inside else tmp_path)
     names = TISSUES if key == "kather" else CLASSES[key]
     assert list(dataset.class_names) == names
-    assert dataset.template == get(key).templates.coop
+    assert dataset.template == get(key).templates["coop"]
     assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (3 * len(names), 0, 2 * len(names))
     assert dataset.train.images.paths[-1] == f"images/train/{CLASSES[key][-1]}/{CLASSES[key][-1]}-2.png"
     assert load_dataset(folder) == dataset

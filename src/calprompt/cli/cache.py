@@ -145,7 +145,7 @@ def merge(args: argparse.Namespace) -> None:
         if report.n_conflicts:
             count = plural(report.n_conflicts, "feature")
             heading = f"{count} with a difference that rounding does not explain; {into.folder} keeps its own:"
-            problems.append(heading + bullets([str(each) for each in report.conflicts], 20))
+            problems.append(heading + bullets(report.conflicts, 20))
     if problems:
         raise DamagedFileError("\n".join(problems))
 

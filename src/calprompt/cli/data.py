@@ -204,10 +204,10 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         ("classes", str(counts.classes) + (", {} base and {} novel".format(*counts.cut) if counts.cut else "")),
         ("images", ", ".join(f"{kind} {_number(getattr(counts, kind))}" for kind in ("train", "val", "test"))),
         ("test images", f"base {_number(counts.base_test)}, novel {_number(counts.novel_test)}"),
-        ("template", templates.coop),
+        ("template", templates["coop"]),
     ]
-    others = {"KgCoOp": templates.kgcoop, "ProGrad": templates.prograd}
-    rows += [(f"  {tuner}", text) for tuner, text in others.items() if text != templates.coop]
+    others = {"KgCoOp": templates["kgcoop"], "ProGrad": templates["prograd"]}
+    rows += [(f"  {tuner}", text) for tuner, text in others.items() if text != templates["coop"]]
     rows += [("get it from", entry.source), ("licence", entry.licence)]
     return rows + ([("prepare makes", entry.prepares)] if entry.prepare is not None else [])
 

@@ -111,13 +111,13 @@ def unpacked(path: str | Path, place: Path) -> Path:
 
 
 def _unpack(path: Path, place: Path) -> None:
-    from calprompt.data.streams import FailedImage, streamed_images
+    from calprompt.data.streams import streamed_images
 
     place.mkdir()
     for number, image in enumerate(streamed_images(path)):
-        parts = PurePosixPath(image.name.removeprefix(str(path)).lstrip("/")).parts
-        if isinstance(image, FailedImage) or not isinstance(image, FileContent):
+        if not isinstance(image, FileContent):
             raise DataError(f"{image.name} cannot be read: {getattr(image, 'reason', 'it is not an image file')}")
+        parts = PurePosixPath(image.name.removeprefix(str(path)).lstrip("/")).parts
         if len(parts) < 2:
             raise DataError(f"{path} must have a folder per class, and {image.name} is in none")
         folder = place / parts[-2]

@@ -9,7 +9,7 @@ As long as these files stay as they are, planning a run takes milliseconds and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -37,12 +37,12 @@ class BackboneIdentity:
 
 
 def identify_backbone(
-    spec: str | Path, *, config: Config | None = None, dtype: str = "float32", cache_dir: str | Path | None = None
+    spec: str | Path, *, config: Config | None = None, dtype: str = "float32"
 ) -> BackboneIdentity | None:
     """The identity of a backbone that was loaded before, if its files have not changed since."""
     try:
-        entry = read_json(_entry(spec, config, dtype, cache_dir))
-        if {path: _signature(path) for path in entry["files"]} != entry["files"]:
+        entry = read_json(_entry(spec, config, dtype))
+        if _signatures(entry["files"]) != entry["files"]:
             return None
         identity = dict(entry["identity"])
         return BackboneIdentity(**identity | {"preprocessing": Preprocessing.from_dict(identity["preprocessing"])})
@@ -57,23 +57,22 @@ def remember_backbone(
     *,
     config: Config | None = None,
     dtype: str = "float32",
-    cache_dir: str | Path | None = None,
 ) -> None:
     """Store an identity in the cache; a cache that is not writable is ignored."""
     entry = {
         "spec": str(spec),
         "identity": {**asdict(identity), "preprocessing": identity.preprocessing.to_dict()},
-        "files": {str(path): _signature(path) for path in files},
+        "files": _signatures(files),
     }
     with suppress(OSError, CalpromptError):
-        place = _entry(spec, config, dtype, cache_dir)
+        place = _entry(spec, config, dtype)
         if place.is_file() and read_json(place) == entry:
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         write_json(place, entry)
 
 
-def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str | Path | None) -> Path:
+def _entry(spec: str | Path, config: Config | None, dtype: str) -> Path:
     key = {
         "format": FORMAT,
         "open_clip": version("open_clip_torch"),
@@ -81,7 +80,6 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
         "folder": str(Path.cwd()) if not Path(spec).is_absolute() or isinstance(config, str | Path) else "",
         "config": dict(config) if isinstance(config, Mapping) else None if config is None else str(config),
         "dtype": dtype,
-        "cache_dir": None if cache_dir is None else str(cache_dir),
     }
     try:
         digest = json_digest(key)[:32]
@@ -90,6 +88,5 @@ def _entry(spec: str | Path, config: Config | None, dtype: str, cache_dir: str |
     return cache_folder("backbones") / f"{digest}.json"
 
 
-def _signature(path: str | Path) -> list[int] | None:
-    found = file_signature(path)
-    return None if found is None else list(found)
+def _signatures(paths: Iterable[str | Path]) -> dict[str, list[int]]:
+    return {str(path): list(file_signature(path) or ()) for path in paths}

@@ -59,9 +59,10 @@ def load_backbone(
     Raises:
         BackboneError: if the weights cannot be used; `NotFoundError` if they are not there.
     """
-    kind = str(_dtype(dtype)).removeprefix("torch.")
     backbone, files = load_with_files(spec, config=config, device=device, dtype=dtype, cache_dir=cache_dir)
-    remember_backbone(identity_of(backbone), files, spec, config=config, dtype=kind, cache_dir=cache_dir)
+    if cache_dir is None:
+        kind = str(_dtype(dtype)).removeprefix("torch.")
+        remember_backbone(identity_of(backbone), files, spec, config=config, dtype=kind)
     return backbone
 
 
@@ -101,14 +102,9 @@ def load_with_files(
 
 def identity_of(backbone: Backbone) -> BackboneIdentity:
     """The identity of a backbone, without its weights."""
-    return BackboneIdentity(
-        backbone.name,
-        backbone.fingerprint,
-        backbone.preprocessing,
-        backbone.embed_dim,
-        backbone.text_depth,
-        backbone.image_depth if backbone.is_vit else None,
-    )
+    depth = backbone.image_depth if backbone.is_vit else None
+    known = backbone.name, backbone.fingerprint, backbone.preprocessing
+    return BackboneIdentity(*known, backbone.embed_dim, backbone.text_depth, depth)
 
 
 def fingerprint(architecture: Architecture, model: Clip | CLIP) -> str:

@@ -19,6 +19,7 @@ from calprompt.registry import unknown
 from calprompt.text import bullets, is_utf8, visible
 
 SPLITS = ("train", "val", "test")
+TABLES = ("coop", "kgcoop", "prograd")  # published tables, each with a sentence for every dataset
 SPLIT_SEED = 0  # of the splits made here: the same for all runs, so that no seed trains on another's test images
 
 Row = tuple[str, int]  # path relative to the listing's root, and label
@@ -32,7 +33,8 @@ class About:
         name: What it is called.
         class_names: What the model reads for each class, in the order of the labels.
         template: The sentence that suits these images, with {} for the class name; `None`: the usual one.
-        templates: The sentences of the published tables, of which `template` is the first; `None`: there is no other.
+        templates: The sentence of each of the published tables: coop (also of CoCoOp, MaPLe, PromptSRC and zero-shot
+            CLIP; the same as `template`), kgcoop and prograd; `None`: there is no other.
         base: Labels of the base classes, all others being novel; `None`: the first half, rounded up.
         test_only: Made to test what was tuned on another dataset: there are no training images.
         repeated_names: Two classes may share a name, as two pairs of ImageNet's do.
@@ -43,7 +45,7 @@ class About:
     class_names: tuple[str, ...]
     _: KW_ONLY
     template: str | None = None
-    templates: Templates | None = None
+    templates: Mapping[str, str] | None = None
     base: tuple[int, ...] | None = None
     test_only: bool = False
     repeated_names: bool = False
@@ -56,7 +58,9 @@ class About:
 
     def template_of(self, table: str) -> str | None:
         """The sentence in one of the published tables, or the one for all."""
-        return self.template if self.templates is None else self.templates.table(table)
+        if self.templates is not None and table not in self.templates:
+            raise unknown("table of templates", table, self.templates)
+        return self.template if self.templates is None else self.templates[table]
 
 
 @dataclass(frozen=True)
@@ -171,29 +175,6 @@ class Listing(About):
         return Dataset(**{**self.about, "test_only": test_only}, train=train, val=val, test=test)
 
 
-TABLES = ("coop", "kgcoop", "prograd")
-
-
-@dataclass(frozen=True)
-class Templates:
-    """The sentence for class names in each of the three published tables; a tuner says which is its own."""
-
-    coop: str  # template of CoOp, CoCoOp, MaPLe, PromptSRC and zero-shot CLIP; the default
-    kgcoop: str  # template of KgCoOp
-    prograd: str  # template of ProGrad
-
-    @classmethod
-    def of(cls, coop: str, *, kgcoop: str | None = None, prograd: str | None = None) -> Templates:
-        """The same sentence where a table does not differ from CoOp's."""
-        return cls(coop, kgcoop or coop, prograd or coop)
-
-    def table(self, name: str) -> str:
-        """The sentence in the table of that name."""
-        if name not in TABLES:
-            raise unknown("table of templates", name, TABLES)
-        return str(getattr(self, name))
-
-
 def split_counts(n: int) -> tuple[int, int, int]:
     """How many of n images of a class train, validate and test: about 50, 20 and 30 %, at least one to test.
 
@@ -204,10 +185,10 @@ def split_counts(n: int) -> tuple[int, int, int]:
     return n - val - test, val, test
 
 
-def split_class(name: str, paths: Sequence[str], seed: int = SPLIT_SEED) -> dict[str, list[str]]:
+def split_class(name: str, paths: Sequence[str]) -> dict[str, list[str]]:
     """The images of a class by split, drawn independently of other classes."""
     shuffled = sorted(paths)
-    random.Random(f"{seed}/{name}").shuffle(shuffled)
+    random.Random(f"{SPLIT_SEED}/{name}").shuffle(shuffled)
     train, val, _ = split_counts(len(shuffled))
     cuts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
     return {kind: sorted(part) for kind, part in zip(SPLITS, cuts, strict=True)}

@@ -135,12 +135,20 @@ def read(path: str | Path) -> bytes:
 
 def read_with_stat(path: str | Path) -> tuple[bytes, os.stat_result]:
     """The contents of a file, and its status before it was read."""
-    found = _require_contents(path)
     try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise ImageError("a folder, not a file")
+        if not stat.S_ISREG(found.st_mode):
+            raise ImageError("not an ordinary file")
+        if found.st_size == 0:
+            raise ImageError("an empty file")
         with open(path, "rb", buffering=0) as file:
             return file.read(), found
     except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
+        dangling = os.path.islink(path) and isinstance(error, FileNotFoundError)
+        reason = "a link to a file that is not there" if dangling else error.strerror or str(error)
+        raise ImageError(reason) from error
 
 
 def decode(data: bytes, *, upright: bool = False, prepare: Callable[[Image.Image], None] | None = None) -> Image.Image:
@@ -179,22 +187,6 @@ def _opened(file: BinaryIO) -> Iterator[Image.Image]:
     except Exception as error:  # a damaged file makes decoders raise nearly anything
         reason = str(error).splitlines()
         raise ImageError(f"damaged: {reason[0] if reason else type(error).__name__}") from error
-
-
-def _require_contents(path: str | Path) -> os.stat_result:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        dangling = os.path.islink(path) and isinstance(error, FileNotFoundError)
-        reason = "a link to a file that is not there" if dangling else error.strerror or str(error)
-        raise ImageError(reason) from error
-    if stat.S_ISDIR(found.st_mode):
-        raise ImageError("a folder, not a file")
-    if not stat.S_ISREG(found.st_mode):
-        raise ImageError("not an ordinary file")
-    if found.st_size == 0:
-        raise ImageError("an empty file")
-    return found
 
 
 def from_array(array: np.ndarray) -> Image.Image:
@@ -256,10 +248,7 @@ def _what_it_is(file: BinaryIO) -> str:
         return next((what for mark, what in _MARKUP if mark in lower), "markup, not an image")
     if not any(start):
         return "nothing but zeros"
-    if all(byte in b"\t\r\n" or byte >= 0x20 for byte in start) and _is_text(start):
+    text = start.decode("utf-8", errors="ignore").encode()
+    if all(byte in b"\t\r\n" or byte >= 0x20 for byte in start) and text[: len(start) - 3] == start[: len(start) - 3]:
         return "text, not an image"
     return f"no image in any format that is read ({', '.join(FORMATS)})"
-
-
-def _is_text(data: bytes) -> bool:
-    return data.decode("utf-8", errors="ignore").encode()[: len(data) - 3] == data[: len(data) - 3]

@@ -312,8 +312,8 @@ def open_image(image: Any, number: int, *, upright: bool = False, name: str | No
         return FileContent(image.name, image.data, upright)
     if isinstance(image, PillowPicture):
         return image
-    if hasattr(image, "reason"):  # a `FailedImage` of a stream
-        raise ImageError(image.reason, image.name)
+    if isinstance(image, ImageError):  # of a stream
+        raise image
     if isinstance(image, str | Path):
         with named(str(image)):
             return FileContent(str(image), read(os.fspath(Path(image).expanduser())), upright)

@@ -1,8 +1,8 @@
 """`load_dataset`: the one way to any data, by what is found at the path.
 
-photos/                       folder of class folders, or with train/, val/ and test/     see `folders`
-covid/                        the latter in images/, beside a classnames.txt              see `folders`
-labels.csv, .tsv, .jsonl      table of path, label, split                                 see `tables`
+photos/                       folder of class folders, or with train/, val/ and test/     see `listings`
+covid/                        the latter in images/, beside a classnames.txt              see `listings`
+labels.csv, .tsv, .jsonl      table of path, label, split                                 see `listings`
 split_zhou_EuroSAT.json       the field's split files, or a folder with one in it         see `split_files`
 shots.json                    a split that `save_split` wrote                             see `saved_splits`
 toys.safetensors              pixels or features                                          see below
@@ -33,11 +33,9 @@ from calprompt.data import catalogue
 from calprompt.data.catalogue.layouts import CLASSNAMES
 from calprompt.data.classes import find_classes, read_base, read_classes, with_base
 from calprompt.data.dataset import SPLITS, Dataset, Listing, Split
-from calprompt.data.folders import has_class_folders, list_folder
 from calprompt.data.images import FeatureRows, ImageRows, Images
+from calprompt.data.listings import TABLES, has_class_folders, list_folder, list_table
 from calprompt.data.split_files import is_saved_split, list_split_file, load_split
-from calprompt.data.tables import SUFFIXES as TABLES
-from calprompt.data.tables import list_table
 from calprompt.errors import DataError, SettingError
 from calprompt.files import read_json
 from calprompt.registry import unknown

@@ -22,13 +22,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from calprompt.data.dataset import SPLITS, Dataset, Listing, Split, Templates
-from calprompt.data.folders import subfolders
+from calprompt.data.dataset import SPLITS, Dataset, Listing, Split
 from calprompt.data.images import ImageFiles
+from calprompt.data.listings import subfolders
 from calprompt.errors import DataError
 from calprompt.files import file_digest, json_digest, read_json, write_bytes
 from calprompt.registry import unknown
@@ -122,9 +121,8 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     """
     if digests not in DIGESTS:
         raise unknown("kind of digest", digests, DIGESTS)
-    about = dataset.about | {"templates": None if dataset.templates is None else asdict(dataset.templates)}
     names = ("name", "template", "templates", "base", "test_only", "repeated_names", "class_names")
-    payload: dict[str, Any] = {"format": FORMAT, **{name: about[name] for name in names}}
+    payload: dict[str, Any] = {"format": FORMAT, **{name: getattr(dataset, name) for name in names}}
     if dataset.group_by is not None:
         payload["group_by"] = dataset.group_by
     for kind, split in dataset.splits.items():
@@ -141,7 +139,7 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
             [place, label, f"{digests} {DIGESTS[digests](images.root / place)}"]
             for place, label in zip(images.paths, split.labels, strict=True)
         ]
-    payload["digest"] = _digest(payload)
+    payload["digest"] = json_digest(payload)
     write_bytes(Path(path), _text(payload).encode())
 
 
@@ -157,7 +155,7 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     if not is_saved_split(payload):
         raise DataError(f"{path} is not a saved split; expected a file that save_split wrote")
     try:
-        whole = _digest({key: value for key, value in payload.items() if key != "digest"}) == payload["digest"]
+        whole = json_digest({key: value for key, value in payload.items() if key != "digest"}) == payload["digest"]
         rows = [(kind, *row) for kind in SPLITS for row in payload[kind]]
         outside = next((row[1] for row in rows if not _is_inside(row[1])), None)
     except (KeyError, TypeError, ValueError) as error:
@@ -172,13 +170,13 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     def split(kind: str) -> Split:
         return Split(ImageFiles(folder, tuple(row[0] for row in payload[kind])), tuple(row[1] for row in payload[kind]))
 
-    templates, base = payload.get("templates"), payload["base"]
+    base = payload["base"]
     return Dataset(
         payload["name"],
         tuple(payload["class_names"]),
         *map(split, SPLITS),
         template=payload["template"],
-        templates=None if templates is None else Templates(**templates),
+        templates=payload.get("templates"),
         base=None if base is None else tuple(base),
         test_only=payload["test_only"],
         repeated_names=payload["repeated_names"],
@@ -225,10 +223,6 @@ def _check(path: Path, folder: Path, rows: list[tuple[str, str]]) -> None:
 def _is_inside(place: str) -> bool:
     pure = PurePosixPath(place)
     return not pure.is_absolute() and ".." not in pure.parts
-
-
-def _digest(payload: dict[str, Any]) -> str:
-    return json_digest(payload)
 
 
 def _text(payload: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from calprompt.data.decoding import SUFFIXES
 from calprompt.data.images import FileContent, PillowPicture
-from calprompt.errors import DataError
+from calprompt.errors import DataError, ImageError
 
 ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -32,15 +32,7 @@ LARGEST_MEMBER = 256 << 20  # bytes of a member that is read
 POLL_SECONDS = 1.0  # seconds between two looks at a folder
 
 
-@dataclass(frozen=True)
-class FailedImage:
-    """An image of a stream that cannot be read."""
-
-    name: str  # of the image
-    reason: str  # what is wrong with it
-
-
-Streamed = FileContent | PillowPicture | FailedImage
+Streamed = FileContent | PillowPicture | ImageError  # the last for an image that cannot be read
 
 
 @dataclass(frozen=True)
@@ -88,16 +80,16 @@ def names_in(path: str) -> list[str] | None:
 
 
 def _members(path: Path, read: Callable[[Path], Iterator[Streamed]]) -> Iterator[Streamed]:
-    """The images of an archive; one that is damaged ends with a failed image that says so."""
+    """The images of an archive; one that is damaged ends with an error that says so."""
     count = 0
     try:
         for each in read(path):
             count += 1
             yield each
     except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, tarfile.TarError) as error:
-        yield FailedImage(str(path), f"damaged after {count} images: {error or type(error).__name__}")
+        yield ImageError(f"damaged after {count} images: {error or type(error).__name__}", str(path))
     except (zlib.error, lzma.LZMAError, ValueError) as error:
-        yield FailedImage(str(path), f"damaged after {count} images: {error}")
+        yield ImageError(f"damaged after {count} images: {error}", str(path))
 
 
 def _zipped(path: Path) -> Iterator[Streamed]:
@@ -107,7 +99,7 @@ def _zipped(path: Path) -> Iterator[Streamed]:
                 continue
             name = _name(path, info.filename)
             if info.flag_bits & 1:
-                yield FailedImage(name, "encrypted; unpack the archive with its password")
+                yield ImageError("encrypted; unpack the archive with its password", name)
                 continue
             if info.file_size > LARGEST_MEMBER:
                 yield _too_large(name)
@@ -136,8 +128,8 @@ def _content(name: str, file: Any) -> Streamed:
     return _too_large(name) if len(data) > LARGEST_MEMBER else FileContent(name, data, False)
 
 
-def _too_large(name: str) -> FailedImage:
-    return FailedImage(name, f"more than {LARGEST_MEMBER >> 20} MB; unpack the archive")
+def _too_large(name: str) -> ImageError:
+    return ImageError(f"more than {LARGEST_MEMBER >> 20} MB; unpack the archive", name)
 
 
 def _is_image(name: str) -> bool:
@@ -164,7 +156,7 @@ def _frames(path: Path, seconds: float) -> Iterator[Streamed]:
     try:
         with av.open(str(path)) as video:
             if not video.streams.video:
-                yield FailedImage(str(path), "it has no pictures")
+                yield ImageError("it has no pictures", str(path))
                 return
             for number, frame in enumerate(video.decode(video=0)):
                 at = float(frame.time) if frame.time is not None else float(number)
@@ -172,7 +164,7 @@ def _frames(path: Path, seconds: float) -> Iterator[Streamed]:
                     due = max(due, at) + seconds
                     yield PillowPicture(f"{path}@{at:.2f}s", frame.to_image())
     except (OSError, ValueError) as error:  # PyAV's own errors are both
-        yield FailedImage(str(path), f"damaged after {due:.0f} seconds: {error}")
+        yield ImageError(f"damaged after {due:.0f} seconds: {error}", str(path))
 
 
 def arrivals(

@@ -187,22 +187,6 @@ MOST_CONFLICTS_LISTED = 100  # conflicts that are listed; others are counted
 FINE, COARSE = 256, 16  # units in the last place that rounding explains, of float32 and of half precision
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """A key with two features that rounding does not explain."""
-
-    image: str  # sha256 of the image's content
-    view: int  # the number of its view
-    here: Path  # the file whose feature stays
-    there: Path  # the file of the other store
-    # distance of the features, relative to their length; infinite if they are not of one type and size
-    difference: float
-
-    def __str__(self) -> str:
-        apart = f"{self.difference:.2g} of their length apart" if self.difference < np.inf else "of different kinds"
-        return f"image {self.image[:16]}…, view {self.view}: {self.here} and {self.there} are {apart}"
-
-
 @dataclass
 class MergeReport:
     """What a merge did."""
@@ -212,7 +196,7 @@ class MergeReport:
     rounded: int = 0  # features that were there and differ by rounding
     largest: float = 0.0  # the largest difference by rounding, relative to the length of the feature
     n_conflicts: int = 0  # features that were there and differ by more
-    conflicts: list[Conflict] = field(default_factory=list)  # the first of these
+    conflicts: list[str] = field(default_factory=list)  # the first of these, in words
     damaged: list[str] = field(default_factory=list)  # files of which something was left out, and why
 
 
@@ -278,8 +262,9 @@ def _merge_rows(rows: Mapping[bytes, bytes], file: FeatureFile, space: Space, re
             report.n_conflicts += 1
             if len(report.conflicts) < MOST_CONFLICTS_LISTED:
                 key = keys[found[number]]
-                image, view = key[:DIGEST].hex(), int.from_bytes(key[DIGEST:], "big")
-                report.conflicts.append(Conflict(image, view, space.path, file.path, float(apart[number])))
+                image, view = f"{key[:DIGEST].hex()[:16]}…", int.from_bytes(key[DIGEST:], "big")
+                much = f"{apart[number]:.2g} of their length apart" if apart[number] < np.inf else "of different kinds"
+                report.conflicts.append(f"image {image}, view {view}: {space.path} and {file.path} are {much}")
     there = set(found)
     missing = {key: rows[key] for place, key in enumerate(keys) if place not in there}
     if missing:

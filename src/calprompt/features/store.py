@@ -119,9 +119,9 @@ class Space:
     def __init__(self, store: FeatureStore, identity: str, about: Mapping[str, Any], name: str) -> None:
         self.store, self.identity, self.about, self.name = store, identity, about, name
         self.path = store.folder / f"{identity}{SUFFIX}"
-        self.record: dict[bytes, Tensor] | None = None  # all features in and out, for whoever sends them on
+        self.record: dict[bytes, bytes] | None = None  # all features in and out, for whoever sends them on
         self._waiting: dict[bytes, bytes] = {}  # not written yet
-        self._dtype: torch.dtype | None = None
+        self.dtype: torch.dtype | None = None
         self._since = 0.0
         self._file: FeatureFile | None = None
         self._unusable = ""  # why the file is left alone
@@ -133,38 +133,38 @@ class Space:
         stored = self._use(lambda file: (file, *file.find(rest))) if rest else None
         if stored is not None:
             file, intact, wrong = stored
-            rows, self._dtype = rows | intact, file.dtype
+            rows, self.dtype = rows | intact, file.dtype
             if wrong:
                 self._drop(file, wrong)
-        found = [place for place, each in enumerate(keys) if each in rows]
-        if not found or self._dtype is None:
-            return [], torch.empty(0, 0)
-        values = torch.frombuffer(bytearray().join([rows[keys[place]] for place in found]), dtype=self._dtype)
-        values = values.view(len(found), -1)
         if self.record is not None:
-            self.record |= {keys[place]: row for place, row in zip(found, values, strict=True)}
-        return found, values
+            self.record |= rows
+        found = [place for place, each in enumerate(keys) if each in rows]
+        if not found or self.dtype is None:
+            return [], torch.empty(0, 0)
+        values = torch.frombuffer(bytearray().join([rows[keys[place]] for place in found]), dtype=self.dtype)
+        return found, values.view(len(found), -1)
 
     def add(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Store features [keys, D]; they are written after a moment, together with others, or by `flush`."""
         if not keys:
             return
-        if self.record is not None:
-            self.record |= dict(zip(keys, rows, strict=True))
         if not self._waiting:
             self._since = time.monotonic()
-        self._dtype = rows.dtype
+        self.dtype = rows.dtype
         raw = rows.detach().cpu().contiguous().view(torch.uint8).numpy()
-        self._waiting |= {each: row.tobytes() for each, row in zip(keys, raw, strict=True)}
+        added = {each: row.tobytes() for each, row in zip(keys, raw, strict=True)}
+        self._waiting |= added
+        if self.record is not None:
+            self.record |= added
         if len(self._waiting) >= FLUSH_ROWS or time.monotonic() - self._since >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         """Write the features that are waiting; if that fails, the store writes no more."""
         waiting, self._waiting = self._waiting, {}
-        if waiting and self.store.writable and self._dtype is not None:
+        if waiting and self.store.writable and self.dtype is not None:
             try:
-                self.insert(waiting, self._dtype)
+                self.insert(waiting, self.dtype)
             except (OSError, sqlite3.Error) as error:
                 self.store.give_up(error)
 

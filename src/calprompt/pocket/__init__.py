@@ -143,17 +143,6 @@ def damaged(path: Path, why: str) -> DamagedFileError:
     return DamagedFileError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
 
 
-def pixel_digests(sheet: Sheet) -> dict[str, str]:
-    """The sha256 of all labels and pixels of each split."""
-    digests = {}
-    for split in sheet.record["pictures"]:
-        digest = hashlib.sha256()
-        for label, _, pixels in sheet.pictures(split):
-            digest.update(label.to_bytes(2, "big") + pixels.tobytes())
-        digests[split] = digest.hexdigest()
-    return digests
-
-
 MODELS = {name: Path(__file__).parent / folder for name, folder in (("pocket", "model"), ("pocket-photo", "photo"))}
 FOR_PHOTOGRAPHS = "pocket-photo"
 FINGERPRINTS = {  # of the models, loaded as backbones
@@ -189,45 +178,28 @@ def folder(name: str) -> Path:
     """The folder with the dataset's pictures, made if it does not exist."""
     home = cache_folder("pocket")
     place = home / f"{name}-{sheet(name).digest[:12]}"
-    if not place.is_dir():
-        try:
-            _make(name, place)
-        except OSError as error:
+    if place.is_dir():
+        return place
+    for abandoned in home.glob(f".{name}-*"):  # making a dataset takes seconds, so after an hour none is in use
+        with suppress(OSError):
+            if time.time() - abandoned.stat().st_mtime > HOUR:
+                shutil.rmtree(abandoned)
+    partial = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
+    try:
+        for split in sheet(name).record["pictures"]:
+            for (path, _), (_, _, pixels) in zip(rows(name, split), sheet(name).checked(split), strict=True):
+                (partial / path).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(partial / path)
+        partial.rename(place)
+    except OSError as error:
+        if not place.is_dir():  # otherwise another process was first and made the same
             raise CalpromptError(
                 f"cannot write the pictures of 'pocket_{name}' to {home}: {error.strerror or error}; make room there, "
                 f"or set {ENVIRONMENT} to a folder that can be written to"
             ) from error
-    return place
-
-
-def _make(name: str, place: Path) -> None:
-    partial = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
-    _clear(place.parent, name)
-    try:
-        _write(name, partial)
-        partial.rename(place)
-    except OSError:
-        if not place.is_dir():  # otherwise another process was first and made the same
-            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write(name: str, place: Path) -> None:
-    for split in sheet(name).record["pictures"]:
-        for (path, _), (_, _, pixels) in zip(rows(name, split), sheet(name).checked(split), strict=True):
-            file = place / path
-            if path.endswith("/000.bmp"):
-                file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(file)
-
-
-def _clear(home: Path, name: str) -> None:
-    """Remove partial folders of killed processes: making a dataset takes seconds, so after an hour none is in use."""
-    for partial in home.glob(f".{name}-*"):
-        with suppress(OSError):
-            if time.time() - partial.stat().st_mtime > HOUR:
-                shutil.rmtree(partial)
+    return place
 
 
 def _slug(class_name: str) -> str:

@@ -14,7 +14,7 @@ images and the imported files are still what they were. Anything else is left to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from glob import escape
 from pathlib import Path
@@ -276,7 +276,7 @@ def find_finished(settings: Mapping[str, Any], out: str | Path, *, resources: Re
     if wanted is None:
         return None
     name = readable_id(wanted["tuner"], dataset.name, wanted["shots"], wanted["training"]["seed"])
-    templates = asdict(dataset.templates).values() if dataset.templates else (dataset.template or TEMPLATE,)
+    templates = dataset.templates.values() if dataset.templates else (dataset.template or TEMPLATE,)
     for place in sorted(Path(out).expanduser().glob(f"{escape(name)}-*/{RECORD}")):
         try:
             record = read_record(place.parent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from calprompt.data.catalogue.layouts import (
     SplitFile,
     VariantFolders,
 )
-from calprompt.data.dataset import SPLITS, Listing, Templates
+from calprompt.data.dataset import SPLITS, TABLES, Listing
 from calprompt.errors import CalpromptError, DataError
 from calprompt.registry import unknown
 from calprompt.text import bullets, shorten
@@ -72,7 +72,7 @@ class Entry:
     public: str  # its name in public prompt-tuning code
     folders: tuple[str, ...]  # possible names of its folder; case, "-" and "_" do not matter
     layout: Layout  # reads the folder
-    templates: Templates  # published sentences for its classes
+    templates: Mapping[str, str]  # published sentences for its classes, by table
     counts: Counts  # expected numbers of classes and images
     source: str  # where to get it
     licence: str = SEE_PAGE  # licence of its images
@@ -124,7 +124,7 @@ class Entry:
         listing = self.layout.read(folder)
         name = f"{self.key}-{listing.name}" if listing.name else self.key
         return replace(
-            listing, name=name, template=self.templates.coop, templates=self.templates, group_by=self.group_by
+            listing, name=name, template=self.templates["coop"], templates=self.templates, group_by=self.group_by
         )
 
 
@@ -235,6 +235,11 @@ PREPARING = (
 PREPARES_SPLIT = "a split of your own from the dataset's annotations, where the fixed one is missing"
 
 
+def _templates(coop: str, **others: str) -> dict[str, str]:
+    """The sentence of every table: that of CoOp where a table has no other."""
+    return {table: others.get(table, coop) for table in TABLES}
+
+
 def _frozen(values: dict[str, Any]) -> dict[str, Any]:
     """With tuples for lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -258,7 +263,7 @@ def _read() -> Iterator[Entry]:
     for key, values in yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).items():
         made: dict[str, Any] = {
             "layout": _layout(values.pop("layout")),
-            "templates": Templates.of(**values.pop("templates")),
+            "templates": _templates(**values.pop("templates")),
             "counts": Counts(**values.pop("counts")),
             "prepare": by_name.get(values.pop("prepare", None)),
         }
@@ -302,7 +307,7 @@ def _embedded(name: str) -> Entry:
         public="Pocket" + name.title().replace("_", ""),
         folders=(f"pocket_{name}",),
         layout=EmbeddedFiles(name),
-        templates=Templates.of(sheet.record["template"]),
+        templates=_templates(sheet.record["template"]),
         counts=Counts(
             classes,
             counts.get("train", 0),

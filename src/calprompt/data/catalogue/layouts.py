@@ -18,13 +18,13 @@ made from the annotations.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from calprompt.data.dataset import SPLITS, Listing, Row, read_lines
-from calprompt.data.folders import class_rows, has_class_folders, subfolders
+from calprompt.data.listings import class_rows, has_class_folders, subfolders
 from calprompt.data.split_files import NamedRow, listing, read_split_file
 from calprompt.errors import DataError
 
@@ -51,16 +51,15 @@ class Layout(Protocol):
         ...
 
 
-def absent(place: Path | str, remedy: str) -> str:
-    """A problem and what to do about it."""
-    return f"{place}: not there. {remedy}"
+def missing_places(folder: Path, names: Iterable[str], remedy: str) -> list[str]:
+    """A problem for every name of which there is no file or, of one that ends in "/", no folder."""
+    there = {name: (folder / name).is_dir() if name.endswith("/") else (folder / name).is_file() for name in names}
+    return [f"{folder}/{name}: not there. {remedy}" for name, found in there.items() if not found]
 
 
-def lacking(place: Path, remedy: str, *, is_folder: bool = False) -> list[str]:
-    """The problem that a file or folder is not there, if so."""
-    if is_folder:
-        return [] if place.is_dir() else [absent(f"{place}/", remedy)]
-    return [] if place.is_file() else [absent(place, remedy)]
+def rows_of_folders(root: Path, place: Path, names: Iterable[str]) -> list[Row]:
+    """The rows of class folders in the order of their labels."""
+    return [row for label, name in enumerate(names) for row in class_rows(root, place / name, label)]
 
 
 @dataclass(frozen=True)
@@ -92,12 +91,10 @@ class SplitFile:
             "Get the fixed split, which CoOp's page on datasets links to; or make one of your own, not comparable with "
             f"published numbers, with 'calprompt data prepare {key}'"
         )
-        problems = [] if (folder / self.own_file).is_file() else lacking(folder / self.file, own)
-        missing = [name for name in self.needs if not (folder / name).is_dir()]
-        if self.image_folder(folder) is None:
-            missing.append(self.images[0])
+        problems = [] if (folder / self.own_file).is_file() else missing_places(folder, [self.file], own)
+        images = self.images[:1] if self.image_folder(folder) is None else ()
         unpack = "Unpack the images so that this folder has them"
-        return problems + [absent(f"{folder / name}/", unpack) for name in missing]
+        return problems + missing_places(folder, [f"{name}/" for name in (*self.needs, *images)], unpack)
 
     def read(self, folder: Path) -> Listing:
         images = self.image_folder(folder)
@@ -116,11 +113,11 @@ class AircraftLists:
         return "variants.txt, images_variant_{train,val,test}.txt, images/"
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        archive = "It comes with the archive, in its folder data/"
-        lists = [each for kind in SPLITS for each in lacking(folder / f"images_variant_{kind}.txt", archive)]
+        lists = [f"images_variant_{kind}.txt" for kind in SPLITS]
         make = f"It comes with the archive; or make it with 'calprompt data prepare {key}'"
-        images = lacking(folder / "images", archive, is_folder=True)
-        return [*lists, *lacking(folder / "variants.txt", make), *images]
+        return missing_places(folder, [*lists, "images/"], "It comes with the archive, in its folder data/") + (
+            missing_places(folder, ["variants.txt"], make)
+        )
 
     def read(self, folder: Path) -> Listing:
         class_names = tuple(read_lines(folder / "variants.txt"))
@@ -191,11 +188,7 @@ class NamedFolders:
             if odd:
                 wrong = "is not a class" if odd[0] in class_folders else "is missing"
                 raise DataError(f"{folder / name / odd[0]}/ {wrong}; expected the folders {', '.join(sorted(names))}")
-            rows[kind] = [
-                row
-                for label, class_folder in enumerate(class_folders)
-                for row in class_rows(folder, folder / name / class_folder, label)
-            ]
+            rows[kind] = rows_of_folders(folder, folder / name, class_folders)
         return Listing(place.split, tuple(names[class_folder] for class_folder in sorted(names)), folder, rows)
 
     def _names(self, folder: Path) -> Mapping[str, str]:
@@ -232,13 +225,13 @@ class ImageNetFolders:
         for names in (self.train, self.test):
             inside = first_folder(folder, names)
             if inside is None:
-                problems += lacking(folder / names[0], UNPACK_CLASSES, is_folder=True)
+                problems += missing_places(folder, [f"{names[0]}/"], UNPACK_CLASSES)
             elif not subfolders(inside):
                 problems.append(
                     f"{inside}/: has no folders. Sort its images into one folder per class, named as in train/"
                 )
         make = f"CoOp's page on datasets links to it; 'calprompt data prepare {key}' makes it from CLIP's names"
-        return problems + lacking(folder / CLASSNAMES, make)
+        return problems + missing_places(folder, [CLASSNAMES], make)
 
     def read(self, folder: Path) -> Listing:
         names = read_classnames(folder / CLASSNAMES)
@@ -249,10 +242,7 @@ class ImageNetFolders:
         if wnids != test_wnids:
             odd = sorted(set(wnids) ^ set(test_wnids))[0]
             raise DataError(f"{odd} is only in one of {train}/ and {test}/; both need the same folders")
-        rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
-        for label, wnid in enumerate(wnids):
-            rows["train"] += class_rows(folder, train / wnid, label)
-            rows["test"] += class_rows(folder, test / wnid, label)
+        rows = {"train": rows_of_folders(folder, train, wnids), "test": rows_of_folders(folder, test, wnids)}
         for wnid in wnids:
             if wnid not in names:
                 raise DataError(f"folder {wnid} is not in {folder / CLASSNAMES}; expected a line '{wnid} name'")
@@ -273,10 +263,9 @@ class VariantFolders:
         return f"{CLASSNAMES} (or imagenet/ beside), {self.images[0]}/ with folders such as {first}/"
 
     def missing(self, folder: Path, key: str) -> list[str]:
-        images, classnames = self._images(folder), self._classnames(folder)
-        problems = [] if images else [absent(f"{folder / self.images[0]}/", UNPACK_CLASSES)]
+        problems = [] if self._images(folder) else [f"{folder / self.images[0]}/: not there. {UNPACK_CLASSES}"]
         beside = "Copy the one of ImageNet, or put imagenet/ beside this folder"
-        return problems if classnames else [*problems, absent(folder / CLASSNAMES, beside)]
+        return problems + ([] if self._classnames(folder) else missing_places(folder, [CLASSNAMES], beside))
 
     def read(self, folder: Path) -> Listing:
         images, classnames = self._images(folder), self._classnames(folder)
@@ -292,7 +281,7 @@ class VariantFolders:
                     f"{images / name}/ is not a class of {classnames}; expected folders such as {next(iter(by_folder))}"
                 )
         folders.sort(key=int if self.numbered else None)
-        rows = [row for label, name in enumerate(folders) for row in class_rows(folder, images / name, label)]
+        rows = rows_of_folders(folder, images, folders)
         half = set(sorted(wnids)[: -(-len(wnids) // 2)])
         base = tuple(label for label, name in enumerate(folders) if by_folder[name] in half)
         class_names = tuple(names[by_folder[name]] for name in folders)

@@ -63,9 +63,10 @@ from calprompt.data.catalogue.layouts import (
     NamedRows,
     SplitFile,
     first_folder,
+    rows_of_folders,
 )
 from calprompt.data.dataset import SPLITS, read_lines
-from calprompt.data.folders import class_rows, subfolders
+from calprompt.data.listings import subfolders
 from calprompt.data.split_files import NamedRow, write_split_file
 from calprompt.data.streams import require_video_decoder
 from calprompt.errors import DataError
@@ -84,10 +85,10 @@ def class_folders(
     folder: Path, images: Path, *, ignored: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
 ) -> NamedRows:
     """One folder per class, in case-sensitive order; some are ignored, and some are renamed."""
-    folders = [path for path in subfolders(images) if path.name not in ignored]
-    names = {path.name: path.name for path in folders} | dict(renamed or {})
-    rows = [row for label, own in enumerate(folders) for row in class_rows(images, own, label)]
-    return in_three([(path, label, names[folders[label].name]) for path, label in rows])
+    folders = [path.name for path in subfolders(images) if path.name not in ignored]
+    names = dict(renamed or {})
+    rows = rows_of_folders(images, images, folders)
+    return _in_three([(path, label, names.get(folders[label], folders[label])) for path, label in rows])
 
 
 def pet_lists(folder: Path, images: Path) -> NamedRows:
@@ -97,7 +98,7 @@ def pet_lists(folder: Path, images: Path) -> NamedRows:
         pairs = [line.split()[:2] for line in read_lines(folder / "annotations" / name)]
         return [(f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()) for image, label in pairs]
 
-    return {**in_two(rows("trainval.txt")), "test": rows("test.txt")}
+    return _official(rows("trainval.txt"), rows("test.txt"))
 
 
 def car_lists(folder: Path, images: Path) -> NamedRows:
@@ -109,14 +110,14 @@ def car_lists(folder: Path, images: Path) -> NamedRows:
         return [(f"{inside}/{image}", label, year_first(names[label])) for image, label in pairs]
 
     train = rows("cars_train", folder / "devkit" / "cars_train_annos.mat")
-    return {**in_two(train), "test": rows("cars_test", folder / "cars_test_annos_withlabels.mat")}
+    return _official(train, rows("cars_test", folder / "cars_test_annos_withlabels.mat"))
 
 
 def flower_labels(folder: Path, images: Path) -> NamedRows:
     """Image i of jpg/ has the i-th label, from 1, whose name is in cat_to_name.json."""
     names = read_json(folder / "cat_to_name.json")
     labels = [int(label) for label in _matlab(folder / "imagelabels.mat")["labels"][0]]
-    return in_three([(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)])
+    return _in_three([(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)])
 
 
 def scene_lists(folder: Path, images: Path) -> NamedRows:
@@ -132,7 +133,7 @@ def scene_lists(folder: Path, images: Path) -> NamedRows:
             result.append((line[1:], labels[scene], scene_name(scene)))
         return result
 
-    return {**in_two(rows("Training_01.txt")), "test": rows("Testing_01.txt")}
+    return _official(rows("Training_01.txt"), rows("Testing_01.txt"))
 
 
 def action_lists(folder: Path, images: Path) -> NamedRows:
@@ -150,7 +151,7 @@ def action_lists(folder: Path, images: Path) -> NamedRows:
             result.append((f"{class_name}/{video.removesuffix('.avi')}.jpg", labels[action], class_name))
         return result
 
-    return {**in_two(rows("trainlist01.txt")), "test": rows("testlist01.txt")}
+    return _official(rows("trainlist01.txt"), rows("testlist01.txt"))
 
 
 def year_first(name: str) -> str:
@@ -181,36 +182,30 @@ def action_name(name: str) -> str:
     return "_".join(re.findall("[A-Z][^A-Z]*", name))
 
 
-def in_two(rows: list[NamedRow]) -> NamedRows:
-    """20 % of every class to val, the rest to train."""
-    split: NamedRows = {"train": [], "val": []}
-    for members in _shuffled(rows):
-        val = round(0.2 * len(members))
-        split["val"] += members[:val]
-        split["train"] += members[val:]
-    return split
-
-
-def in_three(rows: list[NamedRow]) -> NamedRows:
-    """50 % of every class to train, 20 % to val, the rest to test."""
-    split: NamedRows = {"train": [], "val": [], "test": []}
-    for members in _shuffled(rows):
-        train, val = round(0.5 * len(members)), round(0.2 * len(members))
-        split["train"] += members[:train]
-        split["val"] += members[train : train + val]
-        split["test"] += members[train + val :]
-    return split
-
-
-def _shuffled(rows: list[NamedRow]) -> list[list[NamedRow]]:
-    """The rows of every class, classes in order of label, from one stream of random numbers."""
+def _divide(rows: list[NamedRow], *shares: tuple[str, float], rest: str) -> NamedRows:
+    """Some shares of every class to some splits and the rest to another, from one stream of random numbers."""
     rng = random.Random(SEED)
     classes: dict[int, list[NamedRow]] = {}
     for row in sorted(rows, key=lambda row: (row[1], row[0])):
         classes.setdefault(row[1], []).append(row)
+    split: NamedRows = {kind: [] for kind in (*dict(shares), rest)}
     for members in classes.values():
         rng.shuffle(members)
-    return list(classes.values())
+        start = 0
+        for kind, share in shares:
+            stop = start + round(share * len(members))
+            split[kind] += members[start:stop]
+            start = stop
+        split[rest] += members[start:]
+    return split
+
+
+def _in_three(rows: list[NamedRow]) -> NamedRows:
+    return _divide(rows, ("train", 0.5), ("val", 0.2), rest="test")
+
+
+def _official(train: list[NamedRow], test: list[NamedRow]) -> NamedRows:
+    return {**_divide(train, ("val", 0.2), rest="train"), "test": test}
 
 
 def _matlab(path: Path) -> Any:

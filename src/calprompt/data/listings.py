@@ -1,11 +1,28 @@
-"""Datasets from a table of images: a CSV, TSV or JSONL file of path, label and, optionally, split.
+"""Datasets from folders and tables of images.
 
-path,label,split                      {"path": "cats/1.jpg", "label": "cat", "split": "train"}
-cats/1.jpg,cat,train                  {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
-dogs/7.jpg,dog,test
+In a folder of images a class is a folder, its name the class name, and labels follow the sorted names:
+
+    flowers/            split here: of each class 50 % to train, 20 % to validate, 30 % to test
+      daisy/1.jpg …
+      rose/1.jpg …
+
+    flowers/            split already; val/ may be missing
+      train/daisy/… train/rose/…
+      val/…  test/…
+
+    flowers/            to test on only
+      test/daisy/… test/rose/…
+
+Hidden files and files without the suffix of an image are left out.
+
+A table is a CSV, TSV or JSONL file of path, label and, optionally, split:
+
+    path,label,split                      {"path": "cats/1.jpg", "label": "cat", "split": "train"}
+    cats/1.jpg,cat,train                  {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
+    dogs/7.jpg,dog,test
 
 Paths are relative to the file's folder, or to `root`. Labels are class names, sorted, or numbers from 0, which a
-classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as in `folders`. A
+classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as of folders. A
 CSV needs no header if its columns are in this order. All wrong rows are reported together.
 """
 
@@ -18,16 +35,154 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from calprompt.data.dataset import SPLITS, Listing, Row, read_text, split_class
-from calprompt.data.decoding import SUFFIXES as IMAGES
+from calprompt.data.decoding import SUFFIXES, count_left_out
 from calprompt.errors import DataError
-from calprompt.text import bullets, parse_problem, shorten
+from calprompt.text import bullets, is_utf8, parse_problem, shorten, visible
 
-SUFFIXES = (".csv", ".tsv", ".jsonl")
+
+def list_folder(root: Path, *, split: bool = True) -> Listing:
+    """The class names and images in a folder, see above; without `split`, images that have none are all to train."""
+    inside = [folder.name for folder in subfolders(root)]
+    _require_utf8(root / name for name in inside)
+    if not inside:
+        own = f"; it has images itself: did you mean {root.resolve().parent}?" if _has_images(root) else ""
+        raise DataError(f"{root} has no subfolders; expected one folder of images per class{own}")
+    only = next((name for name in ("train", "test") if name in inside and has_class_folders(root / name)), None)
+    if only is None and not _is_data(root) and (meant := _data_inside(root)):
+        several = " or ".join(map(str, meant[:3]))
+        raise DataError(
+            f"{root} has no folders of images; the subfolders of {meant[0]} look like classes: did you mean {several}?"
+        )
+    looks_split = ("train" in inside and bool(subfolders(root / "train"))) or (
+        inside == ["test"] and bool(subfolders(root / "test"))
+    )
+    if not looks_split:
+        class_names, rows = inside, _in_one_place(root, inside, split)
+    elif "test" not in inside:
+        raise DataError(
+            f"{root} has train/ but no test/; put the images to test on there, one folder per class, or give "
+            f"{root / 'train'} to have its images split"
+        )
+    else:
+        class_names, rows = _split_already(root, inside)
+    return Listing(root.resolve().name, tuple(class_names), root, rows)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Visible folders in a folder, sorted by name."""
+    return sorted(
+        (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")),
+        key=lambda path: path.name,
+    )
+
+
+def image_names(folder: Path) -> list[str]:
+    """Names of the visible image files in a folder, sorted; a folder without any is an error."""
+    there = _visible_names(folder)
+    found = [name for name in there if name.lower().endswith(SUFFIXES)]
+    if not found:
+        others = f"; it has {count_left_out(there)}" if there else ""
+        raise DataError(f"{folder} has no images; expected files ending in {', '.join(SUFFIXES)}{others}")
+    _require_utf8(folder / name for name in found)
+    return sorted(found)
+
+
+def _visible_names(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+def class_rows(root: Path, folder: Path, label: int) -> list[Row]:
+    """A row for every image in the folder of a class."""
+    inside = folder.relative_to(root).as_posix()
+    return [(f"{inside}/{name}", label) for name in image_names(folder)]
+
+
+def _listed(root: Path, folders: Iterable[tuple[Path, int]], wrong: list[str]) -> Iterator[tuple[Path, list[Row]]]:
+    """The rows of every class folder; problems are added to `wrong`."""
+    for folder, label in folders:
+        try:
+            yield folder, class_rows(root, folder, label)
+        except DataError as error:
+            wrong.append(str(error))
+
+
+def _add_class(rows: dict[str, list[Row]], name: str, label: int, paths: list[str], split: bool) -> None:
+    """The images of a class that says nothing of splits: split here, or all to train."""
+    for kind, part in (split_class(name, paths) if split else {"train": paths}).items():
+        rows[kind] += [(path, label) for path in part]
+
+
+def _in_one_place(root: Path, inside: list[str], split: bool) -> dict[str, list[Row]]:
+    rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+    wrong: list[str] = []
+    for folder, own in _listed(root, [(root / name, label) for label, name in enumerate(inside)], wrong):
+        if split and len(own) < 2:
+            others = [each for each in _visible_names(folder) if not each.lower().endswith(SUFFIXES)]
+            besides = f"; it also has {count_left_out(others)}" if others else ""
+            wrong.append(f"{folder} has one image; a class needs two or more, to train and to test on{besides}")
+        _add_class(rows, folder.name, own[0][1], [path for path, _ in own], split)
+    _refuse(wrong)
+    return rows
+
+
+def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, list[Row]]]:
+    strange = [name for name in inside if name not in SPLITS]
+    if strange:
+        raise DataError(f"{root} has train/ and test/, and also {strange[0]}/; expected only val/ beside them")
+    class_names = [folder.name for folder in subfolders(root / ("train" if "train" in inside else "test"))]
+    named = {kind: subfolders(root / kind) for kind in inside}
+    _require_utf8(each for folders in named.values() for each in folders)
+    labels = {name: label for label, name in enumerate(class_names)}
+    rows: dict[str, list[Row]] = {kind: [] for kind in SPLITS}
+    wrong: list[str] = []
+    for kind, folders in named.items():
+        strange = [each.name for each in folders if each.name not in labels]
+        wrong += [f"class {name!r} is in {kind}/ but not in train/; every class must train" for name in strange]
+        known = [(each, labels[each.name]) for each in folders if each.name in labels]
+        rows[kind] = [row for _, own in _listed(root, known, wrong) for row in own]
+    _refuse(wrong)
+    return class_names, rows
+
+
+def _refuse(wrong: list[str]) -> None:
+    """Raise one error for all problems."""
+    if wrong:
+        raise DataError(wrong[0] if len(wrong) == 1 else f"{len(wrong)} problems:{bullets(wrong)}")
+
+
+def _require_utf8(paths: Iterable[Path]) -> None:
+    _refuse([f"the name of {visible(str(path))} is not UTF-8; rename it" for path in paths if not is_utf8(path.name)])
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") for entry in entries)
+
+
+def has_class_folders(folder: Path) -> bool:
+    """Whether a folder is there and some folder in it has images."""
+    return folder.is_dir() and any(map(_has_images, subfolders(folder)))
+
+
+def _is_data(folder: Path) -> bool:
+    """Whether a folder contains class folders, or train and test with class folders."""
+    return has_class_folders(folder) or all(has_class_folders(folder / name) for name in ("train", "test"))
+
+
+def _data_inside(folder: Path) -> list[Path]:
+    """The folders one level down, or else two, that look like data."""
+    below = subfolders(folder)
+    return [sub for sub in below if _is_data(sub)] or [
+        each for sub in below for each in subfolders(sub) if _is_data(each)
+    ]
+
+
+TABLES = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
     "path": ("path", "file", "filename", "filepath", "image", "image_path"),
     "label": ("label", "class", "classname", "class_name", "category"),
@@ -58,13 +213,9 @@ def list_table(path: Path, root: Path | None = None, *, split: bool = True) -> L
         return Listing(path.stem, tuple(class_names), folder, rows)
     for name in class_names:
         own = [place for place, label, _ in entries if label == name]
-        if not split:
-            rows["train"] += [(place, labels[name]) for place in own]
-            continue
-        if len(own) < 2:
+        if split and len(own) < 2:
             raise DataError(f"{path.name}: class {name!r} has one image; it needs two or more, to train and to test")
-        for kind, part in split_class(name, own).items():
-            rows[kind] += [(place, labels[name]) for place in part]
+        _add_class(rows, name, labels[name], own, split)
     return Listing(path.stem, tuple(class_names), folder, rows)
 
 
@@ -102,7 +253,7 @@ def _csv(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
 
 
 def _is_image(cell: str) -> bool:
-    return cell.lower().endswith(IMAGES)
+    return cell.lower().endswith(SUFFIXES)
 
 
 def _refuse_twice(path: Path, columns: Iterable[str], names: Iterable[str]) -> None:
