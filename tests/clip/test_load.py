@@ -22,7 +22,7 @@ from open_clip import pretrained
 from safetensors.torch import save_file
 from torch import nn
 
-from calprompt.clip import network, sources
+from calprompt.clip import sources
 from calprompt.clip.backbone import Backbone
 from calprompt.clip.load import load_backbone
 from calprompt.clip.model import Clip
@@ -162,7 +162,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(address)
         return None, "no network in this test"
 
-    monkeypatch.setattr(network, "attempt", refuse)
+    monkeypatch.setattr(sources, "attempt", refuse)
     return asked
 
 
@@ -610,7 +610,7 @@ def test_only_the_files_that_are_needed_are_downloaded(
         return str(tmp_path / "repo" / filename)
 
     files = sorted(path.name for path in (tmp_path / "repo").iterdir())
-    monkeypatch.setattr(network, "attempt", lambda address, fetch: (fetch(), ""))
+    monkeypatch.setattr(sources, "attempt", lambda address, fetch: (fetch(), ""))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     loaded = load_backbone("hf-hub:me/plip", cache_dir=tmp_path / "cache")
@@ -642,7 +642,7 @@ def test_without_network_one_error_says_all_at_once(
     spec: str,
     wanted: list[str],
 ) -> None:
-    for name in ("HF_HUB_OFFLINE", *(each for proxy in network.PROXIES for each in (proxy, proxy.lower()))):
+    for name in ("HF_HUB_OFFLINE", *(each for proxy in sources.PROXIES for each in (proxy, proxy.lower()))):
         monkeypatch.delenv(name, raising=False)
     if how == "HF_HUB_OFFLINE":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -653,7 +653,7 @@ def test_without_network_one_error_says_all_at_once(
         def unreachable(address: tuple[str, int], timeout: float) -> None:
             raise OSError(101, "Network is unreachable")
 
-        monkeypatch.setattr(network.socket, "create_connection", unreachable)
+        monkeypatch.setattr(sources.socket, "create_connection", unreachable)
     reason = {"HF_HUB_OFFLINE": "HF_HUB_OFFLINE is set", "proxy": "no connection to the proxy 127.0.0.1 (Connection"}
     start = time.monotonic()
     with caplog.at_level(logging.WARNING), pytest.raises(CalpromptError) as caught:

@@ -12,23 +12,23 @@ import huggingface_hub
 import pytest
 from huggingface_hub.utils import RepositoryNotFoundError
 
-from calprompt.clip import network
+from calprompt.clip import sources
 from calprompt.errors import BackboneError
 
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy and no ban on downloads; and time enough for whoever answers, however busy the machine is."""
-    for name in (network.OFFLINE, "no_proxy", "NO_PROXY", *network.PROXIES, *map(str.lower, network.PROXIES)):
+    for name in (sources.OFFLINE, "no_proxy", "NO_PROXY", *sources.PROXIES, *map(str.lower, sources.PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies it was made with
-    monkeypatch.setattr(network, "TIMEOUT", 60.0)
+    monkeypatch.setattr(sources, "TIMEOUT", 60.0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, direct: None) -> None:
     """For hosts that never answer."""
-    monkeypatch.setattr(network, "TIMEOUT", 0.5)
+    monkeypatch.setattr(sources, "TIMEOUT", 0.5)
 
 
 @contextmanager
@@ -79,19 +79,19 @@ def file_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("status", [200, 401, 404, 501])
 def test_a_host_that_answers_is_asked_for_the_file(file_of: Callable[[str], str], status: int) -> None:
     with serving(status) as host:
-        assert network.attempt(file_of(host), lambda: "file") == ("file", "")
+        assert sources.attempt(file_of(host), lambda: "file") == ("file", "")
 
 
 def test_a_server_in_trouble_is_not_asked_again_and_again(file_of: Callable[[str], str]) -> None:
     with serving(503) as host:
-        assert network.attempt(file_of(host), never) == (None, "127.0.0.1 answers with the error 503")
+        assert sources.attempt(file_of(host), never) == (None, "127.0.0.1 answers with the error 503")
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_firewall_that_swallows_everything_does_not_keep_anyone_waiting(file_of: Callable[[str], str]) -> None:
     start = time.monotonic()
     with silent() as host:
-        reason = network.attempt(file_of(host), never)[1]
+        reason = sources.attempt(file_of(host), never)[1]
     assert reason == "127.0.0.1 takes connections but does not answer within 0.5 s"
     assert time.monotonic() - start < 5
 
@@ -99,9 +99,9 @@ def test_a_firewall_that_swallows_everything_does_not_keep_anyone_waiting(file_o
 @pytest.mark.usefixtures("impatient")
 def test_a_name_that_takes_for_ever_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
-    monkeypatch.setattr(network.socket, "create_connection", lambda *_, **__: done.wait(60))
+    monkeypatch.setattr(sources.socket, "create_connection", lambda *_, **__: done.wait(60))
     start = time.monotonic()
-    reason = network.attempt("https://example.org/tiny.pt", never)[1]
+    reason = sources.attempt("https://example.org/tiny.pt", never)[1]
     done.set()
     assert reason == "no connection to example.org within 0.5 s"
     assert time.monotonic() - start < 5
@@ -112,17 +112,17 @@ def test_the_proxy_is_what_is_named(monkeypatch: pytest.MonkeyPatch, written: st
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("HTTPS_PROXY", written.format(port))
-    reason = network.attempt("https://example.org/tiny.pt", never)[1]
+    reason = sources.attempt("https://example.org/tiny.pt", never)[1]
     assert reason == "no connection to the proxy 127.0.0.1 (Connection refused)"
     monkeypatch.setenv("no_proxy", "localhost")
-    reason = network.attempt(f"https://localhost:{port}/tiny.pt", never)[1]
+    reason = sources.attempt(f"https://localhost:{port}/tiny.pt", never)[1]
     assert reason == "no connection to localhost (Connection refused)"
 
 
 def test_a_proxy_that_refuses_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(403) as proxy:
         monkeypatch.setenv("https_proxy", proxy)
-        reason = network.attempt("https://example.org/tiny.pt", never)[1]
+        reason = sources.attempt("https://example.org/tiny.pt", never)[1]
     assert reason.startswith("no answer from example.org through the proxy 127.0.0.1 (Tunnel connection failed: 403")
 
 
@@ -132,7 +132,7 @@ def test_failed_downloads_are_reported_briefly() -> None:
             raise error
 
         with serving(200) as host:
-            return network.attempt(f"{host}/tiny.pt", download)[1]
+            return sources.attempt(f"{host}/tiny.pt", download)[1]
 
     assert fail(OSError(28, "No space left on device")) == "No space left on device"
     assert fail(RuntimeError("first line\nand more")) == "first line"
@@ -146,5 +146,5 @@ def test_failed_downloads_are_reported_briefly() -> None:
 
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
 def test_a_ban_on_downloads_is_respected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(network.OFFLINE, value)
-    assert network.attempt("https://example.org/tiny.pt", never)[1].startswith("HF_HUB_OFFLINE is set")
+    monkeypatch.setenv(sources.OFFLINE, value)
+    assert sources.attempt("https://example.org/tiny.pt", never)[1].startswith("HF_HUB_OFFLINE is set")

@@ -13,7 +13,7 @@ from open_clip import pretrained
 
 import samples
 from calprompt import pocket
-from calprompt.clip import network, sources
+from calprompt.clip import sources
 from calprompt.clip.sources import downloaded_backbones
 from calprompt.doctor import models
 from calprompt.doctor.examination import Finding
@@ -30,12 +30,12 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def asked(address: str, download: object) -> None:
         raise AssertionError(f"asked for {address}")
 
-    monkeypatch.setattr(network, "attempt", asked)
+    monkeypatch.setattr(sources, "attempt", asked)
     folders = (tmp_path / "hub", tmp_path / "clip")
     monkeypatch.setattr(sources, "download_folders", lambda cache_dir=None: folders)
     monkeypatch.setattr("calprompt.clip.sources.download_folders", sources.download_folders)
     monkeypatch.setattr(models, "download_folders", sources.download_folders)
-    for name in (network.OFFLINE, *network.PROXIES, *map(str.lower, network.PROXIES)):
+    for name in (sources.OFFLINE, *sources.PROXIES, *map(str.lower, sources.PROXIES)):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -77,10 +77,10 @@ def test_without_downloads_the_user_learns_how_to_get_a_backbone(monkeypatch: py
     assert "it is downloaded when it is first used" in found()[USUAL].value
     assert "--backbone PATH" in found()[USUAL].advice
     assert "--backbone pocket-photo needs no download" in found()[USUAL].advice
-    monkeypatch.setenv(network.OFFLINE, "1")
+    monkeypatch.setenv(sources.OFFLINE, "1")
     assert found()[USUAL].value == "not on this machine"
     assert found()["network"].status == "note"
-    monkeypatch.delenv(network.OFFLINE)
+    monkeypatch.delenv(sources.OFFLINE)
     monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy.example:3128")
     assert found()["network"].value == "through the proxy that HTTPS_PROXY names; not tried"
 

@@ -2,6 +2,9 @@
 
 Files in a local cache are used without asking the network. Without either, the error says why nothing could be
 downloaded, where it would have come from, how to get it on another machine, and what can be used instead.
+
+Libraries for downloads try again and again, or wait for ever, where a firewall swallows what is sent. So a host is
+asked for a sign of life first: a connection, and an answer of any kind.
 """
 
 from __future__ import annotations
@@ -9,13 +12,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import queue
 import re
+import socket
+import threading
+import urllib.error
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from calprompt.clip.architecture import Architecture, known_architectures
 from calprompt.clip.open_clip_files import model_configs, open_clip_module
@@ -145,8 +153,6 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, downl
     """The file of a row of open_clip's table: from a cache, else from the hub, else from its address."""
     import huggingface_hub
 
-    from calprompt.clip.network import attempt
-
     if row.get("file"):
         return Path(row["file"])
     repository, file = os.path.split(row.get("hf_hub") or "")
@@ -196,8 +202,6 @@ def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, downl
 
 
 def _not_downloaded(what: str, reasons: list[str], origin: str, *remedy: str | Parameter) -> NotFoundError:
-    from calprompt.clip.network import UNREACHED, proxy_variables
-
     pieces = [f"could not download {what}: {'; '.join(dict.fromkeys(reasons))}\n  {origin}\n  ", *remedy]
     if any(reason.startswith(UNREACHED) for reason in reasons) and not proxy_variables():
         pieces.append("\n  If this machine reaches the network through a proxy, set HTTPS_PROXY to its address.")
@@ -216,8 +220,6 @@ def _has_digest_of(url: str, path: Path) -> bool:
 
 def _hub(spec: str, cache_dir: Path | None, download: bool) -> Source:
     import huggingface_hub
-
-    from calprompt.clip.network import attempt
 
     repository, _, revision = spec.removeprefix(HUB).partition("@")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
@@ -317,3 +319,128 @@ def _is_clip(folder: Path) -> bool:
     with suppress(CalpromptError, AttributeError):
         return bool(read_json(folder / CONFIGS["huggingface"]).get("model_type") == "clip")
     return False
+
+
+T = TypeVar("T")
+TIMEOUT = 5.0  # seconds to wait for a connection, and as many for an answer
+SERVER_ERRORS = (500, 502, 503, 504)  # answers of a server or proxy that is out of order
+UNREACHED = "no connection to"  # how the reason begins if nothing was reached
+OFFLINE = "HF_HUB_OFFLINE"
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+
+
+def attempt(address: str, download: Callable[[], T]) -> tuple[T | None, str]:
+    """Download something, if its host can be reached."""
+    reason = f"{OFFLINE} is set, which forbids downloads" if is_offline() else obstacle(address)
+    if reason:
+        return None, reason
+    try:
+        return download(), ""
+    except CalpromptError:
+        raise
+    except Exception as error:  # servers and libraries raise many kinds
+        return None, in_words(error)
+
+
+def is_offline() -> bool:
+    """Whether the user has forbidden downloads, before Python started or since."""
+    import huggingface_hub
+
+    now = os.environ.get(OFFLINE, "0").upper() not in ("", "0", "NO", "OFF", "FALSE")
+    return now or bool(huggingface_hub.constants.HF_HUB_OFFLINE)
+
+
+def proxy_variables() -> list[str]:
+    """Environment variables that name a proxy, such as HTTPS_PROXY."""
+    return [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+
+
+def obstacle(address: str) -> str:
+    """Why the host of an address cannot be reached; empty if it answers at all."""
+    host = urllib.parse.urlsplit(address)
+    proxy = _proxy(host)
+    gate = proxy or host
+    where = f"the proxy {gate.hostname}" if proxy else str(gate.hostname)
+    port = gate.port or (80 if gate.scheme == "http" else 443)
+    try:
+        _in_time(lambda: socket.create_connection((gate.hostname or "", port), timeout=TIMEOUT).close())
+    except TimeoutError:
+        return f"{UNREACHED} {where} within {TIMEOUT:g} s"
+    except OSError as error:
+        return f"{UNREACHED} {where} ({error.strerror or error})"
+    try:
+        status = _in_time(lambda: _status(address))
+    except TimeoutError:
+        return f"{where} takes connections but does not answer within {TIMEOUT:g} s"
+    except Exception as error:  # of whichever library the hub's client is made with
+        return f"no answer from {host.hostname}{f' through {where}' if proxy else ''} ({in_words(error)})"
+    return f"{where} answers with the error {status}" if status in SERVER_ERRORS else ""
+
+
+def in_words(error: BaseException) -> str:
+    """The reason why a download failed, on one line."""
+    from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    known: dict[type[Exception], str] = {  # the first that fits
+        GatedRepoError: "its owner has to let you in; ask on its page, then log in with 'hf auth login'",
+        RepositoryNotFoundError: "there is no such repository, or it is private",
+        RevisionNotFoundError: "the repository has no such revision",
+    }
+    chain: list[BaseException] = []
+    inner: BaseException | None = error
+    while inner is not None and inner not in chain:
+        chain.append(inner)
+        inner = inner.__cause__ or inner.__context__
+    for kind, words in known.items():
+        if any(isinstance(each, kind) for each in chain):
+            return words
+    reason = error.reason if type(error) is urllib.error.URLError else error  # its subclass has a status to tell
+    text = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+    return (text.strip() or type(error).__name__).splitlines()[0]
+
+
+def _proxy(host: urllib.parse.SplitResult) -> urllib.parse.SplitResult | None:
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(host.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(host.hostname or ""):
+        return None
+    return urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _status(address: str) -> int:
+    """The status that a host answers with, asked in the way in which the download asks."""
+    import huggingface_hub
+
+    longer = 2 * TIMEOUT  # so that it is `_in_time` that ends it
+    if address.startswith(huggingface_hub.constants.ENDPOINT):
+        return int(huggingface_hub.utils.get_session().head(address, timeout=longer).status_code)
+    try:
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=longer) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _in_time(call: Callable[[], T]) -> T:
+    """The result or error of a call, or TimeoutError if it takes too long.
+
+    Looking up a host's name has no time limit of its own, and a host with many addresses is tried at each of them. A
+    call that takes too long is left behind in its thread, which does not keep the process from ending.
+    """
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        value, error = answers.get(timeout=TIMEOUT)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return value

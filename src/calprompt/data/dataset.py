@@ -162,15 +162,18 @@ class Listing(About):
     root: Path
     rows: Mapping[str, Sequence[Row]]
 
+    def split(self, *kinds: str, upright: bool = False) -> Split:
+        """The images of some splits, which can be opened."""
+        rows = [row for kind in kinds for row in self.rows.get(kind, ())]
+        images = ImageFiles(self.root, tuple(path for path, _ in rows), upright=upright)
+        return Split(images, tuple(label for _, label in rows))
+
     def dataset(self) -> Dataset:
         """The same with images that can be opened; raises if the dataset is not complete."""
         strange = [path for kind in SPLITS for path, _ in self.rows.get(kind, ()) if not is_utf8(path)]
         if strange:
             raise DataError(f"the names of images must be UTF-8; rename{bullets([visible(path) for path in strange])}")
-        train, val, test = (
-            Split(ImageFiles(self.root, tuple(path for path, _ in rows)), tuple(label for _, label in rows))
-            for rows in (self.rows.get(kind, ()) for kind in SPLITS)
-        )
+        train, val, test = map(self.split, SPLITS)
         test_only = self.test_only or not (len(train) or len(val))
         return Dataset(**{**self.about, "test_only": test_only}, train=train, val=val, test=test)
 

@@ -86,24 +86,17 @@ def labelled_images(
 
 
 def _from_listing(listing: Listing, upright: bool) -> LabelledImages:
-    def split(*kinds: str) -> Split:
-        rows = [row for kind in kinds for row in listing.rows.get(kind, ())]
-        images = ImageFiles(listing.root, tuple(path for path, _ in rows), upright=upright)
-        return Split(images, tuple(label for _, label in rows))
-
-    test = split("test")
+    train, test = listing.split("train", "val", upright=upright), listing.split("test", upright=upright)
     if not listing.repeated_names:
         check_class_names(listing.class_names)
-    return _about(listing, split("train", "val"), test if len(test) else None)
+    labels = _distinct(listing.class_names)
+    return LabelledImages(labels=labels, train=train, test=test if len(test) else None, **listing.about)
 
 
 def _from_dataset(dataset: Dataset) -> LabelledImages:
     train, val = dataset.train, dataset.val
-    return _about(dataset, Split(_joined(train.images, val.images), train.labels + val.labels), dataset.test)
-
-
-def _about(about: About, train: Split, test: Split | None) -> LabelledImages:
-    return LabelledImages(labels=_distinct(about.class_names), train=train, test=test, **about.about)
+    learned = Split(_joined(train.images, val.images), train.labels + val.labels)
+    return LabelledImages(labels=_distinct(dataset.class_names), train=learned, test=dataset.test, **dataset.about)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

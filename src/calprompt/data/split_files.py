@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from calprompt.data.dataset import SPLITS, Dataset, Listing, Split
+from calprompt.data.dataset import SPLITS, Dataset, Listing
 from calprompt.data.images import ImageFiles
 from calprompt.data.listings import subfolders
 from calprompt.errors import DataError
@@ -108,6 +108,7 @@ def _is_row(row: Any) -> bool:
 
 
 FORMAT = "calprompt split 1"
+ABOUT = ("name", "template", "templates", "base", "test_only", "repeated_names", "class_names")
 EDGE_BYTES = 1 << 16  # bytes at either end that a quick digest covers
 
 
@@ -121,8 +122,7 @@ def save_split(dataset: Dataset, path: str | Path, *, digests: str = "quick") ->
     """
     if digests not in DIGESTS:
         raise unknown("kind of digest", digests, DIGESTS)
-    names = ("name", "template", "templates", "base", "test_only", "repeated_names", "class_names")
-    payload: dict[str, Any] = {"format": FORMAT, **{name: getattr(dataset, name) for name in names}}
+    payload: dict[str, Any] = {"format": FORMAT, **{name: getattr(dataset, name) for name in ABOUT}}
     if dataset.group_by is not None:
         payload["group_by"] = dataset.group_by
     for kind, split in dataset.splits.items():
@@ -167,21 +167,10 @@ def load_split(path: str | Path, root: str | Path | None = None) -> Dataset:
     folder = Path(root).expanduser() if root is not None else find_images(path.parent, rows[0][1], path.name)
     _check(path, folder, [(place, digest) for _, place, _, digest in rows])
 
-    def split(kind: str) -> Split:
-        return Split(ImageFiles(folder, tuple(row[0] for row in payload[kind])), tuple(row[1] for row in payload[kind]))
-
-    base = payload["base"]
-    return Dataset(
-        payload["name"],
-        tuple(payload["class_names"]),
-        *map(split, SPLITS),
-        template=payload["template"],
-        templates=payload.get("templates"),
-        base=None if base is None else tuple(base),
-        test_only=payload["test_only"],
-        repeated_names=payload["repeated_names"],
-        group_by=payload.get("group_by"),
-    )
+    about = {name: payload.get(name) for name in (*ABOUT, "group_by")}
+    for name in ("class_names", "base"):
+        about[name] = None if about[name] is None else tuple(about[name])
+    return Listing(root=folder, rows={kind: [row[:2] for row in payload[kind]] for kind in SPLITS}, **about).dataset()
 
 
 def is_saved_split(payload: Any) -> bool:

@@ -20,9 +20,8 @@ from calprompt.clip.architecture import Architecture
 from calprompt.clip.backbone import Backbone, unit
 from calprompt.clip.load import load_with_files
 from calprompt.clip.model import encode_image
-from calprompt.clip.network import OFFLINE, is_offline, proxy_variables
 from calprompt.clip.open_clip_files import model_configs
-from calprompt.clip.sources import download_folders, downloaded_backbones
+from calprompt.clip.sources import OFFLINE, download_folders, downloaded_backbones, is_offline, proxy_variables
 from calprompt.doctor.examination import Finding, describe, note, ok, problem
 from calprompt.doctor.installation import disk_space, unwritable
 from calprompt.errors import CalpromptError, DamagedFileError
