@@ -1,19 +1,7 @@
-"""The kinds of errors that calprompt raises for a user's mistake.
+"""The kinds of errors that calprompt raises for a user's mistake; `CalpromptError`, a ValueError, catches them all.
 
 Every message says what was wrong, what was expected and what to do. A parameter stands in it as a `Parameter`, so that
 Python shows `skip_bad=True` and the command line `--skip-bad`.
-
-    CalpromptError           a ValueError: catch this one to catch them all
-    ├── SettingError         an option or argument that does not make sense
-    │   └── UnknownNameError a name that is not registered, answered with the nearest known one
-    ├── NotFoundError        a file, folder, run or model that is not there
-    ├── DataError            a dataset that cannot be used
-    │   └── ImageError       an image that cannot be read
-    ├── BackboneError        weights or a model configuration that cannot be used
-    ├── DamagedFileError     a file whose contents are not what was written
-    │   └── NewerFormatError written by a newer version than this one
-    ├── BusyError            a folder that another process is writing to
-    └── NonFiniteLossError   training that diverged
 """
 
 from __future__ import annotations

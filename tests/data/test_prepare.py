@@ -247,7 +247,7 @@ def test_pannuke_from_its_arrays(tmp_path: Path) -> None:
     assert dataset.class_names == ("benign", "malignant")
     assert (len(dataset.train), len(dataset.test)) == (14, 7)
     assert prepare("pannuke", tmp_path)[0].endswith("is there already")
-    assert check(get("pannuke"), tmp_path).ok
+    assert not check(get("pannuke"), tmp_path).problems
     (tmp_path / "lost" / "pannuke").mkdir(parents=True)
     with pytest.raises(CalpromptError, match=r"has no files fold1/images.npy; unpack the three folds"):
         prepare("pannuke", tmp_path / "lost")
@@ -294,4 +294,4 @@ def test_patch_corners_overlap_and_stay_inside() -> None:
 def test_counts_of_nothing_published_are_not_compared(tmp_path: Path) -> None:
     trees.make(tmp_path, "digestpath")
     assert get("digestpath").counts == Counts(2, val=0, base=0)
-    assert check(get("digestpath"), tmp_path).ok
+    assert not check(get("digestpath"), tmp_path).problems

@@ -151,13 +151,13 @@ def test_a_dataset_is_loaded_like_any_other():
 
 def test_check_finds_nothing_wrong_and_a_removed_picture():
     entry = catalogue.get("pocket_clothes")
-    assert catalogue.check(entry, None).ok
+    assert not catalogue.check(entry, None).problems
     removed = pocket.folder("clothes") / pocket.rows("clothes", "test")[0][0]
     held = removed.read_bytes()
     removed.unlink()
     report = catalogue.check(entry, None)
     removed.write_bytes(held)
-    assert not report.ok
+    assert report.problems
     assert str(removed.name) in " ".join(report.problems)
     assert f"Remove {pocket.folder('clothes')}; it is made again" in " ".join(report.problems)
 

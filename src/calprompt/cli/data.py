@@ -102,7 +102,7 @@ def check_data(args: argparse.Namespace) -> None:
     known = is_known(args.data) and (args.root is not None or not Path(args.data).expanduser().exists())
     root = None if args.root is None else Path(args.root).expanduser()
     report = check(get(args.data), root) if known else Report(args.data)
-    if not known or (args.images and report.ok):
+    if not known or (args.images and not report.problems):
         from calprompt.data.checks import find_unreadable, image_digests, overview, two_labels
         from calprompt.data.load import load_dataset, locate
 
@@ -123,7 +123,7 @@ def check_data(args: argparse.Namespace) -> None:
         for line in lines:
             text = f"{mark}{line}"
             say(text.encode("utf-8", errors="backslashreplace").decode())
-    if not report.ok:
+    if report.problems:
         raise DataError(f"{report.title}: {plural(len(report.problems), 'problem')}, listed above")
     console.print("  no problems")
 

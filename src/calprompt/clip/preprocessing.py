@@ -161,7 +161,11 @@ class View:
 
     def picture(self, image: Image.Image) -> Image.Image:
         """The view, `size` pixels a side."""
-        wanted, image = self.preprocessing, _picture(image)
+        from PIL.Image import Image as Picture
+
+        wanted = self.preprocessing
+        if not isinstance(image, Picture):
+            raise SettingError(f"expected a PIL image, got {type(image).__name__}; open a file with PIL.Image.open")
         if image.mode != "RGB" and (self.rgb == "first" or self.generator is not None):
             image = image.convert("RGB")
         if self.generator is not None:
@@ -213,14 +217,6 @@ def random_crop(
     w = min(width, round(height * _RATIO[1]))
     h = min(height, round(width / _RATIO[0]))
     return (height - h) // 2, (width - w) // 2, h, w
-
-
-def _picture(image: Image.Image) -> Image.Image:
-    from PIL import Image
-
-    if not isinstance(image, Image.Image):
-        raise SettingError(f"expected a PIL image, got {type(image).__name__}; open a file with PIL.Image.open")
-    return image
 
 
 def _three_numbers(field: str, values: Any) -> tuple[float, ...]:

@@ -99,7 +99,8 @@ def list_dataset(
     classes_file = None if classes is None else Path(classes).expanduser()
     numbered = False
     if catalogue.is_known(str(data)) and (place is not None or not path.exists()):
-        listing = catalogue.get(str(data)).listing(place)
+        entry = catalogue.get(str(data))
+        listing = entry.listing(entry.find(place))
     elif place is not None and not place.is_dir():
         problem = "is a file" if place.exists() else "is not there"
         raise SettingError(f"must be a folder, and {place} {problem}", parameter="root")
@@ -146,7 +147,7 @@ def _folder(path: Path, split: bool) -> Listing:
     """A folder of images, or one that a split file in it describes."""
     entry = catalogue.recognise(path)
     if entry is not None:
-        return entry.listing_in(path)
+        return entry.listing(path)
     if _is_beside_images(path):
         return replace(list_folder(path / "images"), name=path.resolve().name)
     files = _split_files(path)

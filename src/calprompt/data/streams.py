@@ -29,6 +29,10 @@ ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
 LARGEST_MEMBER = 256 << 20  # bytes of a member that is read
+_DAMAGE = (  # what reading a damaged archive raises
+    *(OSError, EOFError, RuntimeError, ValueError),
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+)
 POLL_SECONDS = 1.0  # seconds between two looks at a folder
 
 
@@ -86,10 +90,8 @@ def _members(path: Path, read: Callable[[Path], Iterator[Streamed]]) -> Iterator
         for each in read(path):
             count += 1
             yield each
-    except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, tarfile.TarError) as error:
-        yield ImageError(f"damaged after {count} images: {error or type(error).__name__}", str(path))
-    except (zlib.error, lzma.LZMAError, ValueError) as error:
-        yield ImageError(f"damaged after {count} images: {error}", str(path))
+    except _DAMAGE as error:
+        yield ImageError(f"damaged after {count} images: {str(error) or type(error).__name__}", str(path))
 
 
 def _zipped(path: Path) -> Iterator[Streamed]:

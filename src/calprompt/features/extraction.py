@@ -1,16 +1,11 @@
 """From images to features: stored ones are read, others are computed and stored; and the banks that tuners train on.
 
-    for a few images at a time     read -> digests -> store -> found: copied
-                                                            -> missing: a batch of views -> decoded, encoded -> store
-
 The key of a feature is the digest of the bytes it was decoded from. Small files are read once; the bytes of large files
-are not kept in memory while they wait, but read and digested again.
+are not kept in memory while they wait, but read and digested again. Each process takes the images in a random order and
+looks into the store right before it begins with some of them, so that several processes share the work.
 
-Each process takes the images in a random order and looks into the store right before it begins with some of them, so
-that several processes share the work on the same images, and none computes what another has finished.
-
-Features are bit for bit the same in any batch. Matrix products of other shapes, or divided among other numbers of
-threads, round differently. So every call of the tower gets exactly `batch_size` images, the last batch filled up with
+Features are bit for bit the same in any batch: matrix products of other shapes, or divided among other numbers of
+threads, round differently, so every call of the tower gets exactly `batch_size` images, the last batch filled up with
 zeros, and on a CPU it runs in one thread: several threads decode and encode one batch each, which is as fast.
 
 View 0 of an image is the one for evaluation. View v from 1 on is a random crop drawn from the image's content and v and

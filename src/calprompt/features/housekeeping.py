@@ -1,15 +1,8 @@
 """Maintenance of feature stores: what is in one, what can be removed, what is damaged, and merging several.
 
 Processes that read or write are not disturbed: a file in use stays readable after it is removed, and features that a
-process does not find it computes again.
-
-    other store ── feature ── checksum right? ──┬── key is not here      ── copied
-                              │                 ├── the same bits here   ── nothing to do
-                              └ no: counted,    ├── differs by rounding  ── counted; what is here stays
-                                left out        └── differs by more      ── reported; what is here stays
-
-The other store is only read. A merge that is stopped leaves a valid store, and the same merge goes on: what was copied
-is found.
+process does not find it computes again. A merge only reads the other store, and leaves out what is damaged there; where
+both have a feature, the one here stays. One that is stopped goes on where it was, because what was copied is found.
 
 Processors of different makers round differently, and a key does not name the maker. So two right features of one image
 may differ a little: 256 units in the last place, relative to the length of the feature, in float32, where a sum of
@@ -73,7 +66,7 @@ class StoredFile:
 
 def spaces(store: FeatureStore) -> list[StoredFile]:
     """All kinds of features of a store, the last used first."""
-    found = [_space(path) for path in _listed(store.folder) if re.fullmatch(NAME, path.name)]
+    found = [_space(path) for path in _space_files(store.folder)]
     return sorted(found, key=lambda file: -file.time)
 
 
@@ -176,6 +169,10 @@ def _time(path: Path) -> float:
         return 0.0
 
 
+def _space_files(folder: Path) -> list[Path]:
+    return [path for path in _listed(folder) if re.fullmatch(NAME, path.name)]
+
+
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
@@ -218,7 +215,7 @@ def merge_store(source: str | Path, into: FeatureStore, *, progress: Progress = 
         raise SettingError(f"{folder} is the store that would get the features; name another one")
     report = MergeReport()
     opened = []
-    for path in _files(folder):
+    for path in _space_files(folder):
         try:
             file = FeatureFile.open(path, read_only=True)
             space = into.space(file.about, file.name)
@@ -297,14 +294,9 @@ def differences(ours: Tensor, theirs: Tensor) -> np.ndarray:
 
 def _store_folder(path: Path) -> Path:
     for folder in (path, path / "features"):
-        with suppress(OSError):
-            if _files(folder):
-                return folder
+        if _space_files(folder):
+            return folder
     raise NotFoundError(
         f"{path} is not a feature store; expected a folder such as the one 'calprompt cache show' names, copied or "
         "mounted from the other machine"
     )
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if re.fullmatch(NAME, path.name))

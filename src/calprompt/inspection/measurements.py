@@ -1,24 +1,16 @@
 """What features and pixels say of labelled images.
 
-From frozen image features alone: labels, copies and classes that look wrong.
-
 labels    Confident learning (Northcutt et al., 2021, arXiv 1911.00068). A logistic regression on the features predicts
           every image in a fold that it did not learn from, which gives p. A class k has the threshold
               t_k = mean of p_k over the images labelled k
           and an image labelled j probably is of class k ≠ j if k is its most probable class, p_k ≥ t_k, and the margin
               p_j − p_k
-          is at most −MARGIN. The smallest margin comes first. Images of a group stay in one fold: a copy with the same
-          wrong label would vouch for it.
-alike     Two classes are too much alike if the same predictions confuse them: of the images of both that are given to
-          one of them, fewer than LEAST_TOLD_APART go to their own.
-two       A class is two if a line through its features falls into two separate heaps; see `two_parts`.
-unlike    An image is unlike all others if its distance to the nearest ones is an outlier among those of all images.
-copies    Images whose features have a cosine of at least 1 − distance; see `near_pairs`.
-
-From pixels: pictures that are blurred, dark, blank, tiny or turned by EXIF, and which show the same.
-
-sharpness   variance of the Laplacian over the variance of the grey levels, so that a flat picture is not called blurred
-sketch      24 by 24 pixels in colour, centred and of unit length: the product of two sketches is their correlation
+          is at most −MARGIN. Images of a group stay in one fold: a copy with the same wrong label would vouch for it.
+classes   Two are too much alike if the same predictions confuse them; one is two if its features fall into two heaps.
+pictures  Unlike all others is an outlier in the distance to the nearest ones. Sharpness is the variance of the
+          Laplacian over that of the grey levels, so that a flat picture is not called blurred.
+copies    have features with a cosine of at least 1 − distance, or sketches that correlate: 24 by 24 pixels in colour,
+          centred and of unit length.
 """
 
 from __future__ import annotations
@@ -134,11 +126,6 @@ def best_temperature(logits: Floats, labels: Ints) -> tuple[float, float]:
 
 def suspects(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | None = None) -> list[Suspect]:
     """Images whose labels are probably wrong, the surest first."""
-    return [each for each in ranked(probabilities, labels, checked=checked) if each.margin <= -MARGIN]
-
-
-def ranked(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | None = None) -> list[Suspect]:
-    """The images that confident learning puts off the diagonal, whatever their margin, the smallest margin first."""
     n, classes = probabilities.shape
     own = probabilities[np.arange(n), labels]
     thresholds = np.array([own[labels == k].mean() if (labels == k).any() else np.inf for k in range(classes)])
@@ -146,7 +133,7 @@ def ranked(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] | 
     sure = probabilities[np.arange(n), best] >= thresholds[best]
     rows = np.flatnonzero(sure & (best != labels) & (True if checked is None else checked))
     found = [Suspect(int(i), int(best[i]), float(probabilities[i, best[i]]), float(own[i])) for i in rows]
-    return sorted(found, key=lambda each: each.margin)
+    return sorted((each for each in found if each.margin <= -MARGIN), key=lambda each: each.margin)
 
 
 def checkable(labels: Ints, groups: Sequence[Any] | None) -> NDArray[np.bool_]:

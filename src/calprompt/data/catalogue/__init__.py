@@ -112,11 +112,7 @@ class Entry:
             return self.embedded()
         raise DataError(f"{self.key} is a dataset of the catalogue; say where datasets are with root (--root DIR)")
 
-    def listing(self, root: Path | None) -> Listing:
-        """Class names and images of the dataset in the folder of all datasets."""
-        return self.listing_in(self.find(root))
-
-    def listing_in(self, folder: Path) -> Listing:
+    def listing(self, folder: Path) -> Listing:
         """Class names and images of the dataset in this folder, without a check of the expected counts."""
         missing = self.layout.missing(folder, self.key)
         if missing:
@@ -149,11 +145,6 @@ class Report:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def ok(self) -> bool:
-        """Whether there are no problems."""
-        return not self.problems
-
 
 def check(entry: Entry, root: Path | None) -> Report:
     """Check the folder, files, classes and counts of a dataset, and whether all listed images exist; opens no image."""
@@ -170,7 +161,7 @@ def check(entry: Entry, root: Path | None) -> Report:
     if report.problems:
         return report
     try:
-        listing = entry.listing_in(folder)
+        listing = entry.listing(folder)
     except CalpromptError as error:
         report.problems.append(str(error))
         return report

@@ -1,45 +1,21 @@
-"""Files that can be derived in a dataset's folder: splits from its annotations, names of classes, frames of videos.
+"""Files that can be derived in a dataset's folder: splits from its annotations, names of classes, frames of videos, and
+patches of tissue.
 
 Splits are made where the fixed split file is missing, by the public rules with a fixed seed. The public code draws such
-splits anew on every machine, so results on them cannot be compared with published numbers.
+splits anew on every machine, so results on them cannot be compared with published numbers. Where there are official
+lists to train and to test, 20 % of each class to train become val; elsewhere 50, 20 and 30 % train, validate and test.
 
-    class_folders   images/<class>/…     50 % train, 20 % val, 30 % test of every class
-    pet_lists       annotations/{trainval,test}.txt; a class is a file's name without its number, in lower case
-    car_lists       devkit/*.mat; a class name's year moves to the front
-    flower_labels   imagelabels.mat and cat_to_name.json; 50, 20 and 30 %
-    scene_lists     ClassName.txt, {Training,Testing}_01.txt; a class is its path without the letter, reversed
-    action_lists    ucfTrainTestlist/*; a class is split at its capitals
+Patches of tissue are benign or malignant by the rules that PLIP was evaluated with, and 70 % train (seed 1).
 
-Where there are official lists to train and to test, 20 % of each class to train become val.
-
-Of a UCF101 video with n frames the middle one is number n // 2, counted from 0; the rule of the published frames is not
-known, so these may be a frame off. JPEG of quality 95.
-
-Slides and patches of tissue become pictures to classify, by the rules that PLIP was evaluated with. PanNuke:
-
-    Fold 1/images/fold1/{images,types}.npy, Fold 1/masks/fold1/masks.npy, … -> patches/{train,test}/{benign,malignant}/
-
-    malignant  at least 10 neoplastic nuclei, and more than 30 % of all nuclei
-    benign     no neoplastic nucleus
-    left out   no nucleus at all, and all that is neither of the above
-
-70 % of every tissue and class train, by the same draws (seed 1) as the public preparation. Nuclei are counted as it
-counts them: distinct values of a mask channel in 8 bits, less one; the background channel is among all.
-
-DigestPath:
-
-    tissue-train-pos-v1/X.jpg, X_mask.jpg   ->   patches/{train,test}/{benign,malignant}/X_2_00017.png
-    tissue-train-neg/Y.jpg
-
-The two folders of slides lie in the dataset's folder, or in its Colonoscopy_tissue_segment_dataset/, where PLIP's
-scripts have them.
-
-Slides are made 2, 4, 8, 16 and 32 times smaller and cut into patches of 224 pixels that overlap by a tenth. A patch
-needs tissue on half of it (a pixel with all colours at 200 or more is background). It is malignant if the mask (above
-10, because masks are JPEG files) covers half of it, benign if the mask covers nothing, and left out between.
-
-70 % of the slides of each kind train (seed 1). The public preparation deals single patches out instead, so that
-overlapping patches of one slide train and test; here a slide is in one of the two only.
+    PanNuke      70 % of every tissue and class train, by the same draws as the public preparation. Malignant are at
+                 least 10 neoplastic nuclei, and more than 30 % of all nuclei; benign is no neoplastic nucleus; what has
+                 no nucleus, or is neither, is left out. Nuclei are counted as the public preparation counts them:
+                 distinct values of a mask channel in 8 bits, less one; the background channel is among all.
+    DigestPath   slides are made 2 to 32 times smaller and cut into patches of 224 pixels that overlap by a tenth. A
+                 patch needs tissue on half of it (a pixel with all colours at 200 or more is background). It is
+                 malignant if the mask (above 10, because masks are JPEG files) covers half of it, benign if it covers
+                 nothing, and left out between. 70 % of the slides of each kind train; the public preparation deals
+                 single patches out, so that overlapping patches of one slide train and test.
 """
 
 from __future__ import annotations
@@ -78,7 +54,7 @@ if TYPE_CHECKING:
 
 SEED = 1
 VIDEOS, FRAMES = "UCF-101", "UCF-101-midframes"
-QUALITY = 95
+QUALITY = 95  # of JPEG
 
 
 def class_folders(
@@ -263,7 +239,11 @@ def variants_list(entry: Entry, folder: Path, progress: Progress) -> list[str]:
 
 
 def ucf101_frames(entry: Entry, folder: Path, progress: Progress) -> list[str]:
-    """Make the missing frames, and a split from the official lists if there is no fixed one."""
+    """Make the missing frames, and a split from the official lists if there is no fixed one.
+
+    Of a video with n frames the middle one is number n // 2, counted from 0; the rule of the published frames is not
+    known, so these may be a frame off.
+    """
     layout = entry.layout
     assert isinstance(layout, SplitFile)
     videos = sorted((folder / VIDEOS).glob("*/*.avi"))
@@ -296,7 +276,7 @@ def middle_frame(path: Path) -> Image.Image:
             frames = list(video.decode(video=0))
         image: Image.Image = frames[len(frames) // 2].to_image()
     except Exception as error:  # a damaged video makes decoders raise nearly anything
-        raise DataError(f"{path} cannot be decoded: {error or type(error).__name__}; get it again") from error
+        raise DataError(f"{path} cannot be decoded: {str(error) or type(error).__name__}; get it again") from error
     return image
 
 
@@ -336,7 +316,7 @@ def _patches(folder: Path) -> Iterator[Callable[[str, str, str, Pixels], None]]:
 
 
 def pannuke_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]:
-    """Make patches/ from the arrays of the three folds."""
+    """patches/{train,test}/{benign,malignant}/ from the arrays of the three folds, fold1/{images,masks,types}.npy, …"""
     if (folder / PATCHES).is_dir():
         return [f"{folder / PATCHES} is there already"]
     if ready := _there(entry, folder):
@@ -399,7 +379,7 @@ def _arrays(folder: Path, name: str) -> list[Pixels]:
 
 
 def digestpath_patches(entry: Entry, folder: Path, progress: Progress) -> list[str]:
-    """Make patches/ from the slides and masks."""
+    """patches/{train,test}/{benign,malignant}/ from slides, and X_mask.jpg beside the positive ones."""
     if (folder / PATCHES).is_dir():
         return [f"{folder / PATCHES} is there already"]
     if not any((folder / name).is_dir() for name in SLIDES) and (ready := _there(entry, folder)):
