@@ -264,7 +264,7 @@ class Backbone:
         rows, frozen = [row for rest in rests for row in rest], head + [token for tail in tails for token in tail]
         return PromptLayout(
             names=tuple(names),
-            ids=self.pad(sequences),
+            ids=self.tokenizer.pad(sequences),
             frozen=self.embed(frozen),
             prefix=torch.tensor(prefix, device=self.device),
             rest=torch.tensor(rows, device=self.device),
@@ -291,13 +291,6 @@ class Backbone:
                 "it knows, or a larger CLIP.",
                 stacklevel=3,
             )
-
-    def pad(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Token ids of unequal length, [C, context length] with zeros."""
-        rows = torch.zeros(len(sequences), self.tokenizer.context_length, dtype=torch.long)
-        for row, sequence in zip(rows, sequences, strict=True):
-            row[: len(sequence)] = torch.tensor(sequence)
-        return rows
 
     def encode_text(self, prompts: TextPrompts) -> Tensor:
         """Text features [N, C, D] of prompts, not normalised; see `calprompt.clip.text`."""

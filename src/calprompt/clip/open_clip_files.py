@@ -150,16 +150,20 @@ class Tokenizer:
 
     def __call__(self, texts: str | Sequence[str], *, truncate: bool = False) -> Tensor:
         """Ids padded with zeros, [texts, context_length]."""
-        import torch
-
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        rows = torch.zeros(len(texts), self.context_length, dtype=torch.long)
-        for row, text in zip(rows, texts, strict=True):
-            ids = [START, *self.ids(text), END]
+        sequences = [[START, *self.ids(text), END] for text in ([texts] if isinstance(texts, str) else texts)]
+        for number, ids in enumerate(sequences):
             if len(ids) > self.context_length:
                 if not truncate:
-                    self.sequence(text)
-                ids = [*ids[: self.context_length - 1], END]
+                    self.sequence(texts if isinstance(texts, str) else texts[number])
+                sequences[number] = [*ids[: self.context_length - 1], END]
+        return self.pad(sequences)
+
+    def pad(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Ids of unequal length, [texts, context_length] with zeros."""
+        import torch
+
+        rows = torch.zeros(len(sequences), self.context_length, dtype=torch.long)
+        for row, ids in zip(rows, sequences, strict=True):
             row[: len(ids)] = torch.tensor(ids)
         return rows
 

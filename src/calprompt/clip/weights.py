@@ -34,7 +34,6 @@ from safetensors.torch import load_file
 
 from calprompt.errors import BackboneError, CalpromptError
 from calprompt.files import read_json
-from calprompt.registry import unknown
 from calprompt.text import shorten
 
 State = dict[str, torch.Tensor]
@@ -244,8 +243,6 @@ def _refused(path: Path, name: str) -> BackboneError:
     )
 
 
-LAYOUTS = ("openai", "open_clip", "huggingface")
-
 _MARKERS = ("input_resolution", "context_length", "vocab_size")
 
 _HF_TENSORS = {
@@ -291,8 +288,6 @@ def recognise(state: State) -> str:
 
 def convert(state: State, layout: str) -> State:
     """The same tensors under the names of open_clip's class `CLIP`."""
-    if layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS)
     state = _from_huggingface(state) if layout == "huggingface" else dict(state)
     if "text.token_embedding.weight" in state:  # open_clip's CustomTextCLIP
         state = {name.removeprefix("text."): tensor for name, tensor in state.items()}

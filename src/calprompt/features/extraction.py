@@ -230,22 +230,17 @@ class Extraction:
         groups = list(batched(everything, max(1, VIEWS_PER_LOOKUP // len(self.views))))
         random.Random().shuffle(groups)
         for group in groups:
-            jobs, keys = self._jobs(group)
+            jobs: list[Job] = []
+            keys: list[bytes] = []
+            for index in group:
+                if (picture := self._read(index)) is not None:
+                    keys += [key(picture.digest, view) for view in self.views]
+                    jobs += [(index, view, picture if picture.nbytes <= SMALL_FILE else None) for view in self.views]
             found, values = self.space.find(keys)
             self._put([jobs[place][:2] for place in found], values)
             meter.add(found=len(found), failed=len(group) * len(self.views) - len(jobs))
             stored = set(found)
             yield from (job for place, job in enumerate(jobs) if place not in stored)
-
-    def _jobs(self, group: list[int]) -> tuple[list[Job], list[bytes]]:
-        """All views of some images and their keys, without images that cannot be read."""
-        jobs: list[Job] = []
-        keys: list[bytes] = []
-        for index in group:
-            if (picture := self._read(index)) is not None:
-                keys += [key(picture.digest, view) for view in self.views]
-                jobs += [(index, view, picture if picture.nbytes <= SMALL_FILE else None) for view in self.views]
-        return jobs, keys
 
     def _load(self, jobs: list[Job]) -> Batch:
         """Pixels of a batch; on a CPU its features."""

@@ -135,7 +135,10 @@ class Space:
             file, intact, wrong = stored
             rows, self.dtype = rows | intact, file.dtype
             if wrong:
-                self._drop(file, wrong)
+                warnings.warn(f"{file.path}: {len(wrong)} damaged features are computed again", stacklevel=2)
+                if self.store.writable and not file.read_only:
+                    with suppress(sqlite3.Error):  # found again the next time
+                        file.delete(wrong)
         if self.record is not None:
             self.record |= rows
         found = [place for place, each in enumerate(keys) if each in rows]
@@ -213,31 +216,20 @@ class Space:
                 warnings.warn(f"features are computed again, {self._unusable}", stacklevel=3)
             return None
 
-    def _drop(self, file: FeatureFile, wrong: Sequence[int]) -> None:
-        """Remove rows that are not what was written; they are computed again."""
-        warnings.warn(f"{file.path}: {len(wrong)} damaged features are computed again", stacklevel=3)
-        if self.store.writable and not file.read_only:
-            with suppress(sqlite3.Error):  # found again the next time
-                file.delete(wrong)
-
     def _set_aside(self, reason: str) -> None:
         """Rename a damaged file, and take over what is intact of it."""
         kept, damaged = 0, set_aside(self.path)
         if damaged is not None:
             with suppress(sqlite3.Error, OSError):
-                kept = self._salvage(damaged)
+                old = FeatureFile.open(damaged, identity=self.identity, read_only=True)
+                for rows, _ in old.scan():
+                    if rows:
+                        self.insert(rows, old.dtype)
+                        kept += len(rows)
         else:
             self._unusable = f"{self.path} is damaged"
         what = f"set aside as {damaged.name}; {kept} of its features are kept" if damaged else "not used"
         warnings.warn(f"{self.path} is damaged ({reason}) and {what}; others are computed again", stacklevel=4)
-
-    def _salvage(self, damaged: Path) -> int:
-        old, kept = FeatureFile.open(damaged, identity=self.identity, read_only=True), 0
-        for rows, _ in old.scan():
-            if rows:
-                self.insert(rows, old.dtype)
-                kept += len(rows)
-        return kept
 
 
 @dataclass(frozen=True)
