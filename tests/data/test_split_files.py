@@ -151,7 +151,7 @@ def test_a_saved_split_may_not_point_outside(tmp_path: Path) -> None:
     save_split(dataset, tmp_path / "split.json")
     told = json.loads((tmp_path / "split.json").read_text())
     told["train"][0][0] = f"../photos/{told['train'][0][0]}"
-    told["digest"] = split_files._digest({key: value for key, value in told.items() if key != "digest"})
+    told["digest"] = split_files.json_digest({key: value for key, value in told.items() if key != "digest"})
     (tmp_path / "split.json").write_text(json.dumps(told))
     with pytest.raises(CalpromptError, match=r"lists \.\./photos/.*, which is outside of the image folder"):
         load_split(tmp_path / "split.json", folder)

@@ -112,7 +112,7 @@ def test_rounding_is_counted_and_more_is_a_conflict(tmp_path: Path) -> None:
     assert report.largest == pytest.approx(2**-20, rel=0.2)
     here, there = (space(tmp_path / name).path for name in "ab")
     for conflict in report.conflicts:
-        assert f"view 0: {here} and {there} are 0.01 of their length apart" in conflict
+        assert f"view 0: {here} and {there} are 0.0099 of their length apart" in conflict
     assert_has(tmp_path / "a", range(10))
 
 

@@ -18,16 +18,7 @@ import yaml
 
 from calprompt import pocket
 from calprompt.data.catalogue import prepare
-from calprompt.data.catalogue.layouts import (
-    OWN_SPLIT,
-    AircraftLists,
-    ImageNetFolders,
-    Layout,
-    NamedFolders,
-    Place,
-    SplitFile,
-    VariantFolders,
-)
+from calprompt.data.catalogue.layouts import OWN_SPLIT, AircraftLists, ClassFolders, Layout, Place, SplitFile
 from calprompt.data.dataset import SPLITS, TABLES, Listing
 from calprompt.errors import CalpromptError, DataError
 from calprompt.registry import unknown
@@ -167,7 +158,7 @@ def check(entry: Entry, root: Path | None) -> Report:
         return report
     if listing.name == f"{entry.key}-{OWN_SPLIT}":
         report.notes.append("the split is one of your own: do not compare with published numbers")
-    place = entry.layout.place(folder) if isinstance(entry.layout, NamedFolders) else None
+    place = entry.layout.place(folder) if isinstance(entry.layout, ClassFolders) else None
     if place is not None and place.note:
         report.notes.append(place.note)
     fixed = isinstance(entry.layout, SplitFile) and listing.name == entry.key
@@ -210,10 +201,8 @@ def _numbers(entry: Entry, listing: Listing) -> list[tuple[str, int, int | None]
 
 LAYOUTS: dict[str, type[Any]] = {
     "aircraft lists": AircraftLists,
-    "imagenet folders": ImageNetFolders,
-    "named folders": NamedFolders,
+    "class folders": ClassFolders,
     "split file": SplitFile,
-    "variant folders": VariantFolders,
 }
 PREPARING = (
     prepare.own_split,
@@ -349,6 +338,6 @@ def recognise(folder: Path) -> Entry | None:
         if isinstance(layout, SplitFile) and any((folder / name).is_file() for name in (layout.file, layout.own_file)):
             return entry
         named = plain(folder.resolve().name) in map(plain, entry.folders)
-        if isinstance(layout, NamedFolders) and named and layout.place(folder) is not None:
+        if isinstance(layout, ClassFolders) and layout.names is not None and named and layout.place(folder) is not None:
             return entry
     return None

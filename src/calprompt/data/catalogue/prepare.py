@@ -32,15 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from calprompt.data.catalogue.layouts import (
-    CLASSNAMES,
-    ImageNetFolders,
-    NamedFolders,
-    NamedRows,
-    SplitFile,
-    first_folder,
-    rows_of_folders,
-)
+from calprompt.data.catalogue.layouts import CLASSNAMES, ClassFolders, NamedRows, SplitFile, rows_of_folders
 from calprompt.data.dataset import SPLITS, read_lines
 from calprompt.data.listings import subfolders
 from calprompt.data.split_files import NamedRow, write_split_file
@@ -211,16 +203,16 @@ def own_split(entry: Entry, folder: Path, progress: Progress) -> list[str]:
 def imagenet_names(entry: Entry, folder: Path, progress: Progress) -> list[str]:
     """classnames.txt: CLIP's names in the order of the sorted WordNet numbers."""
     layout = entry.layout
-    assert isinstance(layout, ImageNetFolders)
+    assert isinstance(layout, ClassFolders)
     if (folder / CLASSNAMES).is_file():
         return [f"{folder / CLASSNAMES} is there already"]
-    train = first_folder(folder, layout.train)
+    train = next((folder / place.train for place in layout.places if (folder / place.train).is_dir()), None)
     wnids = [] if train is None else [path.name for path in subfolders(train)]
     from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
     if len(wnids) != len(IMAGENET_CLASSNAMES):
         raise DataError(
-            f"{train or folder / layout.train[0]} has {len(wnids)} folders, and there are names for "
+            f"{train or folder / layout.places[0].train} has {len(wnids)} folders, and there are names for "
             f"{len(IMAGENET_CLASSNAMES)} classes; unpack the training images first"
         )
     lines = "".join(f"{wnid} {name}\n" for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True))
@@ -296,7 +288,7 @@ Pixels = np.ndarray[Any, Any]
 
 def _there(entry: Entry, folder: Path) -> list[str]:
     """A line about the class folders that the dataset has already, if it has any."""
-    found = entry.layout.place(folder) if isinstance(entry.layout, NamedFolders) else None
+    found = entry.layout.place(folder) if isinstance(entry.layout, ClassFolders) else None
     return [] if found is None else [f"{folder / found.train} and {folder / found.test} are there already"]
 
 
