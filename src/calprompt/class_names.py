@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calprompt.errors import SettingError
@@ -37,6 +36,18 @@ def fill_template(template: str, name: str) -> str:
     return template.replace("{}", readable(name))
 
 
+def read_alike(names: Iterable[str]) -> list[str]:
+    """Names that the model reads alike, in words.
+
+    >>> read_alike(["pit bull", "cat", "Pit_Bull"])
+    ["'pit bull' and 'Pit_Bull'"]
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(normalized_name(name), []).append(repr(name))
+    return [" and ".join(same) for same in alike.values() if len(same) > 1]
+
+
 def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = False) -> tuple[str, ...]:
     """A list of class names, checked: text that is not empty, and no two that the model reads alike.
 
@@ -55,8 +66,7 @@ def check_class_names(class_names: Sequence[str], *, allow_repeated: bool = Fals
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise SettingError(f"must be names, got {name!r}", parameter="class_names")
-    repeated = [key for key, count in Counter(map(normalized_name, names)).items() if count > 1]
-    if repeated and not allow_repeated:
-        alike = " and ".join(repr(name) for name in names if normalized_name(name) == repeated[0])
-        raise SettingError(f"must differ, and the model reads these alike: {alike}", parameter="class_names")
+    alike = read_alike(names)
+    if alike and not allow_repeated:
+        raise SettingError(f"must differ, and the model reads these alike: {alike[0]}", parameter="class_names")
     return names

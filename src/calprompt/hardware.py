@@ -122,8 +122,7 @@ class Stopwatch:
         self.steps: list[float] = []
         self.epochs: list[float] = []
         self.cpu_seconds = 0.0
-        self._cpu = time.process_time()
-        self._epoch = self._step = time.perf_counter()
+        self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """An epoch and its first step begin."""

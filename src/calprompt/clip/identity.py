@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from typing import Any
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.errors import CalpromptError
 from calprompt.files import cache_folder, file_signature, json_digest, read_json, write_json
+from calprompt.records import Record
 
 FORMAT = 1
 Config = str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class BackboneIdentity:
+class BackboneIdentity(Record):
     """A backbone without its weights."""
 
     name: str  # what it was loaded from
@@ -44,8 +45,7 @@ def identify_backbone(
         entry = read_json(_entry(spec, config, dtype))
         if _signatures(entry["files"]) != entry["files"]:
             return None
-        identity = dict(entry["identity"])
-        return BackboneIdentity(**identity | {"preprocessing": Preprocessing.from_dict(identity["preprocessing"])})
+        return BackboneIdentity.from_dict(entry["identity"])
     except (CalpromptError, KeyError, TypeError, AttributeError, OSError):
         return None
 
@@ -61,7 +61,7 @@ def remember_backbone(
     """Store an identity in the cache; a cache that is not writable is ignored."""
     entry = {
         "spec": str(spec),
-        "identity": {**asdict(identity), "preprocessing": identity.preprocessing.to_dict()},
+        "identity": identity.to_dict(),
         "files": _signatures(files),
     }
     with suppress(OSError, CalpromptError):

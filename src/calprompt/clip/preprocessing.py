@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import BackboneError, SettingError
 from calprompt.kernel import resize_and_crop
+from calprompt.records import Record
 from calprompt.registry import unknown
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _RATIO = (3 / 4, 4 / 3)
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Record):
     """The image preprocessing of a backbone; two backbones with equal preprocessing can share decoded images.
 
     Attributes:
@@ -78,18 +79,6 @@ class Preprocessing:
     def training(self, generator: torch.Generator) -> View:
         """PIL image -> [3, size, size], a random view drawn from `generator` and from nothing else."""
         return View(self, generator)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
-        for name in values:
-            if name not in {field.name for field in fields(cls)}:
-                raise unknown("preprocessing field", str(name), [field.name for field in fields(cls)])
-        if "size" not in values:
-            raise BackboneError(f"preprocessing needs 'size', got only {sorted(values)}")
-        return cls(**values)
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any], size: int) -> Preprocessing:

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from calprompt.class_names import normalized_name
+from calprompt.class_names import read_alike
 from calprompt.data.images import ImageFiles, Images
 from calprompt.errors import DataError
 from calprompt.registry import unknown
@@ -109,13 +109,10 @@ class Dataset(About):
             if not is_utf8(name):
                 what = "name of the data" if name == self.name else "class name"
                 raise DataError(f"the {what} {visible(name)} is not UTF-8; rename it")
-        alike: dict[str, list[str]] = {}
-        for name in names:
-            alike.setdefault(normalized_name(name), []).append(name)
-        repeated = [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]
-        if repeated and not self.repeated_names:
+        alike = read_alike(names)
+        if alike and not self.repeated_names:
             raise DataError(
-                f"{self.name}: class names must differ, and the model reads these alike: {', '.join(repeated)}. "
+                f"{self.name}: class names must differ, and the model reads these alike: {', '.join(alike)}. "
                 "Rename all but one (a classes file can), or put their images together"
             )
         for kind in SPLITS:

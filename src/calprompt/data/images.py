@@ -209,13 +209,9 @@ class Decodable(Picture):
 
     name: str
 
+    @abstractmethod
     def decode(self) -> Image.Image:
         """The picture, in RGB."""
-        with named(self.name):
-            return self._decoded()
-
-    @abstractmethod
-    def _decoded(self) -> Image.Image: ...
 
     def views(self, preprocessing: Preprocessing, drawn: Sequence[torch.Generator] = ()) -> list[Tensor]:
         image = self.decode()
@@ -253,8 +249,9 @@ class FileContent(Decodable):
         with named(self.name):
             check_start(self.data)
 
-    def _decoded(self) -> Image.Image:
-        return decode(self.data, upright=self.upright)
+    def decode(self) -> Image.Image:
+        with named(self.name):
+            return decode(self.data, upright=self.upright)
 
 
 @dataclass(eq=False)
@@ -268,8 +265,9 @@ class PillowPicture(Decodable):
         """Digest of its mode, size and pixels."""
         return hashlib.sha256(f"{self.image.mode} {self.image.size}".encode() + self.image.tobytes()).hexdigest()
 
-    def _decoded(self) -> Image.Image:
-        return as_rgb(self.image)
+    def decode(self) -> Image.Image:
+        with named(self.name):
+            return as_rgb(self.image)
 
 
 @dataclass(frozen=True, eq=False)

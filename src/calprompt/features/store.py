@@ -101,17 +101,6 @@ class FeatureStore:
         for space in self._spaces.values():
             space.close()
 
-    def give_up(self, error: Exception) -> None:
-        """Stop writing, with one warning."""
-        if self.writable:
-            reason = getattr(error, "strerror", None) or str(error)
-            warnings.warn(
-                f"features are not stored: cannot write to {self.folder} ({reason}); set {ENVIRONMENT} to a folder "
-                "with room, or free some with 'calprompt cache prune'",
-                stacklevel=2,
-            )
-        self.writable = False
-
 
 class Space:
     """Features that differ in nothing but the image and its view; use it from one thread at a time."""
@@ -169,7 +158,13 @@ class Space:
             try:
                 self.insert(waiting, self.dtype)
             except (OSError, sqlite3.Error) as error:
-                self.store.give_up(error)
+                self.store.writable = False
+                reason = getattr(error, "strerror", None) or str(error)
+                warnings.warn(
+                    f"features are not stored: cannot write to {self.store.folder} ({reason}); set {ENVIRONMENT} to a "
+                    "folder with room, or free some with 'calprompt cache prune'",
+                    stacklevel=2,
+                )
 
     def insert(self, rows: Mapping[bytes, bytes], dtype: torch.dtype) -> None:
         """Write features at once, but for those that are there."""
