@@ -187,9 +187,8 @@ class ClassFolders:
     def missing(self, folder: Path, key: str) -> list[str]:
         problems: list[str] = []
         if self.place(folder) is None:
-            nearest = next(
-                (each for each in self.places if len(each.lacks(folder)) < len(each.folders)), self.places[0]
-            )
+            some = (place for place in self.places if len(place.lacks(folder)) < len(place.folders))
+            nearest = next(some, self.places[0])
             others = " or ".join(str(place) for place in self.places if place is not nearest)
             instead = f". Or have {others} in {folder}" if others else ""
             problems = [
@@ -206,26 +205,24 @@ class ClassFolders:
     def read(self, folder: Path) -> Listing:
         place, classnames = self.place(folder), self._classnames(folder)
         assert place is not None
-        lines = {} if classnames is None else read_classnames(classnames)
-        names = {str(label): name for label, name in enumerate(lines.values())} if self.numbered else lines
-        if self.names is not None:
-            names = self._own_names(folder)
+        lines = read_classnames(classnames) if self.names is None and classnames is not None else {}
+        # class folder -> WordNet number
+        numbers = {str(label) if self.numbered else number: number for label, number in enumerate(lines)}
+        names = self._own_names(folder) or {name: lines[number] for name, number in numbers.items()}
         found = {kind: [path.name for path in subfolders(folder / name)] for kind, name in place.folders.items()}
         classes = list(self.names or next(iter(found.values())))
         for kind, there in found.items():
             odd = sorted(set(there) - set(names) or set(there) ^ set(classes))
             if odd:
-                unknown = "is not a class" if self.names else f"is not a class of {classnames}"
-                wrong = (
-                    unknown if odd[0] not in names else f"is not in {place.train}/" if odd[0] in there else "is missing"
-                )
+                wrong = f"is not in {place.train}/" if odd[0] in there else "is missing"
+                if odd[0] not in names:
+                    wrong = "is not a class" if self.names else f"is not a class of {classnames}"
                 expected = shorten(sorted(classes) if self.names else names, 10)
                 raise DataError(f"{folder / place.folders[kind] / odd[0]}/ {wrong}; expected the folders {expected}")
         classes.sort(key=int if self.numbered else None)
         rows = {kind: rows_of_folders(folder, folder / name, classes) for kind, name in place.folders.items()}
         base = None
         if not place.train:
-            numbers = dict(zip(names, lines, strict=True))  # class folder -> WordNet number
             half = set(sorted(lines)[: -(-len(lines) // 2)])
             base = tuple(label for label, name in enumerate(classes) if numbers[name] in half)
         return Listing(
@@ -240,10 +237,9 @@ class ClassFolders:
         return next((place for place in places if place.is_file()), None)
 
     def _own_names(self, folder: Path) -> Mapping[str, str]:
-        assert self.names is not None
         path = folder / CLASSNAMES
-        if not path.is_file():
-            return self.names
+        if self.names is None or not path.is_file():
+            return self.names or {}
         names = read_classnames(path)
         odd = sorted(set(names) ^ set(self.names))
         if odd:
