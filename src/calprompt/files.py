@@ -153,7 +153,6 @@ def json_bytes(value: Any) -> bytes:
 
 
 def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Rows as CSV in UTF-8."""
     return csv_text(columns, rows).encode()
 
 
@@ -183,7 +182,6 @@ def canonical_json(value: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The contents of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

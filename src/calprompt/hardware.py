@@ -64,7 +64,6 @@ def total_memory() -> int | None:
 
 @cache
 def processor_name() -> str:
-    """The name of the processor."""
     with suppress(OSError):
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
         if found:

@@ -146,7 +146,6 @@ class Architecture:
             return Clip(self)
 
     def build_open_clip(self) -> CLIP:
-        """open_clip's own model on the meta device."""
         from open_clip.model import CLIP, CLIPTextCfg
 
         text = CLIPTextCfg(
@@ -194,7 +193,6 @@ class Architecture:
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any]) -> Architecture:
-        """From open_clip's model config, with its defaults."""
         if config.get("multimodal_cfg"):
             raise _unsupported("multimodal_cfg", config["multimodal_cfg"], "CLIP, without it (this is CoCa)")
         if config.get("init_logit_bias") is not None:

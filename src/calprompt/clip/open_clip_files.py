@@ -31,7 +31,6 @@ STANDALONE = "calprompt.clip.open_clip_alone"  # the name under which modules of
 
 @cache
 def open_clip_folder() -> Path:
-    """Where the package is installed."""
     spec = find_spec("open_clip")
     assert spec is not None
     assert spec.submodule_search_locations

@@ -80,7 +80,6 @@ def read_weights(path: Path) -> State:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise BackboneError(f"{path} holds a JSON {type(values).__name__}, expected an object")
@@ -278,7 +277,6 @@ _FOREIGN = {  # prefixes of tensor names that only other models have
 
 
 def recognise(state: State) -> str:
-    """The layout of a file's tensors."""
     if all(marker in state for marker in _MARKERS):
         return "openai"
     if any(name.startswith(("text_model.", "vision_model.")) for name in state):

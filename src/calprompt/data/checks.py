@@ -37,7 +37,6 @@ class UnreadableImages:
     reasons: dict[str, str] = field(default_factory=dict)  # from an image's name to what is wrong with it
 
     def add(self, error: ImageError) -> None:
-        """Note one image."""
         self.reasons[error.name or "image"] = error.reason
 
     def report(self) -> None:
@@ -47,7 +46,6 @@ class UnreadableImages:
 
 
 def unreadable_error(reasons: Mapping[str, str]) -> DataError:
-    """The report on images that cannot be read."""
     count = "one image" if len(reasons) == 1 else f"{len(reasons)} images"
     lost = all(reason == os.strerror(errno.ENOENT) for reason in reasons.values())
     elsewhere = (", or say where they are with ", Parameter("root", "DIR")) if lost else ()

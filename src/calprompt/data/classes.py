@@ -110,7 +110,6 @@ def find_classes(folder: Path) -> Path | None:
 
 
 def read_classes(path: Path) -> Classes:
-    """Read a classes file."""
     if path.suffix.lower() not in (".json", ".yaml", ".yml"):
         lines = read_lines(path)
         if not lines:

@@ -195,7 +195,6 @@ def split_class(name: str, paths: Sequence[str]) -> dict[str, list[str]]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -150,7 +150,6 @@ def _split_already(root: Path, inside: list[str]) -> tuple[list[str], dict[str, 
 
 
 def _refuse(wrong: list[str]) -> None:
-    """Raise one error for all problems."""
     if wrong:
         raise DataError(wrong[0] if len(wrong) == 1 else f"{len(wrong)} problems:{bullets(wrong)}")
 

@@ -229,8 +229,6 @@ class Space:
 
 @dataclass(frozen=True)
 class Usage:
-    """How features were used."""
-
     time: float = 0.0  # time of the last use, in seconds since 1970
     found: int = 0  # features that were in the store
     computed: int = 0  # features that were computed
@@ -302,7 +300,6 @@ class FeatureFile:
         return True
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Remove rows by number."""
         with self._transaction():
             self._connection.executemany("DELETE FROM features WHERE id = ?", [(number,) for number in numbers])
 
@@ -315,7 +312,6 @@ class FeatureFile:
             self._connection.execute(update, (time.time(), found, computed, seconds))
 
     def usage(self) -> Usage:
-        """The statistics."""
         found = self._connection.execute("SELECT time, found, computed, seconds FROM usage").fetchone()
         return Usage(*found) if found else Usage()
 
@@ -353,7 +349,6 @@ class FeatureFile:
         return "" if found == "ok" else str(found).splitlines()[-1]
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def _is_right(self, key: Any, checksum: Any, row: Any) -> bool:

@@ -54,8 +54,6 @@ LOOK, LEAVE_OUT, RELABEL = "look", "leave out", "relabel"  # actions; the last i
 
 
 class Problem(NamedTuple):
-    """What to call a kind of finding, and what to do about it."""
-
     one: str
     many: str
     title: str
@@ -135,7 +133,6 @@ class Inspection:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many findings there are of each problem."""
         return counted(self.findings)
 
     @property
@@ -150,12 +147,10 @@ class Inspection:
         return [*lines, f"Found: {listed(self.findings)}." if self.findings else "Nothing was found."]
 
     def csv(self) -> str:
-        """The findings as a table, a row each."""
         return findings_table(self.findings)
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
-    """Findings as CSV, a row each."""
     rows = ({**asdict(each), "score": f"{each.score:.4f}"} for each in findings)
     return csv_text([field.name for field in fields(Finding)], rows)
 
@@ -248,11 +243,9 @@ class _Pictures:
         )
 
     def finding(self, row: int, problem: str, score: float, looks_like: str = "") -> Finding:
-        """Something about one of the images."""
         return _finding(self.names[row], self.classes[self.labels[row]], problem, looks_like, score)
 
     def picture(self, row: int) -> Image.Image:
-        """One of the images."""
         picture = self.images.read(row)
         assert isinstance(picture, Decodable)
         return picture.decode()

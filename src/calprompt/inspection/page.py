@@ -31,7 +31,6 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def render(inspection: Inspection) -> str:
-    """The page."""
     counts = inspection.counts
     links = " ".join(
         f'<a href="#{_id(problem)}">{escape(PROBLEMS[problem].title)} ({n})</a>' for problem, n in counts.items()

@@ -55,7 +55,6 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:
-        """Read the record of a dataset."""
         path = folder / f"{name}.json"
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +138,6 @@ class Sheet:
 
 
 def damaged(path: Path, why: str) -> DamagedFileError:
-    """The error for a file of the package that cannot be used."""
     return DamagedFileError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
 
 
@@ -159,7 +157,6 @@ def names() -> list[str]:
 
 @cache
 def sheet(name: str) -> Sheet:
-    """What a dataset contains."""
     return Sheet.read(DATA, name)
 
 

@@ -56,8 +56,6 @@ class Counts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset of the catalogue."""
-
     key: str  # its name in commands and results
     title: str  # its full name
     public: str  # its name in public prompt-tuning code
@@ -79,7 +77,6 @@ class Entry:
     embedded: Callable[[], Path] | None = None  # makes its folder from files of the package; returns where it is
 
     def locate(self, root: Path) -> Path:
-        """The dataset's folder."""
         if not root.is_dir():
             raise DataError(f"there is no folder {root}; expected the one that has the datasets")
         names = [plain(name) for name in self.folders]
@@ -221,7 +218,6 @@ def _templates(coop: str, **others: str) -> dict[str, str]:
 
 
 def _frozen(values: dict[str, Any]) -> dict[str, Any]:
-    """With tuples for lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -237,7 +233,6 @@ def _layout(values: dict[str, Any]) -> Layout:
 
 
 def _read() -> Iterator[Entry]:
-    """The entries in datasets.yaml."""
     by_name = {function.__name__: function for function in PREPARING}
     text = Path(__file__).with_name("datasets.yaml").read_text(encoding="utf-8")
     for key, values in yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).items():
@@ -314,14 +309,12 @@ def available() -> list[str]:
 
 
 def get(name: str) -> Entry:
-    """The entry of a dataset."""
     if not is_known(name):
         raise unknown("dataset", name, available())
     return _BY_NAME[plain(name)]
 
 
 def is_known(name: str) -> bool:
-    """Whether the catalogue has a dataset of this name."""
     return plain(name) in _BY_NAME
 
 
