@@ -178,9 +178,9 @@ def names_digest(images: Images) -> str:
 _checked: list[Images] = []  # of the split that this process is at
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExtractionState:
-    """The state or result of an extraction, or of one portion of it."""
+    """The result of an extraction, or of one portion of it."""
 
     found: int = 0  # features that were in the store
     computed: int = 0  # features that were computed
@@ -273,11 +273,11 @@ def extract(
     """
     from calprompt.features.store import FeatureStore
 
-    state, begin = ExtractionState(), time.perf_counter()
     meter = FeatureProgress("features", plan.features, progress, stored=True)
+    unreadable: dict[str, str] = {}
     portions = [portion for group in plan.groups for portion in group]
     if not portions:
-        return state
+        return ExtractionState()
     store = FeatureStore(portions[0].store)
     try:
         store.folder.mkdir(parents=True, exist_ok=True)
@@ -293,9 +293,7 @@ def extract(
                     if done.sent is not None:
                         about, name, dtype, rows = done.sent
                         store.space(about, name).insert(rows, dtype)
-                    state.found += done.found
-                    state.computed += done.computed
-                    state.unreadable |= done.unreadable
+                    unreadable |= done.unreadable
                     failed = outcome.task.features - done.found - done.computed
                     meter.add(found=done.found, computed=done.computed, failed=failed)
             finally:
@@ -303,6 +301,4 @@ def extract(
     except (OSError, sqlite3.Error) as error:
         reason = os_problem(error) if isinstance(error, OSError) else error
         raise CalpromptError(f"cannot write to the feature store {store.folder}: {reason}") from error
-    finally:
-        state.seconds = time.perf_counter() - begin
-    return state
+    return ExtractionState(meter.found, meter.computed, unreadable, meter.seconds)
