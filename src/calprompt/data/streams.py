@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import FrameType
@@ -65,10 +66,7 @@ def is_stream(path: str | Path) -> bool:
 
 def streamed_images(path: str | Path, *, seconds: float = 1.0) -> Iterator[Streamed]:
     """The images in an archive, or frames of a video."""
-    name = str(path).lower()
-    if name.endswith(VIDEOS):
-        return _frames(Path(path), seconds)
-    return _members(Path(path), _zipped if name.endswith(ZIPS) else _tarred)
+    return _frames(Path(path), seconds) if str(path).lower().endswith(VIDEOS) else _archived(Path(path))
 
 
 def names_in(path: str) -> list[str] | None:
@@ -76,62 +74,45 @@ def names_in(path: str) -> list[str] | None:
     if not path.lower().endswith(ZIPS):
         return None
     try:
-        with zipfile.ZipFile(path) as archive:
-            files = [each.filename for each in archive.infolist() if not each.is_dir()]
-            return [_name(Path(path), name) for name in files if _is_image(name)]
+        return [_name(Path(path), inside) for inside, *_ in _members(Path(path)) if _is_image(inside)]
     except (OSError, zipfile.BadZipFile):  # reading it says why
         return None
 
 
-def _members(path: Path, read: Callable[[Path], Iterator[Streamed]]) -> Iterator[Streamed]:
+def _archived(path: Path) -> Iterator[Streamed]:
     """The images of an archive; one that is damaged ends with an error that says so."""
     count = 0
     try:
-        for each in read(path):
+        for inside, size, encrypted, opened in _members(path):
+            if not _is_image(inside):
+                continue
+            name, data = _name(path, inside), b""
+            if not encrypted and size <= LARGEST_MEMBER:
+                with opened() as file:
+                    data = file.read(LARGEST_MEMBER + 1)
             count += 1
-            yield each
+            if encrypted:
+                yield ImageError("encrypted; unpack the archive with its password", name)
+            elif max(size, len(data)) > LARGEST_MEMBER:
+                yield ImageError(f"more than {LARGEST_MEMBER >> 20} MB; unpack the archive", name)
+            else:
+                yield FileContent(name, data, False)
     except _DAMAGE as error:
         yield ImageError(f"damaged after {count} images: {str(error) or type(error).__name__}", str(path))
 
 
-def _zipped(path: Path) -> Iterator[Streamed]:
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            if info.is_dir() or not _is_image(info.filename):
-                continue
-            name = _name(path, info.filename)
-            if info.flag_bits & 1:
-                yield ImageError("encrypted; unpack the archive with its password", name)
-                continue
-            if info.file_size > LARGEST_MEMBER:
-                yield _too_large(name)
-                continue
-            with archive.open(info) as file:
-                yield _content(name, file)
-
-
-def _tarred(path: Path) -> Iterator[Streamed]:
-    with tarfile.open(path, "r|*") as archive:
-        for member in archive:
-            if not member.isreg() or not _is_image(member.name):
-                continue
-            name = _name(path, member.name)
-            if member.size > LARGEST_MEMBER:
-                yield _too_large(name)
-                continue
-            file = archive.extractfile(member)
-            if file is not None:
-                with file:
-                    yield _content(name, file)
-
-
-def _content(name: str, file: Any) -> Streamed:
-    data = file.read(LARGEST_MEMBER + 1)
-    return _too_large(name) if len(data) > LARGEST_MEMBER else FileContent(name, data, False)
-
-
-def _too_large(name: str) -> ImageError:
-    return ImageError(f"more than {LARGEST_MEMBER >> 20} MB; unpack the archive", name)
+def _members(path: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    """Name, size, whether it is encrypted and what opens it, of every file in an archive."""
+    if path.name.lower().endswith(ZIPS):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if not info.is_dir():
+                    yield info.filename, info.file_size, bool(info.flag_bits & 1), partial(archive.open, info)
+        return
+    with tarfile.open(path, "r|*") as tar:
+        for member in tar:
+            if member.isreg():
+                yield member.name, member.size, False, partial(tar.extractfile, member)
 
 
 def _is_image(name: str) -> bool:
