@@ -25,11 +25,11 @@ import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from calprompt.errors import BackboneError, CalpromptError
@@ -61,14 +61,23 @@ def read_weights(path: Path) -> State:
     """Read all tensors of a file; checkpoints are unwrapped and the prefixes of training wrappers removed."""
     if path.name.endswith(INDEX_SUFFIX):
         return _read_shards(path)
-    head = _first_bytes(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise BackboneError(
+            f"cannot read {path}: {error.strerror or error}. Check the path and your permission to read it."
+        ) from error
+    if not head:
+        raise BackboneError(f"{path} is empty (0 bytes), expected weights; download it again")
     if head.startswith(b"version https://git-lfs"):
         raise BackboneError(
             f"{path} is a Git LFS pointer, not the weights themselves. Fetch them with "
             f"'git lfs pull --include {path.name}' in its repository, or download the file again."
         )
     if head[8:9] == b"{":  # eight bytes of length, then the JSON header
-        return _unwrap(_read_safetensors(path), path)
+        with _intact(path, "safetensors file"):
+            return _unwrap(load_file(path), path)
     if head.startswith(b"PK\x03\x04"):
         return _unwrap(_read_zip(path), path)
     if head.startswith(b"\x80"):
@@ -86,17 +95,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _first_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not head:
-        raise BackboneError(f"{path} is empty (0 bytes), expected weights; download it again")
-    return head
-
-
 def _read_shards(index: Path) -> State:
     files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
@@ -109,41 +107,39 @@ def _read_shards(index: Path) -> State:
     return state
 
 
-def _read_safetensors(path: Path) -> State:
+@contextmanager
+def _intact(path: Path, kind: str) -> Iterator[None]:
+    """Whatever a damaged file makes its reader raise becomes an error that names the file."""
     try:
-        return load_file(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except SafetensorError as error:
-        raise _damaged(path, "safetensors file", error) from error
+        yield
+    except CalpromptError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise BackboneError(
+            f"{path} is a damaged or truncated {kind} ({path.stat().st_size} bytes): {reason}. Download it again."
+        ) from error
 
 
 def _read_zip(path: Path) -> Any:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            roots = {name.split("/")[0] for name in archive.namelist() if name.endswith("/constants.pkl")}
-            if roots:
-                unpickler = _ArchiveUnpickler(path, archive, min(roots))
-                return OrderedDict(unpickler.tensors(unpickler.load()))
-    except CalpromptError:
-        raise
-    except Exception as error:  # a damaged archive or pickle raises any error
-        raise _damaged(path, "PyTorch archive", error) from error
+    with _intact(path, "PyTorch archive"), zipfile.ZipFile(path) as archive:
+        roots = {name.split("/")[0] for name in archive.namelist() if name.endswith("/constants.pkl")}
+        if roots:
+            unpickler = _ArchiveUnpickler(path, archive, min(roots))
+            return OrderedDict(unpickler.tensors(unpickler.load()))
     return _read_checkpoint(path)
 
 
 def _read_checkpoint(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
+    with _intact(path, "PyTorch checkpoint"), path.open("rb") as file:
+        try:
             return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if refused:
-            raise _refused(path, refused[1]) from error
-        detail = re.search(r"WeightsUnpickler error: (.+)", str(error))
-        raise _damaged(path, "PyTorch checkpoint", detail[1] if detail else "its pickle cannot be read") from error
-    except Exception as error:  # a damaged pickle can fail in any way
-        raise _damaged(path, "PyTorch checkpoint", error) from error
+        except pickle.UnpicklingError as error:
+            refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if refused:
+                raise _refused(path, refused[1]) from error
+            detail = re.search(r"WeightsUnpickler error: (.+)", str(error))
+            raise ValueError(detail[1] if detail else "its pickle cannot be read") from error
 
 
 class _ArchiveUnpickler(pickle.Unpickler):
@@ -220,19 +216,6 @@ def _unwrap(checkpoint: Any, path: Path) -> State:
         if all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
     return state
-
-
-def _unreadable(path: Path, error: OSError) -> BackboneError:
-    return BackboneError(
-        f"cannot read {path}: {error.strerror or error}. Check the path and your permission to read it."
-    )
-
-
-def _damaged(path: Path, kind: str, reason: Exception | str) -> BackboneError:
-    reason = (str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip(".")
-    return BackboneError(
-        f"{path} is a damaged or truncated {kind} ({path.stat().st_size} bytes): {reason}. Download it again."
-    )
 
 
 def _refused(path: Path, name: str) -> BackboneError:

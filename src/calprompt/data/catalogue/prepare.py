@@ -92,16 +92,12 @@ def scene_lists(folder: Path, images: Path) -> NamedRows:
     """Paths such as /a/airplane_cabin/sun_….jpg; labels follow ClassName.txt."""
     labels = {line[1:]: label for label, line in enumerate(read_lines(folder / "ClassName.txt"))}
 
-    def rows(name: str) -> list[NamedRow]:
-        result = []
-        for line in read_lines(folder / name):
-            scene = line[1:].rpartition("/")[0]
-            if scene not in labels:
-                raise DataError(f"{folder / name}: the class of {line} is not in ClassName.txt")
-            result.append((line[1:], labels[scene], scene_name(scene)))
-        return result
+    def row(line: str) -> NamedRow:
+        scene = line[1:].rpartition("/")[0]
+        return line[1:], labels[scene], scene_name(scene)
 
-    return _official(rows("Training_01.txt"), rows("Testing_01.txt"))
+    train, test = (_rows(folder / f"{name}_01.txt", row, "ClassName.txt") for name in ("Training", "Testing"))
+    return _official(train, test)
 
 
 def action_lists(folder: Path, images: Path) -> NamedRows:
@@ -109,17 +105,23 @@ def action_lists(folder: Path, images: Path) -> NamedRows:
     lists = folder / "ucfTrainTestlist"
     labels = {name: int(label) - 1 for label, name in (line.split() for line in read_lines(lists / "classInd.txt"))}
 
-    def rows(name: str) -> list[NamedRow]:
-        result = []
-        for line in read_lines(lists / name):
-            action, _, video = line.split()[0].partition("/")
-            if action not in labels:
-                raise DataError(f"{lists / name}: {action} is not in classInd.txt")
-            class_name = action_name(action)
-            result.append((f"{class_name}/{video.removesuffix('.avi')}.jpg", labels[action], class_name))
-        return result
+    def row(line: str) -> NamedRow:
+        action, _, video = line.split()[0].partition("/")
+        return f"{action_name(action)}/{video.removesuffix('.avi')}.jpg", labels[action], action_name(action)
 
-    return _official(rows("trainlist01.txt"), rows("testlist01.txt"))
+    train, test = (_rows(lists / f"{name}list01.txt", row, "classInd.txt") for name in ("train", "test"))
+    return _official(train, test)
+
+
+def _rows(path: Path, row: Callable[[str], NamedRow], classes: str) -> list[NamedRow]:
+    """A row for every line of a list; `classes` is the file with the classes that it may have."""
+    rows = []
+    for line in read_lines(path):
+        try:
+            rows.append(row(line))
+        except KeyError as error:
+            raise DataError(f"{path}: the class of {line} is not in {classes}") from error
+    return rows
 
 
 def year_first(name: str) -> str:
