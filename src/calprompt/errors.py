@@ -14,18 +14,13 @@ from dataclasses import dataclass, replace
 class Parameter:
     """A parameter in a message, with the value to give it.
 
-    Attributes:
-        name: Name in Python.
-        value: Suggested value; None to name only the parameter.
-        command: The command that has it as a flag, if it is not the one that was called.
-
     >>> str(Parameter("skip_bad", True)), Parameter("skip_bad", True).spelled({"skip_bad": "--skip-bad"})
     ('skip_bad=True', '--skip-bad')
     """
 
-    name: str
-    value: object = None
-    command: str | None = None
+    name: str  # in Python
+    value: object = None  # that is suggested; None to name only the parameter
+    command: str | None = None  # which has it as a flag, if it is not the one that was called
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value}"

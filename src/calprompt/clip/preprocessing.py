@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from calprompt.errors import BackboneError, SettingError
@@ -79,6 +79,16 @@ class Preprocessing(Record):
     def training(self, generator: torch.Generator) -> View:
         """PIL image -> [3, size, size], a random view drawn from `generator` and from nothing else."""
         return View(self, generator)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown("preprocessing field", str(name), known)
+        if "size" not in values:
+            raise BackboneError(f"preprocessing needs 'size', got only {sorted(values)}")
+        return cls(**values)
 
     @classmethod
     def from_open_clip(cls, config: Mapping[str, Any], size: int) -> Preprocessing:

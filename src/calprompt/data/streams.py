@@ -42,14 +42,9 @@ Streamed = FileContent | PillowPicture | ImageError  # the last for an image tha
 
 @dataclass(frozen=True)
 class NamedImages:
-    """Images that come one after another, whose names are known before they are read.
+    """Images that come one after another, whose names are known before they are read."""
 
-    Attributes:
-        images: Paths and streamed images, to be read once.
-        names: Their names.
-    """
-
-    images: Iterable[Any]
+    images: Iterable[Any]  # paths and streamed images, to be read once
     names: Sequence[str]
 
     def __iter__(self) -> Iterator[Any]:

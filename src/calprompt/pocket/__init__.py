@@ -41,17 +41,11 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Sheet:
-    """One dataset of the package: its record, and its drawings, which are read when needed.
+    """One dataset of the package: its record, and its drawings, which are read when needed."""
 
-    Attributes:
-        name: Name of the dataset, without "pocket_".
-        record: What is in the JSON file.
-        folder: Where the files are.
-    """
-
-    name: str
-    record: dict[str, Any]
-    folder: Path
+    name: str  # name of the dataset, without "pocket_"
+    record: dict[str, Any]  # what is in the JSON file
+    folder: Path  # where the files are
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:

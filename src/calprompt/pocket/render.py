@@ -29,27 +29,16 @@ _PLACES = 2 * np.arange(SIZE, dtype=np.int32) + 1 - SIZE  # of pixel centres fro
 
 @dataclass(frozen=True)
 class Scene:
-    """How pictures vary; in per cent except `turn`, which is in degrees.
+    """How pictures vary; in per cent except `turn`, which is in degrees."""
 
-    Attributes:
-        size: Smallest and largest side of the drawing, of the picture's side.
-        turn: Largest rotation, either way.
-        shift: Largest shift, either way, of the picture's side.
-        tint: Each colour is multiplied by 100 ± tint.
-        clutter: Strength of the texture of backgrounds.
-        paper: Share of pictures on white.
-        blur: Share of pictures that are blurred.
-        noise: Largest noise, of full brightness.
-    """
-
-    size: tuple[int, int] = (65, 95)
-    turn: int = 20
-    shift: int = 8
-    tint: int = 15
-    clutter: int = 40
-    paper: int = 10
-    blur: int = 20
-    noise: int = 3
+    size: tuple[int, int] = (65, 95)  # smallest and largest side of the drawing, of the picture's side
+    turn: int = 20  # largest rotation, either way
+    shift: int = 8  # largest shift, either way, of the picture's side
+    tint: int = 15  # each colour is multiplied by 100 ± tint
+    clutter: int = 40  # strength of the texture of backgrounds
+    paper: int = 10  # share of pictures on white
+    blur: int = 20  # share of pictures that are blurred
+    noise: int = 3  # largest noise, of full brightness
 
 
 def random_bits(*names: object) -> NDArray[np.uint64]:
