@@ -179,8 +179,11 @@ class Backbone:
     def require_vit(self, what: str) -> None:
         """Raise unless the image tower is a vision transformer."""
         if not self.is_vit:
+            tower = "a residual network"
+            if self.is_timm:
+                tower = f"an image tower of timm's ({self.model.visual.trunk.default_cfg['architecture']})"
             raise SettingError(
-                f"{what} needs CLIP's vision transformer, and backbone {self.name!r} has {self._tower}; "
+                f"{what} needs CLIP's vision transformer, and backbone {self.name!r} has {tower}; "
                 "choose a ViT backbone or a tuner that learns text prompts only"
             )
 
@@ -188,12 +191,6 @@ class Backbone:
     def is_timm(self) -> bool:
         """Whether the image tower is one of timm's."""
         return is_timm_tower(self.model.visual)
-
-    @property
-    def _tower(self) -> str:
-        if self.is_timm:
-            return f"an image tower of timm's ({self.model.visual.trunk.default_cfg['architecture']})"
-        return "a residual network"
 
     @contextmanager
     def limited_threads(self) -> Iterator[None]:

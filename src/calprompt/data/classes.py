@@ -44,6 +44,14 @@ class Classes:
     template: str | None = None
     base: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        folders, names = (
+            [folder for folder, _ in self.entries if folder is not None],
+            [name for _, name in self.entries],
+        )
+        _refuse_repeated(self.where, "folder", folders, len(set(folders)))
+        _refuse_repeated(self.where, "name", names, len(set(names)))
+
     def apply(self, listing: Listing) -> Listing:
         """The listing in this order, under these names, with this template and these base classes."""
         if self.entries:
@@ -114,7 +122,7 @@ def read_classes(path: Path) -> Classes:
         lines = read_lines(path)
         if not lines:
             raise DataError(f"{path} is empty; expected the name of a class on every line")
-        return _unique(Classes(path.name, tuple(map(_line, lines))))
+        return Classes(path.name, tuple(map(_line, lines)))
     text = read_text(path)
     try:
         contents = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
@@ -135,9 +143,8 @@ def read_classes(path: Path) -> Classes:
     base = contents.get("base")
     if base is not None and not _are_names(base):
         raise DataError(f"base in {path.name} must be a list of class names")
-    return _unique(
-        Classes(path.name, _entries(path, contents.get("classes", [])), template, base and tuple(map(str, base)))
-    )
+    entries = _entries(path, contents.get("classes", []))
+    return Classes(path.name, entries, template, base and tuple(map(str, base)))
 
 
 def read_base(path: Path) -> tuple[str, ...]:
@@ -171,15 +178,6 @@ def _class_folders(listing: Listing) -> dict[str, int]:
             labels.setdefault(path.rpartition("/")[0].rpartition("/")[2], set()).add(label)
     shared = any(len(several) > 1 for several in labels.values())
     return {} if shared else {folder: next(iter(own)) for folder, own in labels.items()}
-
-
-def _unique(classes: Classes) -> Classes:
-    for what, values in (
-        ("folder", [folder for folder, _ in classes.entries if folder is not None]),
-        ("name", [name for _, name in classes.entries]),
-    ):
-        _refuse_repeated(classes.where, what, values, len(set(values)))
-    return classes
 
 
 def _refuse_repeated(where: str, what: str, values: Sequence[str], different: int) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from calprompt.progress import Progress
 
 SEED = 1
+IN_THREE = ("train", 0.5), ("val", 0.2)  # shares of a class, and the rest to test
 VIDEOS, FRAMES = "UCF-101", "UCF-101-midframes"
 QUALITY = 95  # of JPEG
 
@@ -56,7 +57,8 @@ def class_folders(
     folders = [path.name for path in subfolders(images) if path.name not in ignored]
     names = dict(renamed or {})
     rows = rows_of_folders(images, images, folders)
-    return _in_three([(path, label, names.get(folders[label], folders[label])) for path, label in rows])
+    named = [(path, label, names.get(folders[label], folders[label])) for path, label in rows]
+    return _divide(named, *IN_THREE, rest="test")
 
 
 def pet_lists(folder: Path, images: Path) -> NamedRows:
@@ -85,7 +87,8 @@ def flower_labels(folder: Path, images: Path) -> NamedRows:
     """Image i of jpg/ has the i-th label, from 1, whose name is in cat_to_name.json."""
     names = read_json(folder / "cat_to_name.json")
     labels = [int(label) for label in _matlab(folder / "imagelabels.mat")["labels"][0]]
-    return _in_three([(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)])
+    rows = [(f"image_{i:05d}.jpg", label - 1, names[str(label)]) for i, label in enumerate(labels, start=1)]
+    return _divide(rows, *IN_THREE, rest="test")
 
 
 def scene_lists(folder: Path, images: Path) -> NamedRows:
@@ -168,10 +171,6 @@ def _divide(rows: list[NamedRow], *shares: tuple[str, float], rest: str) -> Name
             start = stop
         split[rest] += members[start:]
     return split
-
-
-def _in_three(rows: list[NamedRow]) -> NamedRows:
-    return _divide(rows, ("train", 0.5), ("val", 0.2), rest="test")
 
 
 def _official(train: list[NamedRow], test: list[NamedRow]) -> NamedRows:
