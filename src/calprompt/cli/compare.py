@@ -11,7 +11,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,15 @@ from calprompt.errors import Parameter, SettingError
 from calprompt.files import MODEL, check_output, folder_kind
 from calprompt.hardware import check_device
 from calprompt.progress import show_progress
+from calprompt.report.table import DIFFERENCE as OF_TABLE
+from calprompt.report.table import PLAIN, POINTS, Column, Number, Row, Table, metric_column
+from calprompt.report.writers import WIDTH, terminal_table
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Picture
 
     from calprompt.progress import Progress
-    from calprompt.report.table import Table
     from calprompt.results.compare import Comparison, Contender, Results
     from calprompt.runs.folder import Run
 
@@ -130,8 +132,6 @@ def _runs(args: argparse.Namespace, progress: Progress) -> list[Contender]:
 
 def print_results(results: Results, console: Console) -> None:
     """A table of every dataset, then what the numbers are."""
-    from calprompt.report.writers import WIDTH
-
     tables = list(result_tables(results))
     unbounded = console.options.update(width=10 * WIDTH)
     if any(console.measure(table, options=unbounded).maximum > console.width for table in tables):
@@ -145,11 +145,9 @@ def print_results(results: Results, console: Console) -> None:
 
 def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Picture]:
     """Methods down, metrics across, a table for each dataset; in a narrow one, intervals are under their numbers."""
-    from calprompt.report.table import POINTS, Column, Number, Row, Table, metric_column
-    from calprompt.report.writers import terminal_table
-
     columns = (Column("method", ""), *map(metric_column, METRICS))
     points = Column(DIFFERENCE, DIFFERENCE, POINTS)
+    several = len({row.method for row in results.rows if row.is_difference}) > 1
     for dataset, sizes in results.sizes.items():
         found: dict[tuple[str, str], dict[str, Number]] = {}
         for row in results.rows:
@@ -157,10 +155,10 @@ def result_tables(results: Results, *, narrow: bool = False) -> Iterator[Picture
                 found.setdefault((row.split, row.method), {})[row.metric] = row.number
         rows = []
         for (split, method), numbers in found.items():
-            is_difference = MINUS in method
-            label = _difference_label(method, results) if is_difference else method
+            name, minus, _ = method.partition(MINUS)
+            label = f"{DIFFERENCE}, {name}" if minus and several else DIFFERENCE if minus else method
             cells = (numbers.get(metric, "") for metric in METRICS)
-            rows.append(Row((label, *cells), group=split, measure=points if is_difference else None))
+            rows.append(Row((label, *cells), group=split, measure=points if minus else None))
         counts = (f"{split} {size['images']} images of {size['classes']} classes" for split, size in sizes.items())
         table = Table("dataset", f"{dataset}: {', '.join(counts)}", "", columns, tuple(rows))
         picture = terminal_table(
@@ -175,36 +173,21 @@ def notes(results: Results) -> list[str]:
     settings = results.settings
     seeds = "1 seed" if settings["seeds"] == 1 else f"the mean of {settings['seeds']} seeds"
     covers = "test images" if settings["seeds"] == 1 else "test images and seeds"
-    pairs = dict.fromkeys(row.method for row in results.rows if row.is_difference)
+    pairs = list(dict.fromkeys(row.method for row in results.rows if row.is_difference))
+    others = {pair.partition(MINUS)[2] for pair in pairs}
+    if len(pairs) > 1 and len(others) == 1:
+        pairs = [f"a method minus {others.pop()}"]
     return [
         f"percent; {seeds} [95 % interval over {covers}, from {settings['resamples']} resamples]; "
         f"{settings['bins']} bins; MCE (textbook) is the largest gap of a bin, of which no interval is known to hold; "
         f"harmonic mean: of the accuracies on base and novel classes",
         "ECE and ACE are those of so many images, and so are their intervals; with more images they would be smaller",
-        *_difference_notes(list(pairs)),
+        *(f"{DIFFERENCE}: {pair}, on the same images and seeds; * its interval excludes 0" for pair in pairs),
     ]
-
-
-def _difference_notes(pairs: Sequence[str]) -> list[str]:
-    """Explanations of differences: of each pair, or of all if they are to the same method."""
-    rest = "on the same images and seeds; * its interval excludes 0"
-    others = {pair.partition(MINUS)[2] for pair in pairs}
-    if len(pairs) > 1 and len(others) == 1:
-        return [f"{DIFFERENCE}: a method minus {others.pop()}, {rest}"]
-    return [f"{DIFFERENCE}: {pair}, {rest}" for pair in pairs]
-
-
-def _difference_label(pair: str, results: Results) -> str:
-    """The label of a difference; with several of them, it names the method."""
-    several = len({row.method for row in results.rows if row.is_difference}) > 1
-    return f"{DIFFERENCE}, {pair.partition(MINUS)[0]}" if several else DIFFERENCE
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Tables of every dataset, who is right where, and means over datasets."""
-    from calprompt.report.table import PLAIN, Column, Row, Table
-    from calprompt.report.writers import terminal_table
-
     print_results(comparison.results, console)
     console.print()
     first = comparison.methods[0]
@@ -224,15 +207,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _summary_table(comparison: Comparison) -> Table:
-    from calprompt.report.table import DIFFERENCE as KIND
-    from calprompt.report.table import Column, Row, Table, metric_column
-
     columns = [Column("split", ""), Column("method", "")]
-    columns += [Column(name, metric_column(name).label, KIND, digits=2) for name in SUMMARY]
+    columns += [Column(name, metric_column(name).label, OF_TABLE, digits=2) for name in SUMMARY]
     rows = []
     for split, method in dict.fromkeys((split, method) for split, method, _ in comparison.summary):
-        found = [comparison.summary.get((split, method, name)) for name in SUMMARY]
-        cells = ("" if each is None else each for each in found)
+        cells = (comparison.summary.get((split, method, name), "") for name in SUMMARY)
         rows.append(Row((split, method.partition(MINUS)[0], *cells)))
     title = (
         f"Mean differences to {comparison.methods[0]} over {len(comparison.results.sizes)} datasets, in points [95 % "

@@ -145,12 +145,16 @@ def _metrics_table(check: Check) -> bytes:
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Every table of an evaluation, and what there is to say about it."""
-    _print_lines([evaluation.run.title, _sizes(evaluation)], console)
+    sizes = [f"{split}: {n} images of {C} classes" for split, (n, C) in evaluation.sizes.items()]
+    sizes.append(f"fitted on {evaluation.val_images} validation images")
+    _print_lines([evaluation.run.title, "; ".join(sizes)], console)
     for table in metric_tables(evaluation):
         console.print(table, "")
     _print_lines(notes(evaluation), console)
-    if evaluation.settings.target_error is not None:
-        _print_lines([_goal(evaluation)], console)
+    error, level = evaluation.settings.target_error, evaluation.settings.confidence_level
+    if error is not None:
+        goal = f"thresholds for an error of at most {100 * error:g} % among accepted, at {100 * level:g} % confidence"
+        _print_lines([goal], console)
         for table in selection_tables(evaluation):
             console.print(table, "")
         _print_lines(selection_notes(evaluation), console)
@@ -262,18 +266,8 @@ def _packed(evaluation: Evaluation) -> Iterator[Sequence[Calibrated]]:
         yield every[start : start + size]
 
 
-def _sizes(evaluation: Evaluation) -> str:
-    parts = [f"{split}: {n} images of {C} classes" for split, (n, C) in evaluation.sizes.items()]
-    return "; ".join([*parts, f"fitted on {evaluation.val_images} validation images"])
-
-
 def _trained(evaluation: Evaluation) -> str:
     return "all classes" if "all" in evaluation.sizes else "the base classes"
-
-
-def _goal(evaluation: Evaluation) -> str:
-    error, level = evaluation.settings.target_error or 0.0, evaluation.settings.confidence_level
-    return f"thresholds for an error of at most {100 * error:g} % among accepted, at {100 * level:g} % confidence"
 
 
 def _cell(each: Calibrated, split: str, metric: str) -> Cell:

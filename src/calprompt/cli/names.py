@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from calprompt.cli.shared import output
+from calprompt.registry import load_extension, registered_names
 
 KINDS = ("tuners", "losses", "calibrators", "metrics")
 
@@ -26,7 +27,9 @@ def run(args: argparse.Namespace) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind in KINDS:
         table.add_row(f"[bold]{kind}[/bold]")
-        for name, about in sorted(_imported(kind, args.imports) if args.imports else _described(kind)):
+        for name, about in sorted(
+            _imported(kind, args.imports) if args.imports else registered_names(f"calprompt.{kind}", kind)
+        ):
             table.add_row(f"  {name}", escape(about))
         if kind == "losses":
             for name, meaning in NAMED.items():
@@ -37,18 +40,9 @@ def run(args: argparse.Namespace) -> None:
     output().print(table)
 
 
-def _described(kind: str) -> Iterator[tuple[str, str]]:
-    """Names and descriptions from the source files of the package, without importing torch."""
-    from calprompt.registry import registered_names
-
-    return registered_names(f"calprompt.{kind}", kind)
-
-
 def _imported(kind: str, paths: list[str]) -> Iterator[tuple[str, str]]:
     """The same from the registries, with what the user's files have added."""
     from importlib import import_module
-
-    from calprompt.registry import load_extension
 
     registry = getattr(import_module(f"calprompt.{kind}"), kind)
     for path in paths:

@@ -22,10 +22,12 @@ from calprompt.errors import SettingError
 from calprompt.files import check_output, write_output
 from calprompt.progress import show_progress
 from calprompt.registry import load_extension
+from calprompt.report.table import PLAIN, Column, Number, Row, metric_column
+from calprompt.report.table import Table as ShownTable
+from calprompt.report.writers import plain_text, terminal_table
 from calprompt.text import plural
 
 if TYPE_CHECKING:
-    from calprompt.report.table import Table as ShownTable
     from calprompt.results.table import Table
 
 METRICS = ("accuracy", "ece", "ace", "nll")
@@ -87,8 +89,6 @@ def _table(place: str, calibrators: list[str] | None, progress: Any) -> Table:
 
 def _print(table: Table) -> None:
     """Means over datasets and seeds, by tuner, loss, calibrator and split; and how many runs are in which state."""
-    from calprompt.report.writers import plain_text, terminal_table
-
     console = output()
     if any(row.get("model") for row in table.rows):
         means = means_table(table)
@@ -106,8 +106,6 @@ def means_table(table: Table) -> ShownTable:
     """
     from calprompt.data.splits import OWN
     from calprompt.metrics import metrics
-    from calprompt.report.table import PLAIN, Column, Number, Row, metric_column
-    from calprompt.report.table import Table as ShownTable
     from calprompt.results.methods import methods_of
 
     rows = [row for row in table.rows if row.get("model") is not None]

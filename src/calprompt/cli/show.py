@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from calprompt.cli.shared import PARTS, output, say
+from calprompt.report.table import PLAIN, Column, Number, Row, Table, metric_column
+from calprompt.report.writers import terminal_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as Picture
 
     from calprompt.runs.folder import Run
 
@@ -49,12 +51,8 @@ def print_run(run: Run) -> None:
     say(run.folder)
 
 
-def results_table(run: Run, title: str) -> Table:
+def results_table(run: Run, title: str) -> Picture:
     """Base and novel, or all classes, tuned and zero-shot, in percent; then the same on other data."""
-    from calprompt.report.table import PLAIN, Column, Number, Row, metric_column
-    from calprompt.report.table import Table as ShownTable
-    from calprompt.report.writers import terminal_table
-
     counts = ("images", "classes")
     columns = [Column("part", ""), *(Column(name, name, PLAIN, digits=0) for name in counts)]
     columns += [replace(column, label=column.label.replace(" ", "\n")) for column in map(metric_column, COLUMNS)]
@@ -63,9 +61,8 @@ def results_table(run: Run, title: str) -> Table:
         for part in (part for part in PARTS if part in metrics):
             for name, values in ((part, metrics[part]), ("  zero-shot", metrics["zero_shot"][part])):
                 rows.append(Row((name, *(Number(values.get(each)) for each in (*counts, *COLUMNS))), group=where))
-    return terminal_table(
-        ShownTable("run", title, CAPTION, tuple(columns), tuple(rows)), headings=True, padding=(0, 0, 0, 1)
-    )
+    table = Table("run", title, CAPTION, tuple(columns), tuple(rows))
+    return terminal_table(table, headings=True, padding=(0, 0, 0, 1))
 
 
 def _groups(run: Run) -> dict[str, Mapping[str, Any]]:

@@ -14,23 +14,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calprompt.cli.shared import add_shared, filters, output, say
 from calprompt.files import check_output, write_output
+from calprompt.papers import registered
 from calprompt.progress import show_progress
-
-if TYPE_CHECKING:
-    from calprompt.report.table import Table
+from calprompt.report.table import TABLE_SPLITS, Table, TableOptions
+from calprompt.report.writers import print_table, to_csv, to_latex, to_markdown
+from calprompt.text import plural, shorten
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from calprompt.papers import registered
-    from calprompt.report.table import TABLE_SPLITS
-
     names = list(registered("tables", "TABLES"))
     add, splits = parser.add_argument, ", ".join(TABLE_SPLITS)
     add("name", metavar="NAME", choices=names, help=f"which table: {', '.join(names)}")
@@ -50,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Read the results, make the tables, and print or write them."""
     from calprompt.metrics import metric_info
-    from calprompt.papers import registered
-    from calprompt.report.table import TableOptions
     from calprompt.results.sources import read_source
 
     options = TableOptions(
@@ -81,8 +76,6 @@ def run(args: argparse.Namespace) -> None:
 def _rendered(tables: list[Table], form: str) -> str:
     from rich.console import Console
 
-    from calprompt.report.writers import print_table, to_csv, to_latex, to_markdown
-
     if form == "csv":
         return to_csv(tables).decode()
     if form == "markdown":
@@ -96,13 +89,9 @@ def _rendered(tables: list[Table], form: str) -> str:
 
 
 def _print(tables: list[Table], unfinished: list[str]) -> None:
-    from calprompt.report.writers import print_table
-    from calprompt.text import plural, shorten
-
     console = output()
     for each in tables:
         print_table(each, console)
         console.print()
     if unfinished:
-        message = f"{plural(len(unfinished), 'run')} without a result: {shorten(unfinished)}"
-        say(message)
+        say(f"{plural(len(unfinished), 'run')} without a result: {shorten(unfinished)}")

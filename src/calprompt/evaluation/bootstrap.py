@@ -1,21 +1,11 @@
 """Bootstrap intervals of metrics: the images are drawn again with replacement, the model and the calibrator stay.
 
 A resample is a row of counts w [N], how often each image was drawn. A mean over images is then w·x / N, and the sums of
-a bin are w·(x in the bin), so that many resamples are one product of matrices: counts [R, N] times columns [N, K].
-What depends on the order of the confidences (ACE, AURC) is sorted once and accumulated along the sorted counts.
-
-    1000 resamples of 1,600 images                                  about
-    all metrics of calprompt but SmoothECE, 5 or 100 classes        0.2 s
-    SmoothECE                                                       0.3 s
-    ACE of the conventions tcpt and dac                             0.3 s more
-    a metric that was registered elsewhere                          1000 times what it takes once
-
-The interval is the percentile one. It does not cover the calibration errors (ECE, ACE, MCE, class-wise ECE, SmoothECE):
-they are made of absolute values, which grow with noise, and a resample is noisier than the sample. So these have no
-interval here; `calprompt.metrics.debiased` has that of ECE and ACE. Nor has AURC, the mean risk over thresholds, which
-the percentile interval covers in 80 to 93 % of samples of 50 images. What can be said from resamples is where the mean
-over other samples of as many images lies, see `expected_interval`. The accuracy has Wilson's interval: predictions that
-are all right are so in every resample.
+a bin are w·(x in the bin), so that many resamples are one product of matrices: counts [R, N] times columns [N, K]. What
+depends on the order of the confidences (ACE, AURC) is sorted once and accumulated along the sorted counts. The
+percentile interval does not cover the metrics of `NOT_COVERED`: calibration errors are made of absolute values, which
+grow with noise, and a resample is noisier than the sample. `calprompt.metrics.debiased` has intervals of ECE and ACE,
+`expected_interval` says where the mean over other samples lies. The accuracy has Wilson's interval.
 """
 
 from __future__ import annotations
@@ -27,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from calprompt.errors import SettingError
-from calprompt.metrics import Convention, EqualWidth, Predictions, binning, metrics
+from calprompt.evaluation.numbers import Number
+from calprompt.metrics import Convention, EqualWidth, Predictions, binning, debiased_errors, evaluate, metrics
 from calprompt.metrics.binning import DEFAULT, check_n_bins, find_convention
 from calprompt.metrics.binomial import share_interval
 from calprompt.metrics.evaluation import squared_errors
@@ -83,6 +74,29 @@ def bootstrap_intervals(
     found = {name: percentile_interval(drawn) for name, drawn in values.items() if np.isfinite(drawn).all()}
     if "accuracy" in found:
         found["accuracy"] = share_interval(int(predictions.correct.sum()), n)
+    return found
+
+
+def measured_numbers(
+    sample: Predictions,
+    *,
+    names: Iterable[str] | None = None,
+    n_bins: int = 10,
+    convention: Convention | str = DEFAULT,
+    resamples: int = 1000,
+    seed: int | Sequence[int] = 0,
+) -> dict[str, Number]:
+    """Metrics with their intervals; and with resamples, debiased calibration errors and tests of calibration."""
+    values = evaluate(sample, names=names, n_bins=n_bins, convention=convention)
+    if not resamples:
+        return {name: Number(value) for name, value in values.items()}
+    intervals = bootstrap_intervals(
+        sample, names=names, n_bins=n_bins, convention=convention, resamples=resamples, seed=seed
+    )
+    found = {name: Number(value, *intervals.get(name, ())) for name, value in values.items()}
+    for name, error in debiased_errors(sample, n_bins=n_bins, convention=convention).items():
+        found[f"{name}_debiased"] = Number(error.value, error.low, error.high)
+        found[f"{name}_p_value"] = Number(error.p_value)
     return found
 
 

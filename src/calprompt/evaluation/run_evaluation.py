@@ -1,15 +1,10 @@
 """A run evaluated from its stored logits: every metric with its interval, under every calibrator.
 
-    val of the base classes ── fit ──▶ calibrator ── base, novel ──▶ metrics, intervals
-                                          (or all; and of other data that the run was evaluated on)
-
-Nothing is fitted or selected on test images, unless the run was made to have them validate, which its tables say.
-Calibrators are fitted once and are the same map in all resamples; all of
-them are measured on the same resamples.
-
-A threshold with a guarantee needs images that had no part in the confidences. The validation images had none in the
-prompts, but a fitted calibrator has seen them: for a threshold it is fitted again on one half of them, and the
-threshold is selected on the other half.
+Calibrators are fitted once, on validation images of the base classes (or all), and are the same map in all resamples;
+all of them are measured on the same resamples. Nothing is fitted or selected on test images, unless the run was made to
+have them validate, which its tables say. A threshold with a guarantee needs images that had no part in the confidences.
+The validation images had none in the prompts, but a fitted calibrator has seen them: for a threshold it is fitted again
+on one half of them, and the threshold is selected on the other half.
 """
 
 from __future__ import annotations
@@ -22,18 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calprompt.errors import CalpromptError, SettingError
-from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.bootstrap import measured_numbers
 from calprompt.evaluation.numbers import Number
 from calprompt.evaluation.settings import TUNED, ZERO_SHOT, EvaluationSettings, create_calibrator
 from calprompt.files import canonical_json
-from calprompt.metrics import (
-    GuaranteedThreshold,
-    conventions,
-    debiased_errors,
-    evaluate,
-    guaranteed_threshold,
-    predictions,
-)
+from calprompt.metrics import GuaranteedThreshold, conventions, guaranteed_threshold, predictions
 from calprompt.metrics.selective import AcceptanceRates
 from calprompt.progress import Progress, silent
 from calprompt.runs.folder import Run, load_run
@@ -237,23 +225,13 @@ def _fit(calibrator: Calibrator, spec: str, val: StoredLogits | None) -> Calprom
 def _measure(logits: Tensor, record: StoredLogits, split: str, settings: EvaluationSettings) -> dict[str, Number]:
     softmax = conventions.get(settings.convention).softmax
     sample = predictions(logits, record.given("labels"), from_logits=True, softmax=softmax)
-    values = evaluate(sample, n_bins=settings.bins, convention=settings.convention)
-    intervals: dict[str, tuple[float, float]] = {}
-    if settings.bootstrap:
-        intervals = bootstrap_intervals(
-            sample,
-            n_bins=settings.bins,
-            convention=settings.convention,
-            resamples=settings.bootstrap,
-            seed=(settings.seed, *split.encode()),  # the same images for every calibrator
-        )
-    found = {name: Number(value, *intervals.get(name, ())) for name, value in values.items()}
-    if settings.bootstrap:
-        errors = debiased_errors(sample, n_bins=settings.bins, convention=settings.convention)
-        for name, error in errors.items():
-            found[f"{name}_debiased"] = Number(error.value, error.low, error.high)
-            found[f"{name}_p_value"] = Number(error.p_value)
-    return found
+    return measured_numbers(
+        sample,
+        n_bins=settings.bins,
+        convention=settings.convention,
+        resamples=settings.bootstrap,
+        seed=(settings.seed, *split.encode()),  # the same images for every calibrator
+    )
 
 
 def _select(model: StoredModel, spec: str, tests: dict[str, StoredLogits], settings: EvaluationSettings) -> Selection:

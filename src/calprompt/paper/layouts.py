@@ -103,7 +103,9 @@ def dataset_table(definition: TableDefinition, values: Values, split: str, optio
 
         own, name = by_seed(method), values.name(method)
         numbers = [variance_number(each) if is_variance else average([each]) for each in own]
-        total = _average_of_variances(numbers) if is_variance else average(own)
+        total = average(own)
+        if is_variance:  # the mean of all of them, if there are all
+            total = Number(average([{} if each.value is None else {0: each.value} for each in numbers]).value)
         cells = [
             beside(number, group, method, measure, dataset) for number, dataset in zip(numbers, datasets, strict=True)
         ]
@@ -166,11 +168,6 @@ def _measure(name: str, split: str, is_variance: bool) -> Column:
     if split == HARMONIC:
         return replace(measure, label=f"H {measure.label}" if name == "accuracy" else f"mean {measure.label}")
     return measure
-
-
-def _average_of_variances(numbers: list[Number]) -> Number:
-    """The mean of all of them, if there are all."""
-    return Number(average([{} if each.value is None else {0: each.value} for each in numbers]).value)
 
 
 def backbone_table(definition: TableDefinition, values: Values, split: str, options: TableOptions) -> Table:

@@ -26,6 +26,7 @@ from calprompt.results.sources import ReportSource
 
 POINTS = 200  # of a cumulative distribution
 NORMAL_95 = 1.959964
+BOX = ("whislo", "q1", "med", "q3", "whishi")  # whiskers, quartiles and the median
 
 
 def margins(source: ReportSource, *, split: str = "base", methods: Sequence[str] | None = None) -> Figure:
@@ -77,7 +78,10 @@ def margin_figure(margins: Mapping[str, ArrayLike], *, note: str | None = None) 
     curve.set_xlabel("margin, logits")
     curve.set_ylabel("images with less, %")
     drawn = boxes.bxp(
-        [_box(each) for each in values.values()],
+        [
+            dict(zip(BOX, map(float, np.quantile(each, [0.05, 0.25, 0.5, 0.75, 0.95])), strict=True))
+            for each in values.values()
+        ],
         showfliers=False,
         patch_artist=True,
         widths=0.6,
@@ -96,11 +100,6 @@ def margin_figure(margins: Mapping[str, ArrayLike], *, note: str | None = None) 
     add_legend(figure, curve)
     add_note(figure, note)
     return figure
-
-
-def _box(values: Floats) -> dict[str, float]:
-    keys = ("whislo", "q1", "med", "q3", "whishi")
-    return dict(zip(keys, map(float, np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])), strict=True))
 
 
 def margin_spread(source: ReportSource, *, split: str | None = None, methods: Sequence[str] | None = None) -> Figure:

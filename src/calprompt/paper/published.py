@@ -19,7 +19,8 @@ from typing import Any
 
 from calprompt.errors import DataError
 from calprompt.evaluation.numbers import student_quantile
-from calprompt.report.table import Column, stored_metric
+from calprompt.metrics import metric_info
+from calprompt.report.table import PLAIN, Column
 from calprompt.report.writers import AGREES, AVERAGE_GAP, DIFFERS, NOT_RUN
 from calprompt.results.methods import tuner_name
 from calprompt.training_config import NAMED
@@ -120,12 +121,15 @@ def dataset_label(dataset: str) -> str:
 
 
 def metric_measure(metric: str) -> Column:
-    """How the paper writes a metric.
+    """How the paper writes a metric: in the unit that it is shown in.
 
     >>> metric_measure("weighted_mce").label, metric_measure("mce").label, metric_measure("nll").digits
     ('MCE', 'MCE (textbook)', 3)
     """
-    return stored_metric(metric, SHORT.get(metric))
+    info = metric_info(metric)
+    digits, scale = (2, 100.0) if info.unit == "%" else (3, 1.0)
+    label = SHORT.get(metric, info.label)
+    return Column(metric, label, PLAIN, info.about, digits=digits, better=info.better, scale=scale)
 
 
 SEEDS = 3  # behind every published mean

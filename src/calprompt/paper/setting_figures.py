@@ -21,10 +21,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from calprompt.diagnostics import RATIOS
 from calprompt.errors import NotFoundError, Parameter, SettingError
 from calprompt.evaluation.numbers import Number
+from calprompt.evaluation.settings import NONE
 from calprompt.paper.layouts import RATIOS as RATIO_NAMES
 from calprompt.report.figures.style import COLOURS, COLUMN, HATCHES, INK, SMALL, add_legend, add_note, looks, new_figure
 from calprompt.results import selection
-from calprompt.results.methods import NONE, in_known_order, loss_name, method_order, tuner_name
+from calprompt.results.methods import in_known_order, loss_name, method_order, tuner_name
 from calprompt.results.selection import Series, read_series, sample_text
 from calprompt.results.sources import ReportSource
 
@@ -96,81 +97,50 @@ def curve_figure(panels: Panels[float], label: str, *, note: str | None = None) 
 
 
 def phrases(source: ReportSource, *, metric: str = "ece") -> Figure:
-    """Dots of a source's rows."""
+    """Dots with bars: a line per phrase, a row per metric and a column per split."""
 
     def group(row: Mapping[str, Any]) -> tuple[str, str] | None:
         words = json.loads(row.get("options") or "{}").get("words")
         return None if not words else (loss_name(row["loss"]), str(words))
 
     series = read_series(source, group, ("accuracy", metric), "phrases and methods")
-    return phrase_figure(_by_method(series), note=series.note)
-
-
-def phrase_figure(panels: Panels[str], *, note: str | None = None) -> Figure:
-    """Dots with bars: a line per phrase, a row per metric and a column per split."""
-    phrases = list(dict.fromkeys(each for lines in panels.values() for line in lines.values() for each in line))
+    panels = _by_method(series)
+    shown = list(dict.fromkeys(each for lines in panels.values() for line in lines.values() for each in line))
     every = looks(name for lines in panels.values() for name in lines)
-    figure, grid = _grid(panels, 0.5, 0.32 + 0.17 * len(phrases), sharey=True)
+    figure, grid = _grid(panels, 0.5, 0.32 + 0.17 * len(shown), sharey=True)
     for (split, metric), lines in panels.items():
         axes = grid[split, metric]
         for number, (name, line) in enumerate(lines.items()):
             shift = 0.22 * (number - (len(lines) - 1) / 2)
             axes.errorbar(
-                [line[each].value or 0 for each in phrases if each in line],
-                [phrases.index(each) + shift for each in phrases if each in line],
-                xerr=[line[each].spread or 0 for each in phrases if each in line],
+                [line[each].value or 0 for each in shown if each in line],
+                [shown.index(each) + shift for each in shown if each in line],
+                xerr=[line[each].spread or 0 for each in shown if each in line],
                 label=name,
                 linestyle="none",
                 elinewidth=0.7,
                 color=every[name].color,
                 marker=every[name].marker,
             )
-        axes.set_yticks(range(len(phrases)), [f"“{each}”" for each in phrases])
-        axes.set_ylim(len(phrases) - 0.5, -0.5)
+        axes.set_yticks(range(len(shown)), [f"“{each}”" for each in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlabel(f"{selection.metric_label(metric)}, {split}")
     add_legend(figure)
-    add_note(figure, note)
+    add_note(figure, series.note)
     return figure
 
 
 def alpha_beta(source: ReportSource, *, metric: str = "ece") -> Figure:
-    """The map of a source's rows."""
+    """A map per metric and split, with its numbers; darker is more."""
 
     def group(row: Mapping[str, Any]) -> tuple[float, float] | None:
         found = tcpt_weights(str(row["loss"]))
         return None if found is None else found[:2]
 
     series = read_series(source, group, ("accuracy", metric), "pairs of alpha and beta")
-    return map_figure(series.points, ("alpha", "beta"), note=series.note.replace("bars", "±"))
-
-
-@cache
-def tcpt_weights(loss: str) -> tuple[float, float, float] | None:
-    """Alpha, beta and lambda of an objective that is TCPT's; None of others.
-
-    >>> tcpt_weights("tcpt"), tcpt_weights("ce + margin(alpha=0.3) + 8*moments"), tcpt_weights("ce")
-    ((0.1, 0.01, 5.0), (0.3, 0.01, 8.0), None)
-    """
-    from calprompt.losses import Margin, Moments, Objective
-
-    terms = Objective.parse(loss).terms
-    margin = next((term for term in terms if isinstance(term.loss, Margin)), None)
-    moments = next((term for term in terms if isinstance(term.loss, Moments)), None)
-    if margin is None or moments is None or len(terms) != 3 or margin.weight != 1:
-        return None
-    return float(margin.loss.alpha), float(margin.loss.beta), float(moments.weight)  # type: ignore[attr-defined]
-
-
-def map_figure(
-    panels: Mapping[tuple[str, str], Mapping[tuple[float, float], Number]],
-    labels: tuple[str, str],
-    *,
-    note: str | None = None,
-) -> Figure:
-    """A map per metric and split, with its numbers; darker is more."""
-    across, down = (sorted({place[i] for points in panels.values() for place in points}) for i in (0, 1))
-    figure, grid = _grid(panels, 0.35, 0.38 + 0.32 * len(down), sharex=True, sharey=True)
-    for (split, metric), points in panels.items():
+    across, down = (sorted({place[i] for points in series.points.values() for place in points}) for i in (0, 1))
+    figure, grid = _grid(series.points, 0.35, 0.38 + 0.32 * len(down), sharex=True, sharey=True)
+    for (split, metric), points in series.points.items():
         axes = grid[split, metric]
         values = np.full((len(down), len(across)), np.nan)
         for (x, y), point in points.items():
@@ -190,11 +160,28 @@ def map_figure(
         axes.set_yticks(range(len(down)), [f"{each:g}" for each in down])
         axes.set_title(f"{selection.metric_label(metric)}, {split}", fontsize=SMALL + 0.5)
         if _is_outer(axes, "last_row"):
-            axes.set_xlabel(labels[0])
+            axes.set_xlabel("alpha")
         if _is_outer(axes, "first_col"):
-            axes.set_ylabel(labels[1])
-    add_note(figure, note)
+            axes.set_ylabel("beta")
+    add_note(figure, series.note.replace("bars", "±"))
     return figure
+
+
+@cache
+def tcpt_weights(loss: str) -> tuple[float, float, float] | None:
+    """Alpha, beta and lambda of an objective that is TCPT's; None of others.
+
+    >>> tcpt_weights("tcpt"), tcpt_weights("ce + margin(alpha=0.3) + 8*moments"), tcpt_weights("ce")
+    ((0.1, 0.01, 5.0), (0.3, 0.01, 8.0), None)
+    """
+    from calprompt.losses import Margin, Moments, Objective
+
+    terms = Objective.parse(loss).terms
+    margin = next((term for term in terms if isinstance(term.loss, Margin)), None)
+    moments = next((term for term in terms if isinstance(term.loss, Moments)), None)
+    if margin is None or moments is None or len(terms) != 3 or margin.weight != 1:
+        return None
+    return float(margin.loss.alpha), float(margin.loss.beta), float(moments.weight)  # type: ignore[attr-defined]
 
 
 def moment_weight(source: ReportSource, *, metric: str = "ece") -> Figure:
@@ -214,7 +201,7 @@ WINDOW = 0.05  # of all steps, before and after a point
 
 
 def gradients(source: ReportSource) -> Figure:
-    """Ratios of a source's runs that were diagnosed, all of their steps together."""
+    """A panel per ratio: the median and the quantiles of the steps near each step, of all diagnosed runs together."""
     found = [(run, steps) for run in selection.tuned_runs(source) if (steps := run.steps())]
     if not found:
         raise NotFoundError(
@@ -228,11 +215,7 @@ def gradients(source: ReportSource) -> Figure:
         f"{sample_text(datasets=len(datasets), runs=len(found))}, {count:,} steps; line: median of steps nearby, band: "
         "10 to 90 % of them"
     )
-    return gradient_figure([steps for _, steps in found], note=note)
-
-
-def gradient_figure(runs: Sequence[Sequence[Mapping[str, float]]], *, note: str | None = None) -> Figure:
-    """A panel per ratio: the median and the quantiles of the steps near each step."""
+    runs = [steps for _, steps in found]
     ratios = [ratio for ratio in RATIOS if any(ratio in step for steps in runs for step in steps)]
     if not ratios:
         raise SettingError("no step has a ratio of gradient norms")
@@ -290,21 +273,11 @@ def cost(source: ReportSource, *, methods: Sequence[str] | None = None) -> Figur
     shown = [there[0], *[name for name in there if "memory" in name][:1]]
     tuners = in_known_order((row["tuner"] for row in rows), ("coop", "cocoop", "kgcoop"))
     panels: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for name in shown:
-        label, scale = MEASURES[name]
-        panels[label] = {}
-        for loss in method_order(names.values()):
-            panels[label][loss] = {
-                tuner_name(tuner): values
-                for tuner in tuners
-                if (
-                    values := [
-                        scale * row[name]
-                        for row in rows
-                        if row["tuner"] == tuner and names[id(row)] == loss and row.get(name) is not None
-                    ]
-                )
-            }
+    for label, scale, name in ((*MEASURES[name], name) for name in shown):
+        losses = panels[label] = {loss: {} for loss in method_order(names.values())}
+        for tuner in tuners:
+            for row in (row for row in rows if row["tuner"] == tuner and row.get(name) is not None):
+                losses[names[id(row)]].setdefault(tuner_name(tuner), []).append(scale * row[name])
     counts = sample_text(datasets=len({row["dataset"] for row in rows}), runs=len(rows))
     return cost_figure(panels, note=f"means of {counts}; lines: least and most of them")
 

@@ -1,4 +1,4 @@
-"""The tables of the paper: what stands in each, what it calls methods and datasets, and the sweep of its runs.
+"""The tables of the paper by name: `tables.yaml` says what stands in each, and what it calls methods and metrics.
 
 A table is drawn by one of the layouts:
 
@@ -12,11 +12,14 @@ A table is drawn by one of the layouts:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from calprompt.paper.published import VANILLA, ZERO_SHOT, method_of
+import yaml
+
+from calprompt.paper.published import VANILLA, method_of
 from calprompt.registry import unknown
 from calprompt.report.table import Table, TableOptions
 
@@ -25,9 +28,6 @@ if TYPE_CHECKING:
 
 Layout = Literal["by_dataset", "by_backbone", "by_setting", "costs", "gradients"]
 COSTS, GRADIENTS = "costs", "gradients"  # layouts of training itself
-MethodOf = Callable[[Mapping[str, Any]], str | None]
-ACCURACY_ECE = ("accuracy", "ece")
-BASELINES = (VANILLA, "zs_norm", "penalty", "tcpt")
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,32 @@ class TableDefinition:
     name: str  # of the table and of its sweep
     title: str  # what it shows
     layout: Layout = "by_dataset"  # how it is drawn
-    methods: tuple[str, ...] = BASELINES  # in the order of the paper
-    metrics: tuple[str, ...] = ACCURACY_ECE  # in the order of the paper
+    methods: tuple[str, ...] = (VANILLA, "zs_norm", "penalty", "tcpt")  # in the order of the paper
+    metrics: tuple[str, ...] = ("accuracy", "ece")  # in the order of the paper
     splits: tuple[str, ...] = ("base", "novel")  # a table each
     published: Mapping[str, str] = field(default_factory=dict)  # split -> name of the table in the published numbers
     statistic: Literal["mean", "variance"] = "mean"  # mean over seeds, or their variance
     by_backbone: bool = False  # whether backbones are kept apart
     transfers: bool = False  # whether it is of other data than those that runs were tested on at first
-    method: MethodOf = method_of  # the method of a row; rows without one are not part of the table
     mixed: tuple[str, ...] = ()  # the sweep in which every method has settings of its own, if there is one
+    renamed: Mapping[str, str] = field(default_factory=dict)  # methods that this table calls otherwise
+    # settings of TCPT that are methods, such as alpha=0.1;beta=0.01, with those that it has by itself; and a pattern of
+    # losses, which has a group for each
+    weights: Mapping[str, str] = field(default_factory=dict)
+    pattern: str = ""
+
+    def method(self, row: Mapping[str, Any]) -> str | None:
+        """The method of a row; rows without one are not part of the table."""
+        name = method_of(row)
+        if not self.weights:
+            return self.renamed.get(name, name)
+        if row.get("model") == "zero-shot" or row.get("calibrator") not in (None, "none"):
+            return None
+        found = re.fullmatch(self.pattern, str(row.get("loss")))
+        if name != "tcpt" and found is None:
+            return None
+        values = self.weights.values() if found is None or name == "tcpt" else found.groups()
+        return ";".join(f"{weight}={float(value):g}" for weight, value in zip(self.weights, values, strict=True))
 
     @property
     def sweeps(self) -> list[str]:
@@ -58,131 +75,13 @@ class TableDefinition:
         return make_tables(self.name, source, options)
 
 
-def _part_of_tcpt(row: Mapping[str, Any]) -> str | None:
-    """The parts of TCPT's sum, by which the whole is margin + moments."""
-    method = method_of(row)
-    return "margin+moments" if method == "tcpt" else method
+def _definition(name: str, given: Mapping[str, Any]) -> TableDefinition:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return TableDefinition(name, **fields)
 
 
-def _weights(pattern: str, names: tuple[str, ...], usual: tuple[str, ...]) -> MethodOf:
-    """Methods that are settings of TCPT, such as alpha=0.1;beta=0.01."""
-    form = re.compile(pattern)
-
-    def setting(row: Mapping[str, Any]) -> str | None:
-        if row.get("model") == "zero-shot" or row.get("calibrator") not in (None, "none"):
-            return None
-        if method_of(row) == "tcpt":
-            values = usual
-        elif found := form.fullmatch(str(row.get("loss"))):
-            values = found.groups()
-        else:
-            return None
-        return ";".join(f"{name}={float(value):g}" for name, value in zip(names, values, strict=True))
-
-    return setting
-
-
-def _each(table: str) -> dict[str, str]:
-    return {split: f"{table}_{split}" for split in ("base", "novel")}
-
-
-_FOUND = (
-    TableDefinition(
-        "main",
-        "Accuracy and calibration on {split} classes",
-        methods=(ZERO_SHOT, VANILLA, "mbls", "temperature", "dac", "zs_norm", "penalty", "tcpt"),
-        published={"base": "T1", "novel": "T2"},
-        mixed=("main-mixed",),
-    ),
-    TableDefinition(
-        "ablation",
-        "Parts of TCPT, on {split} classes",
-        methods=(VANILLA, "margin", "margin+l1", "margin+moments"),
-        splits=("novel",),
-        published={"novel": "ablation_losses"},
-        method=_part_of_tcpt,
-    ),
-    TableDefinition(
-        "tuners",
-        "Accuracy and calibration on {split} classes, more tuners",
-        methods=(ZERO_SHOT, VANILLA, "zs_norm", "penalty", "dac", "tcpt"),
-        published={"base": "S1", "novel": "S2"},
-    ),
-    TableDefinition(
-        "shifts",
-        "Accuracy and calibration on {split} classes under distribution shifts",
-        published=_each("S_shift"),
-        transfers=True,
-    ),
-    TableDefinition(
-        "ace-mce",
-        "Weighted maximum and adaptive calibration error on {split} classes",
-        methods=(VANILLA, "dac", "zs_norm", "penalty", "tcpt"),
-        metrics=("weighted_mce", "ace"),
-        published=_each("S_mce_ace"),
-    ),
-    TableDefinition(
-        "medical",
-        "Accuracy and calibration on all classes of images far from pretraining",
-        layout="by_backbone",
-        methods=(VANILLA, "mbls", "zs_norm", "penalty", "tcpt"),
-        splits=("all",),
-        published={"all": "S_medical"},
-        by_backbone=True,
-    ),
-    TableDefinition(
-        "alpha-beta",
-        "The weights alpha and beta of the margin loss, means over datasets",
-        layout="by_setting",
-        methods=tuple(f"alpha={alpha};beta={beta}" for beta in (0.01, 0.05) for alpha in (0.1, 0.2, 0.3)),
-        splits=(),
-        published={"": "S_alpha_beta"},
-        method=_weights(
-            r"ce \+ margin\(alpha=([\d.]+), beta=([\d.]+)\) \+ 5\*moments", ("alpha", "beta"), ("0.1", "0.01")
-        ),
-    ),
-    TableDefinition(
-        "lambda",
-        "The weight lambda of the moments, means over datasets",
-        layout="by_setting",
-        methods=tuple(f"lambda_mom={weight}" for weight in (1, 3, 5, 8, 10)),
-        splits=(),
-        published={"": "S_lambda_mom"},
-        method=_weights(r"ce \+ margin \+ ([\d.]+)\*moments", ("lambda_mom",), ("5",)),
-    ),
-    TableDefinition(
-        "variance",
-        "Variance over seeds on {split} classes",
-        splits=("novel",),
-        published={"novel": "S_variance"},
-        statistic="variance",
-    ),
-    TableDefinition(
-        "backbones",
-        "Accuracy and calibration on {split} classes with other backbones",
-        published=_each("S_backbone"),
-        by_backbone=True,
-    ),
-    TableDefinition(
-        "time",
-        "Time and memory of training",
-        layout="costs",
-        methods=(VANILLA, "tcpt"),
-        metrics=(),
-        splits=(),
-        published={"": "S_compute"},
-    ),
-    TableDefinition(
-        "gradients",
-        "Ratios of gradient norms over all training steps",
-        layout="gradients",
-        methods=("tcpt",),
-        metrics=(),
-        splits=(),
-        published={"": "S_grad_ratios"},
-    ),
-)
-TABLES = {table.name: table for table in _FOUND}
+_CONTENT = yaml.safe_load((files("calprompt.paper") / "tables.yaml").read_text(encoding="utf-8"))
+TABLES = {name: _definition(name, given) for name, given in _CONTENT.items()}
 
 
 def table_definition(name: str) -> TableDefinition:

@@ -278,14 +278,6 @@ def _legend() -> list[Patch | Line2D]:
     ]
 
 
-def check_suffix(path: str | Path) -> str:
-    """The suffix of a file that figures can be written to."""
-    kind = Path(path).suffix.lower()
-    if kind not in SUFFIXES:
-        raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {Path(path).name!r}")
-    return kind
-
-
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as PNG, SVG or PDF, by its suffix; the same figure gives the same bytes.
 
@@ -297,7 +289,9 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
         SettingError: if the suffix is another one.
     """
     path = Path(path).expanduser()
-    kind = check_suffix(path)
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise SettingError(f"figures are written as {', '.join(SUFFIXES)}; got {path.name!r}")
     undated = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[kind]
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "calprompt", "svg.fonttype": "none", "pdf.fonttype": 42}):

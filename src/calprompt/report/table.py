@@ -205,19 +205,6 @@ def metric_column(name: str, *, minor: bool = False, label: str | None = None) -
     return Column(name, label or info.label, kind, info.about, info.signed, minor=minor)
 
 
-def stored_metric(name: str, label: str | None = None) -> Column:
-    """A metric whose numbers are in the unit that they are shown in, as tables of papers have them.
-
-    >>> stored_metric("ece").number(3.456), stored_metric("nll").digits
-    ('3.46', 3)
-    """
-    from calprompt.metrics import metric_info
-
-    info = metric_info(name)
-    digits, scale = (2, 100.0) if info.unit == "%" else (3, 1.0)
-    return Column(name, label or info.label, PLAIN, info.about, digits=digits, better=info.better, scale=scale)
-
-
 @dataclass(frozen=True)
 class TableOptions:
     """What a table of a paper shows, where it is not what the paper shows.

@@ -1,16 +1,14 @@
-"""Tables as text: Markdown, LaTeX, CSV and HTML, and for a terminal. What a cell says is the same in all of them."""
+"""Tables as text: Markdown, LaTeX and CSV, and for a terminal. What a cell says is the same in all of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape as escape_html
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from calprompt.files import csv_bytes
 from calprompt.report.table import DIFFERENCES, PLAIN, TEXT, Column, Number, Row, Table
-from calprompt.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,9 +30,6 @@ VERDICTS = {AGREES: "=", DIFFERS: "≠", NOT_RUN: ""}
 PAPER = "paper"
 AVERAGE_GAP = 0.1  # from which on a printed average is not the mean of its row: more than rounding explains
 WIDTH = 100  # characters of a line of text
-LONG_NAME = 24  # characters of a name that a page may fold
-
-Origin = Callable[[Table, Row], str]
 
 
 def cell_text(number: Number, measure: Column, *, spread: bool = False) -> str:
@@ -306,70 +301,3 @@ def _text(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(text, style=style)
-
-
-def to_html(table: Table, origin: Origin | None = None) -> str:
-    """The table as a section of a page, with what its script and its readers need: filters, headings, explanations."""
-    key, names = escape_html(table.key), table.names
-    texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
-    fold = " fold" if any(len(text) > LONG_NAME for text in texts) else ""
-    minor = "".join(f" m{place}" for place, column in enumerate(table.columns, 1) if column.minor)
-    minor = f"{minor} few" if minor else ""
-    chosen = [
-        f'<label>{html_text(column.label)}<select data-column="{place}"><option value="">all</option></select></label>'
-        for place, column in enumerate(table.columns)
-        if column.key in table.filters
-    ]
-    heads = [
-        f"<th scope=col{' class=text' if place < names else ''}{_tooltip(column.about)}>"
-        f"<button type=button disabled>{html_text(column.label)}</button></th>"
-        for place, column in enumerate(table.columns)
-    ]
-    about = "".join(
-        f"<dt>{html_text(column.label)}</dt><dd>{html_text(column.about)}</dd>"
-        for column in table.columns
-        if column.about
-    )
-    command = f'<pre class="command">{html_text(table.command)}</pre>' if table.command else ""
-    return "".join(
-        (
-            f'<section id="table-{key}" aria-labelledby="title-{key}">\n',
-            f'<h2 id="title-{key}">{html_text(table.title)}</h2>\n',
-            f'<div class="tools" hidden>{"".join(chosen)}',
-            '<label>find<input type="search" autocomplete="off" placeholder="any words"></label>',
-            '<p class="count" role="status"></p></div>\n',
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{html_text(table.title)}">',
-            f'<table class="n{names}{fold}{minor}"><caption><span>{html_text(table.caption)}</span></caption>\n',
-            f"<thead><tr>{''.join(heads)}",
-            f"<th scope=col class=text>{'again' if key == 'runs' else 'from'}</th></tr></thead>\n<tbody>\n",
-            *(_html_row(table, row, origin) for row in table.rows),
-            "</tbody></table></div>\n",
-            '<p class="more" hidden><button type="button"></button></p>\n',
-            f"<details><summary>How these numbers are computed</summary><dl>{about}</dl>{command}</details>\n",
-            "</section>\n",
-        )
-    )
-
-
-def _html_row(table: Table, row: Row, origin: Origin | None) -> str:
-    cells = []
-    for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        main, below = table.measure(row, column).shown(cell)
-        tag, kind = ("th scope=row" if place == 0 else "td"), ""
-        if isinstance(cell, Number):
-            kind = " class=none" if cell.value is None else " class=clear" if main.endswith("*") else ""
-        small = f"<small>{html_text(below)}</small>" if below else ""
-        cells.append(f"<{tag}{kind}>{html_text(main)}{small}</{tag[:2]}>")
-    identity = f' id="run-{row.runs[0]}"' if table.key == "runs" and row.runs else ""
-    kind = f' class="{escape_html(row.kind)}"' if row.kind else ""
-    last = origin(table, row) if origin else ""
-    return f"<tr{identity}{kind}>{''.join(cells)}<td class=from>{last}</td></tr>\n"
-
-
-def _tooltip(about: str) -> str:
-    return f' title="{html_text(about)}"' if about else ""
-
-
-def html_text(text: str) -> str:
-    """Text of any origin inside HTML."""
-    return escape_html(visible(text))

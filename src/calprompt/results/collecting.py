@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calprompt.errors import CalpromptError, NotFoundError
-from calprompt.evaluation.settings import NONE, create_calibrator, normalized_spec
+from calprompt.evaluation.settings import NONE, TUNED, create_calibrator, normalized_spec
 from calprompt.files import canonical_json
 from calprompt.progress import Progress, silent
 from calprompt.results.table import CLASSES_FILE, COLUMN, MODELS, SPREADS, VERSIONS, Table
@@ -116,8 +116,10 @@ def _run_rows(found: Found, specs: Sequence[str], transfers: Iterable[str]) -> I
     except CalpromptError as error:
         yield common | {"status": DAMAGED, "reason": str(error)}
         return
-    for row in _measured_rows(measured, specs):
-        yield {**common, "logit_scale": _logit_scale(record, row["model"]), **row}
+    for row in _measured_rows(measured, specs):  # an anchored run has tuned with a scale of its own
+        source = (row["model"] == TUNED and record.get("anchor")) or record["backbone"]
+        scale = source.get("logit_scale")
+        yield {**common, "logit_scale": None if scale is None else float(scale), **row}
     evaluated = {slug(transfer.name) for transfer in run.transfers}
     for name in transfers:
         if slug(name) not in evaluated:
@@ -136,13 +138,6 @@ def _training_columns(training: Mapping[str, Any]) -> dict[str, Any]:
         columns[column] = seconds.get("median")
         columns |= {f"{column}_{share}": seconds.get(share) for share in ("q10", "q90")}
     return columns
-
-
-def _logit_scale(record: Mapping[str, Any], model: str) -> float | None:
-    """What the logits of a row were scaled with: zero-shot is the model as it was loaded, also in an anchored run."""
-    anchor = record.get("anchor")
-    scale = anchor["logit_scale"] if anchor and model == MODELS[0] else record["backbone"].get("logit_scale")
-    return None if scale is None else float(scale)
 
 
 def _measured_rows(measured: Mapping[str, Any], specs: Sequence[str]) -> Iterator[dict[str, Any]]:

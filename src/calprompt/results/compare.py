@@ -1,22 +1,11 @@
 """Methods side by side on the images that all of them answered: values, paired differences, who is right where.
 
-    answers of A ─┐
-    answers of B ─┼─ images that all have, in one order ── compare ── values and differences with intervals
-    answers of C ─┘                                     └─ agreement: both right, only one, neither
-
-Runs that differ in nothing but seed and data are one method; its seeds are paired with those of the others.
-
-A resample draws the test images again, the same for all methods and seeds, and the seeds, the same for all methods and
-for base and novel. So a difference between methods is that on the same images after the same training images, and
-what methods share cancels:
-
-    counts of images  [resamples, N]  ──▶  metric of each run  [seeds, resamples]  ──▶  mean over the seeds drawn
-
-Of S seeds, S − 1 are drawn with replacement: the mean of that many varies as much as the mean of S new seeds would.
-Intervals are percentile ones; those of ECE, ACE and weighted MCE, and of their differences, are of what other samples
-of as many images show on average (`expected_interval`): few images make a calibration error larger, most of all a small
-one, so that a true difference is rather larger than the measured one. The textbook's MCE has no interval, because none
-covers. With few seeds intervals are still somewhat narrow: three cannot show how different a fourth may be.
+Runs that differ in nothing but seed and data are one method; its seeds are paired with those of the others. A resample
+draws the test images again, the same for all methods and seeds, and the seeds, the same for all methods and for base
+and novel, so that what methods share cancels in their difference. Of S seeds, S − 1 are drawn with replacement: the
+mean of that many varies as much as that of S new seeds would. Intervals are percentile ones; those of ECE, ACE and
+weighted MCE are `expected_interval`: few images make a calibration error larger, most of all a small one, so that a
+true difference is rather larger than the measured one. The textbook's MCE has no interval, because none covers.
 """
 
 from __future__ import annotations
@@ -33,12 +22,12 @@ from calprompt.errors import DamagedFileError, DataError, SettingError
 from calprompt.evaluation.bootstrap import ResampledMetrics, expected_interval, percentile_interval, resample_counts
 from calprompt.evaluation.models import StoredRun
 from calprompt.evaluation.numbers import Number
+from calprompt.evaluation.settings import TUNED, ZERO_SHOT
 from calprompt.files import csv_bytes, read_json, write_bytes, write_json
 from calprompt.metrics import Predictions, predictions
 from calprompt.metrics.inputs import Floats, Ints
 from calprompt.results.collecting import setting_columns
 from calprompt.results.methods import methods_of
-from calprompt.results.table import TUNED, ZERO_SHOT
 from calprompt.runs.folder import Run
 from calprompt.text import shorten
 
@@ -369,10 +358,8 @@ def _agreements(dataset: str, methods: Mapping[str, Mapping[str, Sequence[Predic
     for split in methods[names[0]]:
         for other in names[1:]:
             first, second = (np.stack([run.correct for run in methods[name][split]]) for name in (names[0], other))
-            one, two = np.broadcast_arrays(first, second)
-            both, only_first = int((one & two).sum()), int((one & ~two).sum())
-            only_second, neither = int((~one & two).sum()), int((~one & ~two).sum())
-            found.append(Agreement(dataset, split, names[0], other, both, only_first, only_second, neither))
+            counts = np.bincount((2 * ~first + ~second).ravel(), minlength=4)  # with the fields of an agreement
+            found.append(Agreement(dataset, split, names[0], other, *map(int, counts)))
     return found
 
 

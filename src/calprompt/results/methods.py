@@ -2,14 +2,9 @@
 
 A method is a tuner, a loss, a calibrator and every other setting of its runs but those of `PER_RUN`. The settings of
 `PER_DATASET` belong to the data: a template may differ from dataset to dataset, but where it differs on one dataset it
-tells methods apart. A cell is one method on one dataset and split; its runs differ in the seed alone.
-
-CoOp                          tuner coop with cross-entropy: the plain tuner
-CoOp + TCPT                   with another loss
-CoOp + TCPT, temperature      under a calibrator
-CoOp (shots 4)                where methods of one name differ in a setting
-
-Tuners, losses and calibrators are called what papers call them.
+tells methods apart. A cell is one method on one dataset and split; its runs differ in the seed alone. Methods have the
+names of papers: CoOp (with cross-entropy, the plain tuner), CoOp + TCPT (another loss), CoOp + TCPT, temperature (under
+a calibrator), CoOp (shots 4) where methods of one name differ in a setting.
 """
 
 from __future__ import annotations
@@ -22,7 +17,8 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from calprompt.errors import DataError
-from calprompt.results.table import COLUMN, PER_DATASET, PER_RUN, SETTINGS, ZERO_SHOT, cell
+from calprompt.evaluation.settings import NONE, ZERO_SHOT
+from calprompt.results.table import COLUMN, PER_DATASET, PER_RUN, SETTINGS, cell
 from calprompt.training_config import NAMED
 
 TUNERS = {
@@ -56,7 +52,6 @@ LOSSES = {
 }
 CALIBRATORS = {"temperature": "temp. scaling", "dac": "DAC", "sals": "SaLS"}
 HIDDEN_PREFIXES = ("pocket_",)  # beginnings of names that say nothing in a figure
-NONE = "none"
 CE, TCPT = "ce", "tcpt"
 UNTUNED = ("backbone", "backbone_config", "dtype", "autocast", "protocol", *PER_DATASET)  # what zero-shot depends on
 UNTUNED_FITTED = ("shots", "val_shots", "validation")  # and a calibrator that was fitted on validation images
@@ -251,19 +246,15 @@ class Cells(Generic[Key]):
             )
         seed = int(row.get("seed") or 0)
         other = self.rows.setdefault(key, {}).setdefault(seed, row)
-        if not method.is_zero_shot and not _same_run(other, row):
+        is_same = row.get("fingerprint") is not None and other.get("fingerprint") == row.get("fingerprint")
+        is_same |= other is row or all(other.get(name) == row.get(name) for name in ("accuracy", "ece", "nll"))
+        if not method.is_zero_shot and not is_same:  # a run that was repeated has the same numbers
             differing = [name for name in PER_RUN if other.get(name) != row.get(name)]
             words = ", ".join(f"{name} {other.get(name)} or {row.get(name)}" for name in differing)
             raise DataError(
                 f"two runs of {where}, seed {seed} have other numbers and the same settings but for "
                 f"{words or 'images or weights'}: {other.get('run')} and {row.get('run')}; leave one of them out"
             )
-
-
-def _same_run(one: Row, other: Row) -> bool:
-    """Whether two rows of one cell and seed are of one run, or of one that was repeated with the same numbers."""
-    named = one.get("fingerprint") is not None and one.get("fingerprint") == other.get("fingerprint")
-    return one is other or named or all(one.get(name) == other.get(name) for name in ("accuracy", "ece", "nll"))
 
 
 def plain_of(method: Method, methods: Iterable[Method]) -> Method | None:

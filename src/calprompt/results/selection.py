@@ -19,12 +19,11 @@ import numpy as np
 from calprompt.errors import NotFoundError
 from calprompt.evaluation.models import StoredRun
 from calprompt.evaluation.numbers import Number
-from calprompt.evaluation.settings import KINDS
+from calprompt.evaluation.settings import KINDS, NONE, PARTS, TUNED, ZERO_SHOT
 from calprompt.metrics import Predictions, metric_info
 from calprompt.metrics.inputs import Floats
 from calprompt.registry import unknown
-from calprompt.results.methods import CALIBRATORS, NONE, Cells, method_order
-from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
+from calprompt.results.methods import CALIBRATORS, Cells, method_order
 from calprompt.runs.folder import Run
 from calprompt.text import plural
 

@@ -154,24 +154,34 @@ def read_source(
             "results"
         )
     candidates = () if sweeps else tuple(map(read_sweep, usual))
-    tables: list[Table] = []
+    found: list[tuple[str, Table]] = []
     folders: list[Path] = []
     for place, kind in kinds.items():
         path = Path(place).expanduser()
         if kind == "table":
-            tables.append(read_table(path))
+            found.append((kind, read_table(path)))
         elif kind == "run":
             specs = _calibrators(path.parent, (*sweeps, *candidates), calibrators)
-            tables.append(run_results(path, calibrators=specs))
+            found.append((kind, run_results(path, calibrators=specs)))
             folders.append(path)
         elif kind == "folder":
             specs = _calibrators(path, (*sweeps, *candidates), calibrators)
-            tables.append(results(path, calibrators=specs, progress=progress))
-            folders += [found.run.folder for found in run_folders(path) if found.status == FINISHED]
-    tables = _without_repeats(tables, list(kinds.values()))
+            found.append((kind, results(path, calibrators=specs, progress=progress)))
+            folders += [each.run.folder for each in run_folders(path) if each.status == FINISHED]
+    # runs whose folders are here are measured on their own logits, by this machine, whatever tables say of them
+    measured = (row for kind, table in found if kind != "table" for row in table.rows if row.get("model") is not None)
+    here = {row.get("fingerprint") for row in measured}
+    tables = [
+        table.chosen(row for row in table.rows if row.get("fingerprint") not in here)
+        if kind == "table" and here
+        else table
+        for kind, table in found
+    ]
     grouped = [(rows_by_run(table, _key), table) for table in tables] if sweeps or candidates else []
-    if candidates:
-        sweeps = _most_run(candidates, {key for runs, _ in grouped for key in runs})
+    if candidates:  # the one that most runs are there of; none, if there are none of any
+        there = {key for runs, _ in grouped for key in runs}
+        counts = [len({_key(cell.record) for cell in sweep.cells} & there) for sweep in candidates]
+        sweeps = (candidates[counts.index(max(counts))],) if max(counts) else ()
     if sweeps:
         cells = {_key(cell.record): cell for sweep in sweeps for cell in sweep.cells}
         tables = [table.chosen(row for key in cells for row in runs.get(key, ())) for runs, table in grouped]
@@ -182,8 +192,8 @@ def read_source(
     named = {row.get("run") for row in table.rows if row.get("model") is not None}
     folders = list({folder.resolve(): folder for folder in folders}.values())
     shown = ", ".join(Path(place).name.removesuffix(".yaml") or place for place in given)
-    here = tuple(folder for folder in folders if folder.name in named)
-    return ReportSource(shown, table, here, sweeps, tuple(given))
+    kept = tuple(folder for folder in folders if folder.name in named)
+    return ReportSource(shown, table, kept, sweeps, tuple(given))
 
 
 def _kind(place: str) -> str:
@@ -216,34 +226,9 @@ def _calibrators(out: Path, sweeps: Sequence[Sweep], given: Sequence[str] | None
     return list(dict.fromkeys([*found, *(spec for sweep in sweeps for spec in sweep.calibrators)]))
 
 
-def _without_repeats(tables: Sequence[Table], kinds: Sequence[str]) -> list[Table]:
-    """Tables without the runs whose folders are here: these are measured on their own logits, by this machine."""
-    kinds = [kind for kind in kinds if kind != "sweep"]
-    here = {
-        row.get("fingerprint")
-        for table, kind in zip(tables, kinds, strict=True)
-        if kind != "table"
-        for row in table.rows
-        if row.get("model") is not None
-    }
-    return [
-        table.chosen(row for row in table.rows if row.get("fingerprint") not in here)
-        if kind == "table" and here
-        else table
-        for table, kind in zip(tables, kinds, strict=True)
-    ]
-
-
 def _key(record: Mapping[str, Any]) -> str:
     """What a run is found by: all settings but where its images lie and where it was computed."""
     return record_key({**record, **MACHINE})
-
-
-def _most_run(candidates: Sequence[Sweep], there: set[str]) -> tuple[Sweep, ...]:
-    """Of some sweeps the one that most runs are there of; none, if there are none of any."""
-    counts = [len({_key(cell.record) for cell in sweep.cells} & there) for sweep in candidates]
-    most = max(counts)
-    return (candidates[counts.index(most)],) if most else ()
 
 
 def _completed(table: Table, sweeps: Sequence[Sweep]) -> Table:

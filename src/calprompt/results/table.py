@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any
 
 from calprompt.errors import CalpromptError, DamagedFileError, NotFoundError, SettingError
+from calprompt.evaluation.settings import PARTS, TUNED, ZERO_SHOT
 from calprompt.files import csv_bytes
 from calprompt.registry import unknown
 from calprompt.runs.config import LATER_SETTINGS, RUN_SETTINGS, TRAINING_SETTINGS, RunConfig
@@ -50,8 +51,7 @@ AFTER: dict[str, type] = {
     **{name: int if name.startswith("peak_") else float for name in TIMES},
 }
 TYPES = BEFORE | AFTER  # of the columns that are no metrics, which are floats
-MODELS = TUNED, ZERO_SHOT = "tuned", "zero-shot"
-PARTS = ("base", "novel", "all")
+MODELS = (TUNED, ZERO_SHOT)
 CHUNK = 2000  # lines of a file that are read at a time
 XZ = ".xz"  # of compressed files
 PROGRESS = (FINISHED, RUNNING, INTERRUPTED, FAILED, DAMAGED, MISSING)  # of what two tables say, the first counts
@@ -141,23 +141,24 @@ def read_table(path: str | Path) -> Table:
         CalpromptError: if it is not there, or is no such table.
     """
     path = Path(path).expanduser()
+    if not path.exists():
+        raise NotFoundError(f"there is no table or folder of runs at {path}")
     if path.suffix == ".parquet":
         _, parquet = _pyarrow()
         try:
             stored = tuple(parquet.read_table(path).to_pylist())
-        except FileNotFoundError as error:
-            raise NotFoundError(f"there is no table or folder of runs at {path}") from error
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is not a Parquet file of results: {error}") from error
-        return _checked(Table(stored, str(path)), set(stored[0]) if stored else set(IDENTITY))
+        _check_columns(stored[0] if stored else IDENTITY, path)
+        return Table(stored, str(path))
     rows: list[Mapping[str, Any]] = []
+    decimals: dict[str, int] = {}
     try:
         opened = lzma.open if path.suffix == XZ else open
         with opened(path, "rt", newline="", encoding="utf-8") as file:
             lines = csv.reader(file)
             names = next(lines, [])
-            table = _checked(Table((), str(path)), set(names))
-            columns = _Columns(names)
+            _check_columns(names, path)
             while chunk := list(islice(lines, CHUNK)):
                 wrong = [place for place, line in enumerate(chunk) if line and len(line) != len(names)]
                 if wrong:
@@ -165,53 +166,53 @@ def read_table(path: str | Path) -> Table:
                         f"{path} is not a table of results: line {len(rows) + 2 + wrong[0]} has {len(chunk[wrong[0]])} "
                         f"cells instead of {len(names)}"
                     )
-                rows += columns.rows([line for line in chunk if line])
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no table or folder of runs at {path}") from error
+                rows += _parsed(names, [line for line in chunk if line], decimals)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedFileError(f"cannot read the table {path}: {error}") from error
     except ValueError as error:
         if isinstance(error, CalpromptError):
             raise
         raise DamagedFileError(f"{path} is not a table of results: {error}") from error
-    return Table(tuple(rows), table.source, columns.decimals, checked=True)
+    return Table(tuple(rows), str(path), decimals, checked=True)
 
 
-class _Columns:
-    """Rows from the lines of a file, a chunk at a time: equal texts, of which settings have many, become one value."""
+def _check_columns(columns: Iterable[str], path: Path) -> None:
+    lacking = [name for name in IDENTITY if name not in columns]
+    if lacking:
+        raise DamagedFileError(f"{path} is not a table of results, it has no column {lacking[0]}")
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self.decimals: dict[str, int] = {}
-        self.added = {  # settings that a file may not have, with what they stand for
-            name: cell(value) if TYPES[name] is str else value
-            for name, value in LATER_SETTINGS.items()
-            if name not in names
-        }
 
-    def rows(self, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        if not lines:
-            return []
-        values = [self._values(*pair) for pair in zip(self.names, zip(*lines, strict=True), strict=True)]
-        tuners = values[self.names.index("tuner")] if "tuner" in self.names else [None] * len(lines)
-        values += [[None if tuner is None else value for tuner in tuners] for value in self.added.values()]
-        kept = list(zip((*self.names, *self.added), values, strict=True))
-        if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
-            kept = [(key, column) for key, column in kept if key not in TYPES or any(v is not None for v in column)]
-        keys = [key for key, _ in kept]
-        return [dict(zip(keys, row, strict=True)) for row in zip(*(column for _, column in kept), strict=True)]
+def _parsed(names: Sequence[str], lines: Sequence[Sequence[str]], decimals: dict[str, int]) -> list[dict[str, Any]]:
+    """Rows from lines of a file: equal texts, of which settings have many, become one value.
 
-    def _values(self, name: str, texts: Sequence[str]) -> list[Any]:
-        different = set(texts)
-        known: dict[str, Any] = {"": None}
-        kind = TYPES.get(name, float)
-        if kind is str:
-            known |= {text: intern(text) for text in different if text}
-            return [known[text] for text in texts]
-        for text in different - {""}:
-            known[text] = int(text) if kind is int and text.lstrip("-").isdecimal() else float(text)
-        self.decimals[name] = max([self.decimals.get(name, 0), *map(_digits, different - {""})])
+    Settings that the file does not have get what they stand for; digits behind points are noted in `decimals`.
+    """
+    if not lines:
+        return []
+    columns = {
+        name: _values(name, texts, decimals) for name, texts in zip(names, zip(*lines, strict=True), strict=True)
+    }
+    tuners = columns.get("tuner", [None] * len(lines))
+    for name, value in LATER_SETTINGS.items():
+        if name not in names:
+            usual = cell(value) if TYPES[name] is str else value
+            columns[name] = [None if tuner is None else usual for tuner in tuners]
+    if len(lines) == CHUNK:  # of a large file: half the memory of a row may be for what is empty in all of them
+        columns = {k: column for k, column in columns.items() if k not in TYPES or any(v is not None for v in column)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _values(name: str, texts: Sequence[str], decimals: dict[str, int]) -> list[Any]:
+    different = set(texts) - {""}
+    known: dict[str, Any] = {"": None}
+    kind = TYPES.get(name, float)
+    if kind is str:
+        known |= {text: intern(text) for text in different}
         return [known[text] for text in texts]
+    for text in different:
+        known[text] = int(text) if kind is int and text.lstrip("-").isdecimal() else float(text)
+    decimals[name] = max([decimals.get(name, 0), *map(_digits, different)])
+    return [known[text] for text in texts]
 
 
 def _digits(text: str) -> int:
@@ -225,13 +226,6 @@ def _digits(text: str) -> int:
 def packed(data: bytes, path: str | Path) -> bytes:
     """What to write into a file: compressed if it is called .xz, else as it is."""
     return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if Path(path).suffix == XZ else data
-
-
-def _checked(table: Table, columns: set[str]) -> Table:
-    lacking = [name for name in IDENTITY if name not in columns]
-    if lacking:
-        raise DamagedFileError(f"{table.source} is not a table of results, it has no column {lacking[0]}")
-    return table
 
 
 def cell(value: Any) -> str:

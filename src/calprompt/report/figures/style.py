@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.resources import files
 from textwrap import wrap
 from typing import Any
 
@@ -17,59 +18,13 @@ from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.3, 6.9  # inches
 SMALL, NORMAL, LARGE = 6.0, 7.0, 7.5  # points
-INK, FAINT, GRID = "#222222", "#7A7A7A", "#E6E6E6"
+INK, FAINT = "#222222", "#7A7A7A"
 BASE, NOVEL = "#0072B2", "#D55E00"
 SPLIT_COLOURS = {"base": BASE, "novel": NOVEL, "all": "#009E73"}
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5B3F8C", "#A0A0A0")
 MARKERS = ("o", "s", "^", "v", "P", "X", "d", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1.2, 1)), (0, (4, 1, 1, 1)), (0, (6, 2)), (0, (2, 2)))
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++")  # dots would make an SVG twenty times as large
-FONTS = ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]
-RC: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": FONTS,
-    "font.size": NORMAL,
-    "axes.labelsize": NORMAL,
-    "axes.titlesize": LARGE,
-    "axes.titlepad": 3,
-    "axes.labelpad": 2,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.size": 1.5,
-    "ytick.minor.size": 1.5,
-    "xtick.major.pad": 2,
-    "ytick.major.pad": 2,
-    "legend.fontsize": SMALL,
-    "legend.title_fontsize": SMALL,
-    "legend.frameon": False,
-    "legend.handlelength": 1.8,
-    "legend.columnspacing": 1.2,
-    "legend.handletextpad": 0.5,
-    "legend.labelspacing": 0.3,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
-    "hatch.linewidth": 0.5,
-    "text.color": INK,
-    "figure.constrained_layout.h_pad": 0.03,
-    "figure.constrained_layout.w_pad": 0.03,
-}
 
 
 @dataclass(frozen=True)
@@ -102,7 +57,8 @@ def style() -> Any:
     >>> axes.spines["top"].get_visible()
     False
     """
-    return matplotlib.rc_context(RC)
+    path = str(files("calprompt.report.figures") / "figures.mplstyle")
+    return matplotlib.rc_context(matplotlib.rc_params_from_file(path, fail_on_error=True, use_default_template=False))
 
 
 def new_figure(width: float = COLUMN, height: float = 2.2) -> Figure:

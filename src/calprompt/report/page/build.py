@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import calprompt
+from calprompt.evaluation.settings import NONE
 from calprompt.progress import Progress, silent
 from calprompt.report.page.close_up import (
     MAX_DATASETS,
@@ -28,7 +30,7 @@ from calprompt.report.page.headline import headline
 from calprompt.report.page.measured import Measurements, Result, measure, metric_columns
 from calprompt.report.table import COUNT, PLAIN, Cell, Column, Number, Row, Table
 from calprompt.results.collecting import row_record
-from calprompt.results.methods import NONE
+from calprompt.results.methods import Method
 from calprompt.results.sources import ReportSource
 from calprompt.results.table import CLASSES_FILE
 from calprompt.runs.config import RunConfig
@@ -88,7 +90,11 @@ def build_report(
         headline=tuple(sentences),
         remarks=(*remarks, *_remarks(measured, lacking)),
         settings=asdict(settings),
-        sources=tuple(_place(place, near) for place in source.places if _is_table(place)),
+        sources=tuple(
+            _place(place, near)
+            for place in source.places
+            if Path(place).expanduser().is_file() and Path(place).suffix not in (".yaml", ".yml")
+        ),
         calibrators=tuple(dict.fromkeys(method.calibrator for method in measured.methods)),
         runs=tuple(measured.runs),
         unfinished=lacking,
@@ -121,10 +127,6 @@ def _identity(row: Mapping[str, Any], run: Run | None, near: str | Path | None) 
     title = ", ".join(str(word) for word in (*words, f"seed {row.get('seed')}"))
     complete = row.get("backbone") is not None and row.get(CLASSES_FILE) is None
     return RunIdentity(name, fingerprint, title, command=train_command(row_record(row)) if complete else "")
-
-
-def _is_table(place: str) -> bool:
-    return Path(place).expanduser().is_file() and Path(place).suffix not in (".yaml", ".yml")
 
 
 def _place(path: str | Path, near: str | Path | None) -> str:
@@ -169,32 +171,22 @@ def _remarks(measured: Measurements, unfinished: Sequence[tuple[str, str, str]])
         origin = "all numbers are from a table of results"
     data = plural(len(measured.datasets), "dataset")
     lines = [f"{plural(count, 'run')} on {data}, {plural(len(seeds), 'seed')}; {origin}."]
-    single = _single_seeds(measured)
+    of_method: dict[tuple[Method, str], set[Any]] = {}
+    for result in tuned:
+        of_method.setdefault((result.method, result.dataset), set()).add(result.seed)
+    single = list(dict.fromkeys(method.name for (method, _), each in of_method.items() if len(each) == 1))
     if single:
         who = single[0] if len(single) == 1 else plural(len(single), "method")
         lines.append(f"Only one seed on at least one dataset: {who}. How much another seed would differ is not known.")
     if unfinished:
-        states = _counted(status for _, status, _ in unfinished)
+        counts = Counter(status for _, status, _ in unfinished)
+        states = ", ".join(f"{number} {status}" for status, number in counts.items())
         lines.append(
             f"{plural(len(unfinished), 'planned run')} without a result ({states}); they are listed under Runs."
         )
     notes = sorted({str(result.row["note"]) for result in tuned if result.row.get("note")})
     lines += [f"Some runs were {note}; they are marked under Runs." for note in notes]
     return lines
-
-
-def _single_seeds(measured: Measurements) -> list[str]:
-    """Names of methods that have one seed on some dataset."""
-    seeds: dict[tuple[Any, str], set[Any]] = {}
-    for result in measured.results:
-        if not result.method.is_zero_shot:
-            seeds.setdefault((result.method, result.dataset), set()).add(result.seed)
-    return list(dict.fromkeys(method.name for (method, _), found in seeds.items() if len(found) == 1))
-
-
-def _counted(words: Iterable[str]) -> str:
-    every = list(words)
-    return ", ".join(f"{every.count(word)} {word}" for word in dict.fromkeys(every))
 
 
 def _notes(measured: Measurements) -> list[str]:

@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calprompt.data.dataset import Dataset
 from calprompt.data.images import FileContent, PillowPicture
 from calprompt.errors import CalpromptError
 from calprompt.evaluation.models import StoredRun
-from calprompt.evaluation.settings import create_calibrator
+from calprompt.evaluation.settings import NONE, PARTS, TUNED, ZERO_SHOT, create_calibrator
 from calprompt.metrics import Predictions
 from calprompt.metrics.binomial import share_interval
 from calprompt.report.page.document import Mistake, ReportSettings
 from calprompt.report.page.measured import Measurements, Result
 from calprompt.report.table import COUNT, PERCENT, Cell, Column, Number, Row, Table
-from calprompt.results.methods import NONE, Method, headline_pairs
-from calprompt.results.table import PARTS, TUNED, ZERO_SHOT
+from calprompt.results.methods import Method, headline_pairs
 from calprompt.text import os_problem, shorten, visible
 
 if TYPE_CHECKING:
-    from calprompt.evaluation.run_evaluation import Accepted, Selection
+    from calprompt.evaluation.run_evaluation import Selection
     from calprompt.runs.resources import Resources
 
 MAX_DATASETS = 4  # datasets that are looked at closely
@@ -86,10 +85,14 @@ def class_table(chosen: Sequence[Subject]) -> Table | None:
             true, said = sample.labels == label, sample.predicted == label
             hits, images, predicted = (int(which.sum()) for which in (true & said, true, said))
             confidence = float(sample.confidence[said].mean()) if predicted else None
+            gap = Number(None)
+            if confidence is not None:
+                low, high = share_interval(hits, predicted)
+                gap = Number(confidence - hits / predicted, confidence - high, confidence - low)
             cells = (
                 *(subject.dataset, split, subject.method.name, name),
                 *(Number(images), _share(hits, images), Number(predicted), Number(confidence)),
-                *(_share(hits, predicted), Number(None) if confidence is None else _gap(confidence, hits, predicted)),
+                *(_share(hits, predicted), gap),
             )
             rows.append(Row(cells, (subject.place,)))
     if not rows:
@@ -145,13 +148,8 @@ def confusion_table(chosen: Sequence[Subject]) -> Table | None:
     return Table("confusions", "Classes most confused", caption, columns, tuple(rows), ("dataset", "split"))
 
 
-def _share(count: int, total: int) -> Number:
-    return Number(count / total, *share_interval(count, total)) if total else Number(None)
-
-
-def _gap(confidence: float, hits: int, said: int) -> Number:
-    low, high = share_interval(hits, said)
-    return Number(confidence - hits / said, confidence - high, confidence - low)
+def _share(count: int, total: int, note: str | None = None) -> Number:
+    return Number(count / total, *share_interval(count, total)) if total else Number(None, note=note)
 
 
 def threshold_table(chosen: Sequence[Subject], settings: ReportSettings) -> Table | None:
@@ -201,26 +199,19 @@ def _selection(subject: Subject, error: float, seed: int) -> Selection:
 
 
 def _cells(subject: Subject, error: float, found: Selection, splits: Sequence[str]) -> tuple[Cell, ...]:
+    images = None if found.chosen is None else found.chosen.images
     cells: list[Cell] = [subject.dataset, subject.method.name, f"{100 * error:g} %"]
-    chosen = found.chosen
-    if found.threshold is None or chosen is None:
-        images = Number(None) if chosen is None else Number(chosen.images)
-        nothing = Number(None)
-        return (*cells, Number(None, note=found.reason), images, *(nothing for _ in range(2 * len(splits))))
-    cells += [Number(found.threshold), Number(chosen.images)]
+    cells += [Number(found.threshold, note=found.reason), Number(images)]
     for split in splits:
         accepted = found.tests.get(split)
-        cells += [_accepted_share(accepted, "accepted"), _accepted_share(accepted, "wrong")]
+        if found.threshold is None:
+            cells += [Number(None), Number(None)]
+        elif accepted is None:
+            cells += [Number(None, note="not evaluated on such classes")] * 2
+        else:
+            cells.append(_share(accepted.accepted, accepted.images, "nothing is accepted"))
+            cells.append(_share(accepted.wrong, accepted.accepted, "nothing is accepted"))
     return tuple(cells)
-
-
-def _accepted_share(accepted: Accepted | None, which: str) -> Number:
-    if accepted is None:
-        return Number(None, note="not evaluated on such classes")
-    count, total = (accepted.accepted, accepted.images) if which == "accepted" else (accepted.wrong, accepted.accepted)
-    if not total:
-        return Number(None, note="nothing is accepted")
-    return Number(count / total, *share_interval(count, total))
 
 
 def find_mistakes(
@@ -231,35 +222,37 @@ def find_mistakes(
     notes: list[str] = []
     for subject in chosen:
         class_names, image_names = subject.stored.names
-        of_subject: list[Mistake] = []
+        shown: list[tuple[str, Predictions, str, int]] = []  # split, its predictions, and an image by name and place
         for split, result in subject.results.items():
             sample = result.sample
             assert sample is not None
             wrong = np.flatnonzero(~sample.correct)
             order = wrong[np.argsort(-sample.confidence[wrong], kind="stable")][: settings.mistakes]
             names = image_names.get(split) or [f"image {i}" for i in range(len(sample.labels))]
-            of_subject += [
-                Mistake(
-                    image=names[i],
-                    predicted=class_names[split][int(sample.predicted[i])],
-                    confidence=Number(float(sample.confidence[i])),
-                    true=class_names[split][int(sample.labels[i])],
-                    true_probability=Number(float(np.exp(sample.log_likelihood[i]))),
-                    run=subject.place,
-                    group=f"{subject.dataset}, {split} classes: {subject.method.name}"
-                    + ("" if subject.seed is None else f", seed {subject.seed}"),
-                )
-                for i in map(int, order)
-            ]
-        if resources is not None and of_subject:
-            of_subject, problem = _with_pictures(of_subject, subject, resources)
+            shown += [(split, sample, names[i], i) for i in map(int, order)]
+        pictures: dict[str, str] = {}
+        if resources is not None and shown:
+            pictures, problem = _pictures(subject, list(dict.fromkeys(name for _, _, name, _ in shown)), resources)
             notes += [problem] if problem else []
-        found += of_subject
+        seed = "" if subject.seed is None else f", seed {subject.seed}"
+        found += [
+            Mistake(
+                image=name,
+                predicted=class_names[split][int(sample.predicted[i])],
+                confidence=Number(float(sample.confidence[i])),
+                true=class_names[split][int(sample.labels[i])],
+                true_probability=Number(float(np.exp(sample.log_likelihood[i]))),
+                run=subject.place,
+                group=f"{subject.dataset}, {split} classes: {subject.method.name}{seed}",
+                picture=pictures.get(name),
+            )
+            for split, sample, name, i in shown
+        ]
     return found, notes
 
 
-def _with_pictures(found: list[Mistake], subject: Subject, resources: Resources) -> tuple[list[Mistake], str | None]:
-    """The same mistakes with their pictures, and what to say if some are not there."""
+def _pictures(subject: Subject, names: Sequence[str], resources: Resources) -> tuple[dict[str, str], str | None]:
+    """Thumbnails of test images by their names, and what to say if some are not there."""
     config = subject.stored.run.record["config"]
     try:
         dataset = resources.dataset(
@@ -271,29 +264,16 @@ def _with_pictures(found: list[Mistake], subject: Subject, resources: Resources)
         )
     except (CalpromptError, OSError) as error:
         reason = os_problem(error) if isinstance(error, OSError) else str(error)
-        return found, f"{subject.dataset}: pictures of mistakes are left out, because the data are not there ({reason})"
-    pictures = _pictures(dataset, {each.image for each in found})
-    lacking = [each.image for each in found if each.image not in pictures]
-    shown = [Mistake(**{**vars(each), "picture": pictures.get(each.image)}) for each in found]
-    note = f"{subject.dataset}: no picture could be read of {visible(shorten(lacking))}" if lacking else None
-    return shown, note
-
-
-def _pictures(dataset: Dataset, names: Iterable[str]) -> dict[str, str]:
-    """Thumbnails of test images by their names."""
-    wanted, found = set(names), {}
-    images = dataset.test.images
+        return {}, f"{subject.dataset}: pictures of mistakes are left out, because the data are not there ({reason})"
+    found, images = {}, dataset.test.images
     for index in range(len(images)):
-        name = images.name(index)
-        if name not in wanted:
-            continue
-        try:
-            picture = images.read(index)
-            if isinstance(picture, FileContent | PillowPicture):
-                found[name] = _thumbnail(picture)
-        except (CalpromptError, OSError):
-            continue  # named in the note
-    return found
+        if (name := images.name(index)) in names:
+            with suppress(CalpromptError, OSError):  # named in the note
+                picture = images.read(index)
+                if isinstance(picture, FileContent | PillowPicture):
+                    found[name] = _thumbnail(picture)
+    lacking = [name for name in names if name not in found]
+    return found, f"{subject.dataset}: no picture could be read of {visible(shorten(lacking))}" if lacking else None
 
 
 def _thumbnail(picture: FileContent | PillowPicture) -> str:

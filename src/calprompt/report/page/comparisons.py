@@ -18,6 +18,7 @@ import numpy as np
 from calprompt.errors import DataError
 from calprompt.evaluation.bootstrap import percentile_interval, resample_counts
 from calprompt.evaluation.numbers import Number, dataset_means
+from calprompt.evaluation.settings import PARTS
 from calprompt.metrics import Predictions
 from calprompt.metrics.inputs import Floats
 from calprompt.progress import Progress, silent
@@ -25,11 +26,12 @@ from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements, Result, metric_columns
 from calprompt.report.table import COUNT, PERCENT, POINTS, Cell, Column, Row, Table
 from calprompt.results.compare import HARMONIC, MINUS, compare, seed_weights
+from calprompt.results.compare import Row as ComparedRow
 from calprompt.results.methods import Method, headline_pairs, ordered, plain_of
-from calprompt.results.table import PARTS
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce")
-DIFFERENCES = {"difference_accuracy": "accuracy", "difference_ece": "ece"}  # to the plain tuner
+MINUS_PLAIN, GAIN = "difference_", "gain_"  # before a metric: differences to the plain tuner, and to the untuned model
+DIFFERENCES = {f"{MINUS_PLAIN}{metric}": metric for metric in ("accuracy", "ece")}
 MIN_DATASETS = 3  # datasets that means are taken over
 STAR = "* says that the interval of a difference excludes 0."
 
@@ -41,13 +43,15 @@ def compare_datasets(
     measured: Measurements, settings: ReportSettings, progress: Progress = silent
 ) -> dict[str, Levels]:
     """On each dataset, means over seeds and paired differences to the plain tuner."""
-    found = {}
-    datasets = measured.datasets
+    found: dict[str, Levels] = {}
+    datasets, pair = measured.datasets, next(iter(headline_pairs(measured.methods)), None)
     for number, dataset in enumerate(datasets):
         progress("comparing methods", number, len(datasets), dataset)
         results = _own(measured.where(dataset=dataset))
         here = measured.resamples and all(result.sample is not None for result in results)
-        found[dataset] = _resampled(results, settings) if here else _from_numbers(results)
+        levels = found[dataset] = _resampled(results, settings) if here else _from_numbers(results)
+        if pair is not None and pair[0].is_zero_shot:
+            levels |= _gains(pair, results, levels, settings if here else None)
     progress("comparing methods", len(datasets), len(datasets), "")
     return found
 
@@ -169,17 +173,10 @@ def _resampled(results: Sequence[Result], settings: ReportSettings) -> Levels:
             for method in methods
         }
         whole = {method.name for method in methods if seeds == tuple(by_method[method])}
-        for row in compare(
-            "",
-            samples,
-            differences=[(method.name, methods[0].name) for method in methods[1:]],
-            n_bins=settings.bins,
-            resamples=settings.bootstrap,
-            seed=settings.seed,
-        ):
+        for row in _compared(samples, [(method.name, methods[0].name) for method in methods[1:]], settings):
             name, minus, _ = row.method.partition(MINUS)
             if minus or name in whole:
-                metric = f"difference_{row.metric}" if minus else row.metric
+                metric = f"{MINUS_PLAIN}{row.metric}" if minus else row.metric
                 levels[row.split, name, metric] = row.number
 
     jobs: dict[tuple[Any, ...], list[Method]] = {}
@@ -195,6 +192,34 @@ def _resampled(results: Sequence[Result], settings: ReportSettings) -> Levels:
         if method.name not in known and all(shared(method)):
             add([method], *shared(method))
     return levels
+
+
+def _compared(
+    samples: dict[str, Any], differences: Sequence[tuple[str, str]], settings: ReportSettings
+) -> list[ComparedRow]:
+    sizes = {"n_bins": settings.bins, "resamples": settings.bootstrap, "seed": settings.seed}
+    return compare("", samples, differences=differences, **sizes)
+
+
+def _gains(
+    pair: tuple[Method, Method], results: Sequence[Result], levels: Levels, settings: ReportSettings | None
+) -> Levels:
+    """What a method changes against the untuned model, which has no seeds; with settings, from resamples."""
+    untuned, other = (method.name for method in pair)
+    gains: Levels = {}
+    for split in _splits(results):
+        sides = [[each.sample for each in results if (each.method, each.split) == (m, split)] for m in pair]
+        if not all(sides):
+            continue
+        for metric in DIFFERENCES.values():
+            before, after = (levels.get((split, name, metric), Number()).value for name in (untuned, other))
+            if before is not None and after is not None:
+                gains[split, other, f"{GAIN}{metric}"] = Number(after - before)
+        if settings is not None:
+            samples: dict[str, Any] = {untuned: {split: sides[0][:1]}, other: {split: sides[1]}}
+            rows = _compared(samples, [(other, untuned)], settings)
+            gains |= {(split, other, f"{GAIN}{row.metric}"): row.number for row in rows if row.is_difference}
+    return gains
 
 
 def _from_numbers(results: Sequence[Result]) -> Levels:

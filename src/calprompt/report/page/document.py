@@ -1,12 +1,5 @@
 """What a report says, as plain data: sentences, tables of cells, figures, mistakes, and the runs they are from.
 
-    Report ── settings      what was asked for
-           ├─ headline      sentences
-           ├─ runs          identity, folder, the command that makes it again      ◀─┐
-           ├─ tables        columns (how a number is computed) × rows (of which runs) ┘
-           ├─ figures       SVG, and what drew them
-           └─ mistakes      pictures with what was said and what is true
-
 A number is a fraction and the ends of its 95 % interval, embedded with six digits behind the point. A number that is
 not there has a reason instead; it is never 0.
 """
@@ -150,15 +143,8 @@ def to_data(report: Report) -> dict[str, Any]:
         "drawn_by": report.drawn_by,
         "mistakes": [
             [
-                *(
-                    each.image,
-                    each.predicted,
-                    _cell(each.confidence),
-                    each.true,
-                    _cell(each.true_probability),
-                    each.run,
-                ),
-                None if each.picture is None else picture_digest(each.picture),
+                *(each.image, each.predicted, _cell(each.confidence), each.true, _cell(each.true_probability)),
+                *(each.run, None if each.picture is None else picture_digest(each.picture)),
             ]
             for each in report.mistakes
         ],
@@ -183,21 +169,6 @@ def _cell(cell: Cell) -> Any:
     while numbers and numbers[-1] is None:
         numbers.pop()
     return numbers
-
-
-def check_data(data: Any, source: str) -> dict[str, Any]:
-    """The embedded data of a report, if that is what it is."""
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise DamagedFileError(f"{source} is not a report of calprompt: its data have no format number")
-    if data["format"] > FORMAT:
-        raise NewerFormatError(
-            f"{source} was written by a newer version of calprompt (report format {data['format']}, this version "
-            f"reads {FORMAT}); update calprompt"
-        )
-    lacking = [name for name in (*_FLAT, "runs", "tables", "mistakes") if name not in data]
-    if lacking:
-        raise DamagedFileError(f"{source} is a damaged report: its data have no {lacking[0]!r}; write it again")
-    return data
 
 
 Shown = tuple[str, str]  # what a cell shows, and what stands below it
@@ -270,4 +241,14 @@ def read_page(path: str | Path) -> Page:
         data = json.loads(embedded[1])
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is a damaged report: its data are not JSON: {parse_problem(error)}") from error
-    return Page(text, check_data(data, str(path)))
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise DamagedFileError(f"{path} is not a report of calprompt: its data have no format number")
+    if data["format"] > FORMAT:
+        raise NewerFormatError(
+            f"{path} was written by a newer version of calprompt (report format {data['format']}, this version reads "
+            f"{FORMAT}); update calprompt"
+        )
+    lacking = [name for name in (*_FLAT, "runs", "tables", "mistakes") if name not in data]
+    if lacking:
+        raise DamagedFileError(f"{path} is a damaged report: its data have no {lacking[0]!r}; write it again")
+    return Page(text, data)

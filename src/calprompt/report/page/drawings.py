@@ -18,16 +18,15 @@ from xml.etree import ElementTree
 from matplotlib.figure import Figure as Drawing
 
 from calprompt.errors import CalpromptError
-from calprompt.metrics import Predictions
+from calprompt.evaluation.settings import NONE, PARTS
 from calprompt.progress import Progress, silent
 from calprompt.report.figures import OWN, draw
 from calprompt.report.page.document import Figure, ReportSettings
 from calprompt.report.page.headline import MAX_LISTED
 from calprompt.report.page.measured import Measurements
-from calprompt.report.reliability import reliability_figure, runs_panel
-from calprompt.results.methods import NONE, headline_pairs
+from calprompt.report.reliability import Panel, reliability_figure, runs_panel
+from calprompt.results.methods import headline_pairs
 from calprompt.results.sources import ReportSource
-from calprompt.results.table import PARTS
 from calprompt.text import slug
 
 MAX_COLUMNS = 4  # methods in a row of diagrams
@@ -52,6 +51,8 @@ def draw_figures(
     wanted = [name for name in CAPTIONS if measured.stored or OWN[name].needs == "rows"]
     if len(measured.datasets) < MIN_DATASETS:
         wanted = [name for name in wanted if name not in OVER_DATASETS]
+    folders = dict.fromkeys(Path(place).parent.name or "." for place in source.places)  # of many runs in one folder
+    places = source.places if len(source.places) <= MAX_LISTED else folders
     for number, name in enumerate(wanted):
         progress("drawing", number, len(wanted), name)
         try:
@@ -60,16 +61,10 @@ def draw_figures(
             notes.append(f"The figure {name!r} is not there: {error}")
             continue
         title = OWN[name].title
-        command = shlex.join(["calprompt", "figure", name, *_few_places(source), "--out", f"{name}.svg"])
+        command = shlex.join(["calprompt", "figure", name, *places, "--out", f"{name}.svg"])
         found.append(_figure(name, f"{title[0].upper()}{title[1:]}", CAPTIONS[name], drawn, command))
     progress("drawing", len(wanted), len(wanted), "")
     return found, notes
-
-
-def _few_places(source: ReportSource) -> list[str]:
-    """Where the results are, as they were given; of many runs in one folder, that folder."""
-    folders = list(dict.fromkeys(Path(place).parent.name or "." for place in source.places))
-    return list(source.places) if len(source.places) <= MAX_LISTED else folders
 
 
 def _reliability(dataset: str, measured: Measurements, settings: ReportSettings) -> Figure | None:
@@ -77,26 +72,22 @@ def _reliability(dataset: str, measured: Measurements, settings: ReportSettings)
     untuned = [method for method in measured.methods if method.is_zero_shot and method.calibrator == NONE]
     every = [method for method in measured.methods if method.calibrator == NONE]
     methods = every if len(every) <= MAX_COLUMNS else [*untuned[:1], *(each for each in pair if each not in untuned)]
-    panels: dict[str, dict[str, list[Predictions]]] = {}
+    panels: dict[str, dict[str, Panel]] = {}
     for split in PARTS:
         for method in methods:
             runs = [each.sample for each in measured.where(dataset=dataset, split=split, method=method)]
             samples = [sample for sample in runs if sample is not None]
             if samples and len(samples) == len(runs):
-                panels.setdefault(split, {})[method.name] = samples
+                panels.setdefault(split, {})[method.name] = runs_panel(samples, n_bins=settings.bins)
     if not panels:
         return None
-    drawn = reliability_figure(
-        {
-            split: {name: runs_panel(samples, n_bins=settings.bins) for name, samples in of_split.items()}
-            for split, of_split in panels.items()
-        }
-    )
     caption = (
         "A bar goes up to how often predictions of a confidence were right. On the dashed line confidence and accuracy "
         "are equal; hatching is the gap to it. Below is how many predictions have which confidence."
     )
-    return _figure(f"reliability-{slug(dataset)}", f"Confidence and accuracy on {dataset}", caption, drawn)
+    return _figure(
+        f"reliability-{slug(dataset)}", f"Confidence and accuracy on {dataset}", caption, reliability_figure(panels)
+    )
 
 
 def _figure(key: str, title: str, caption: str, drawn: Drawing, command: str = "") -> Figure:

@@ -13,10 +13,9 @@ from statistics import mean
 from typing import Any
 
 from calprompt.evaluation.numbers import Number, dataset_means
-from calprompt.report.page.comparisons import SPLITS, Levels, SureShare
+from calprompt.report.page.comparisons import GAIN, MINUS_PLAIN, SPLITS, Levels, SureShare
 from calprompt.report.page.document import ReportSettings
 from calprompt.report.page.measured import Measurements
-from calprompt.results.compare import compare
 from calprompt.results.methods import Method, headline_pairs
 
 MAX_LISTED = 3  # datasets that are told one by one
@@ -59,13 +58,15 @@ def headline(
     splits = [split for split in SPLITS if any(result.split == split for result in measured.results)]
     sentences, unit = [], ""
     for split in splits:
-        shared = _shared(measured, pairs, split)
+        sides = [
+            {each.dataset for pair in pairs for each in measured.where(method=pair[place], split=split)}
+            for place in (0, 1)
+        ]
+        shared = [dataset for dataset in measured.datasets if all(dataset in side for side in sides)]
         few = len(pairs) == 1 and 0 < len(shared) <= MAX_LISTED
         unit = unit or ("over test images and seeds" if few else "with datasets as the unit")
         ece, accuracy = (
-            _each(measured, pairs[0], shared, split, metric, levels, settings)
-            if few
-            else _average(measured, pairs, shared, split, metric)
+            _each(pairs[0], shared, split, metric, levels) if few else _average(measured, pairs, shared, split, metric)
             for metric in ("ece", "accuracy")
         )
         if ece and accuracy:
@@ -84,66 +85,19 @@ def headline(
     return sentences, [legend, *_sure(shares, pairs, splits[0])]
 
 
-def _shared(measured: Measurements, pairs: Sequence[tuple[Method, Method]], split: str) -> list[str]:
-    """The datasets that both sides of some pair have results of."""
-    sides = [
-        {each.dataset for pair in pairs for each in measured.where(method=pair[place], split=split)} for place in (0, 1)
-    ]
-    return [dataset for dataset in measured.datasets if all(dataset in side for side in sides)]
-
-
 def _each(
-    measured: Measurements,
-    pair: tuple[Method, Method],
-    datasets: Sequence[str],
-    split: str,
-    metric: str,
-    levels: Mapping[str, Levels],
-    settings: ReportSettings,
+    pair: tuple[Method, Method], datasets: Sequence[str], split: str, metric: str, levels: Mapping[str, Levels]
 ) -> list[Change]:
     """The change on each dataset, with intervals over test images and seeds."""
     found = []
+    first, second = (method.name for method in pair)
     for dataset in datasets:
-        if pair[0].is_zero_shot:
-            change = _untuned(measured, pair, dataset, split, metric, settings)
-        else:
-            here, (first, second) = levels.get(dataset, {}), (method.name for method in pair)
-            keys = ((first, metric), (second, metric), (second, f"difference_{metric}"))
-            change = [here.get((split, *key), Number()) for key in keys]
-        before, after, gap = change
+        here = levels.get(dataset, {})
+        keys = ((first, metric), (second, metric), (second, f"{GAIN if pair[0].is_zero_shot else MINUS_PLAIN}{metric}"))
+        before, after, gap = (here.get((split, *key), Number()) for key in keys)
         if before.value is not None and after.value is not None and gap.value is not None:
             found.append(Change("" if len(datasets) == 1 else dataset, before.value, after.value, gap))
     return found
-
-
-def _untuned(
-    measured: Measurements,
-    pair: tuple[Method, Method],
-    dataset: str,
-    split: str,
-    metric: str,
-    settings: ReportSettings,
-) -> list[Number]:
-    """Levels and difference to the untuned model, which has no seeds."""
-    sides = [measured.where(method=method, dataset=dataset, split=split) for method in pair]
-    values = [[value for each in side if (value := each.numbers[metric].value) is not None] for side in sides]
-    if not all(values):
-        return [Number(), Number(), Number()]
-    before, after = map(mean, values)
-    gap = Number(after - before)
-    samples = [[each.sample for each in side if each.sample is not None] for side in sides]
-    if measured.resamples and all(samples) and len(samples[1]) == len(sides[1]):
-        plain, other = (method.name for method in pair)
-        rows = compare(
-            dataset,
-            {plain: {split: samples[0][:1]}, other: {split: samples[1]}},
-            differences=[(other, plain)],
-            n_bins=settings.bins,
-            resamples=settings.bootstrap,
-            seed=settings.seed,
-        )
-        gap = next(row.number for row in rows if row.metric == metric and row.is_difference)
-    return [Number(before), Number(after), gap]
 
 
 def _average(
@@ -203,7 +157,7 @@ def _sure(shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], s
     if not chosen:
         return []
     if len(pairs) == 1 and len(chosen) <= MAX_LISTED:
-        return [f"{_sure_sentence(share)} {_fine_print(share)}" for share in chosen]
+        return [_sure_sentences(share) for share in chosen]
     columns = zip(*((*(side.right for side in share.sides), share.difference) for share in chosen), strict=True)
     firsts, seconds, gaps = (
         dataset_means({(share.dataset, place): 100 * (each.value or 0) for place, (share, each) in enumerate(both)})
@@ -219,34 +173,22 @@ def _sure(shares: Sequence[SureShare], pairs: Sequence[tuple[Method, Method]], s
     ]
 
 
-def _sure_sentence(share: SureShare) -> str:
-    plain, other = share.methods
-    (first, second), level = (_times(side.right) for side in share.sides), f"{100 * share.level:.0f} %"
+def _sure_sentences(share: SureShare) -> str:
+    """How often both are right, and the fine print."""
+    (plain, other), (first, second), gap = share.methods, share.sides, share.difference
+    level, chance, interval = f"{100 * share.level:.0f} %", "", ""
+    if gap.low is None or gap.high is None:
+        chance = " (no interval was computed)"
+    else:
+        chance = "" if gap.excludes_zero else ", a difference that may be chance"
+        interval = f" (95 % interval {100 * gap.low:+.0f} to {100 * gap.high:+.0f})"
     return (
-        f"{_start(share.split)} ({share.dataset}), {_name(plain)} is right {first} times out of 100 when it says that "
-        f"it is {level} sure or more; {_with(plain, other)} {second} times{_verdict(share.difference)}."
-    )
-
-
-def _verdict(difference: Number) -> str:
-    """What to think of a difference, in words."""
-    if difference.low is None:
-        return " (no interval was computed)"
-    return "" if difference.excludes_zero else ", a difference that may be chance"
-
-
-def _fine_print(share: SureShare) -> str:
-    plain, other = share.methods
-    (first, second), (plain_right, other_right) = share.sides, (_ends(side.right) for side in share.sides)
-    gap = share.difference
-    low, high = gap.low, gap.high
-    interval = "" if low is None or high is None else f" (95 % interval {100 * low:+.0f} to {100 * high:+.0f})"
-    return (
-        f"{_start_of(_name(plain))} was at least {100 * share.level:.0f} % sure on {first.sure:,} of "
-        f"{first.predictions:,} images (it said {100 * first.confidence:.0f} % on average; right: {plain_right}), "
-        f"{other.name} on {second.sure:,} of {second.predictions:,} (said {100 * second.confidence:.0f} %; right: "
-        f"{other_right}). The difference is "
-        f"{100 * (gap.value or 0):+.0f} of 100{interval}."
+        f"{_start(share.split)} ({share.dataset}), {_name(plain)} is right {_times(first.right)} times out of 100 when "
+        f"it says that it is {level} sure or more; {_with(plain, other)} {_times(second.right)} times{chance}. "
+        f"{_start_of(_name(plain))} was at least {level} sure on {first.sure:,} of {first.predictions:,} images (it "
+        f"said {100 * first.confidence:.0f} % on average; right: {_ends(first.right)}), {other.name} on "
+        f"{second.sure:,} of {second.predictions:,} (said {100 * second.confidence:.0f} %; right: "
+        f"{_ends(second.right)}). The difference is {100 * (gap.value or 0):+.0f} of 100{interval}."
     )
 
 

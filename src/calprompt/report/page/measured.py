@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from calprompt.evaluation.bootstrap import bootstrap_intervals
+from calprompt.evaluation.bootstrap import measured_numbers
 from calprompt.evaluation.models import StoredRun
-from calprompt.metrics import Predictions, debiased_errors, evaluate, metrics
+from calprompt.evaluation.settings import NONE
+from calprompt.metrics import Predictions, metrics
 from calprompt.metrics.binomial import share_interval
 from calprompt.progress import Progress, silent
 from calprompt.report.page.document import ReportSettings, RunIdentity
 from calprompt.report.table import PERCENT, Column, Number, metric_column
-from calprompt.results.methods import NONE, Cells, Method, ordered
+from calprompt.results.methods import Cells, Method, ordered
 from calprompt.results.sources import ReportSource
 
 METRICS = ("accuracy", "ece", "ace", "weighted_mce", "nll", "confidence_gap")
@@ -128,7 +129,9 @@ def measure(
             stored = found.stored.setdefault(place, source.stored(run))
             full = stored.sample(str(row["model"]), str(row["split"]), method.calibrator)
             numbers = _measured(full, str(row["split"]), settings, found)
-            sample = full if found.resamples else _slim(full)
+            sample = full
+            if not found.resamples:  # the largest probability alone is all that tables need
+                sample = Predictions(full.confidence[:, None], full.labels, full.predicted, full.log_likelihood)
         key = (*where, tuple(numbers.values()) if method.is_zero_shot else row.get("seed"))
         if key in alike:  # the same model on the same images, in another run; or a run that was repeated
             first = found.results[alike[key]]
@@ -162,26 +165,15 @@ def _measured(sample: Predictions, split: str, settings: ReportSettings, found: 
     key = hashlib.sha256(split.encode() + b"".join(array.tobytes() for array in arrays)).digest()
     if key in found.known:
         return found.known[key]
-    values = evaluate(sample, names=found.metrics, n_bins=settings.bins)
-    ends: Mapping[str, tuple[float, float]] = {
-        "accuracy": share_interval(int(sample.correct.sum()), len(sample.labels))
-    }
-    debiased = NO_NUMBER
-    if found.resamples:
-        ends = bootstrap_intervals(
-            sample,
-            names=found.metrics,
-            n_bins=settings.bins,
-            resamples=found.resamples,
-            seed=(settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws
-        )
-        error = debiased_errors(sample, n_bins=settings.bins)["ece"]
-        debiased = Number(error.value, error.low, error.high)
-    numbers = {name: Number(value, *ends.get(name, ())) for name, value in values.items()}
-    found.known[key] = {**numbers, DEBIASED: debiased}
+    numbers = measured_numbers(
+        sample,
+        names=found.metrics,
+        n_bins=settings.bins,
+        resamples=found.resamples,
+        seed=(settings.seed, *split.encode()),  # the images that `calprompt evaluate` draws
+    )
+    if not found.resamples:
+        accuracy = share_interval(int(sample.correct.sum()), len(sample.labels))
+        numbers["accuracy"] = Number(numbers["accuracy"].value, *accuracy)
+    found.known[key] = {name: numbers.get(name, NO_NUMBER) for name in (*found.metrics, DEBIASED)}
     return found.known[key]
-
-
-def _slim(sample: Predictions) -> Predictions:
-    """The same predictions with the largest probability alone, which is all that most tables need."""
-    return Predictions(sample.confidence[:, None], sample.labels, sample.predicted, sample.log_likelihood)

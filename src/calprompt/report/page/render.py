@@ -10,20 +10,20 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from functools import partial
 from html import escape
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from string import Template
 
 from calprompt.errors import SettingError
 from calprompt.files import write_bytes
 from calprompt.report.page.document import Figure, Mistake, Report, RunIdentity, to_data
-from calprompt.report.table import Row, Table
-from calprompt.report.writers import html_text, to_html
+from calprompt.report.table import Number, Row, Table
 from calprompt.text import visible
 
 WIDE = 620  # pixels from which on a figure takes a whole line
+LONG_NAME = 24  # characters of a name that may be folded
 BLANK = "no picture"
 FIGURES, MISTAKES = "figures", "mistakes"
 BEFORE = {"averages": FIGURES, "datasets": FIGURES, "confusions": MISTAKES}  # tables, and what comes before them
@@ -51,38 +51,25 @@ def write_report(report: Report, path: str | Path) -> Path:
 
 def render_report(report: Report) -> str:
     """The page as text."""
-    style, script = (_asset(name) for name in ("report.css", "report.js"))
-    parts = list(_sections(report))
-    links = "".join(f'<li><a href="#{key}">{html_text(title)}</a></li>' for key, title, _ in parts)
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+    style, script = _asset("report.css"), _asset("report.js")
+    sections = [*_sections(report), ("", "", _notes(report))]
+    return Template(_asset("report.html")).substitute(
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        version=html_text(report.version),
+        title=html_text(report.title),
+        headline="".join(f'<p class="headline">{html_text(line)}</p>\n' for line in report.headline),
+        remarks="".join(f"<li>{html_text(line)}</li>" for line in report.remarks),
+        links="".join(f'<li><a href="#{key}">{html_text(title)}</a></li>' for key, title, _ in sections if key),
+        sections="".join(html for _, _, html in sections),
+        data=_json(report),
     )
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-            f'<meta name="generator" content="calprompt {html_text(report.version)}">\n',
-            f"<title>{html_text(report.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
-            '<a class="skip" href="#main">Skip to the results</a>\n<header>\n<div class="top"><div>',
-            f"<p>calprompt report</p><h1>{html_text(report.title)}</h1></div>",
-            '<button type="button" id="theme" hidden>Theme: auto</button></div>\n',
-            *(f'<p class="headline">{html_text(line)}</p>\n' for line in report.headline),
-            '<ul class="remarks">',
-            *(f"<li>{html_text(line)}</li>" for line in report.remarks),
-            f'</ul>\n<nav aria-label="Contents"><ul>{links}</ul></nav>\n</header>\n<main id="main">\n',
-            *(html for _, _, html in parts),
-            _notes(report),
-            "</main>\n<footer>",
-            f"<p>Written by calprompt {html_text(report.version)}. Every number can be computed again from the stored ",
-            "logits: <code>calprompt report --check FILE</code>, with <code>--runs DIR</code> if the runs have ",
-            "moved.</p>",
-            '</footer>\n<dialog id="enlarged"><button type="button">Close</button><div class="paper"></div></dialog>\n',
-            f'<script type="application/json" id="data">{_json(report)}</script>\n',
-            f"<script>{script}</script>\n</body>\n</html>\n",
-        )
-    )
+
+
+def _asset(name: str) -> str:
+    return (files("calprompt.report.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _sections(report: Report) -> Iterable[tuple[str, str, str]]:
@@ -95,8 +82,65 @@ def _sections(report: Report) -> Iterable[tuple[str, str, str]]:
         before = extra.pop(BEFORE.get(table.key, ""), None)
         if before is not None:
             yield before
-        yield f"table-{table.key}", table.title, to_html(table, partial(_origin, report.runs))
+        yield f"table-{table.key}", table.title, _table_html(table, report.runs)
     yield from (section for section in extra.values() if section is not None)
+
+
+def _table_html(table: Table, runs: Sequence[RunIdentity]) -> str:
+    """The table as a section of a page, with what its script and its readers need: filters, headings, explanations."""
+    names = table.names
+    texts = (cell for row in table.rows for cell in row.cells if isinstance(cell, str))
+    fold = " fold" if any(len(text) > LONG_NAME for text in texts) else ""
+    minor = "".join(f" m{place}" for place, column in enumerate(table.columns, 1) if column.minor)
+    minor = f"{minor} few" if minor else ""
+    filters = [
+        f'<label>{html_text(column.label)}<select data-column="{place}"><option value="">all</option></select></label>'
+        for place, column in enumerate(table.columns)
+        if column.key in table.filters
+    ]
+    heads = [
+        f"<th scope=col{' class=text' if place < names else ''}"
+        + (f' title="{html_text(column.about)}">' if column.about else ">")
+        + f"<button type=button disabled>{html_text(column.label)}</button></th>"
+        for place, column in enumerate(table.columns)
+    ]
+    about = "".join(
+        f"<dt>{html_text(column.label)}</dt><dd>{html_text(column.about)}</dd>"
+        for column in table.columns
+        if column.about
+    )
+    command = f'<pre class="command">{html_text(table.command)}</pre>' if table.command else ""
+    return Template(_asset("table.html")).substitute(
+        key=escape(table.key),
+        title=html_text(table.title),
+        filters="".join(filters),
+        kinds=f"n{names}{fold}{minor}",
+        caption=html_text(table.caption),
+        heads="".join(heads),
+        last="again" if table.key == "runs" else "from",
+        rows="".join(_row_html(table, row, runs) for row in table.rows),
+        about=about,
+        command=command,
+    )
+
+
+def _row_html(table: Table, row: Row, runs: Sequence[RunIdentity]) -> str:
+    cells = []
+    for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+        main, below = table.measure(row, column).shown(cell)
+        tag, kind = ("th scope=row" if place == 0 else "td"), ""
+        if isinstance(cell, Number):
+            kind = " class=none" if cell.value is None else " class=clear" if main.endswith("*") else ""
+        small = f"<small>{html_text(below)}</small>" if below else ""
+        cells.append(f"<{tag}{kind}>{html_text(main)}{small}</{tag[:2]}>")
+    identity = f' id="run-{row.runs[0]}"' if table.key == "runs" and row.runs else ""
+    kind = f' class="{escape(row.kind)}"' if row.kind else ""
+    return f"<tr{identity}{kind}>{''.join(cells)}<td class=from>{_origin(runs, table, row)}</td></tr>\n"
+
+
+def html_text(text: str) -> str:
+    """Text of any origin inside HTML."""
+    return escape(visible(text))
 
 
 def _origin(runs: Sequence[RunIdentity], table: Table, row: Row) -> str:
@@ -117,7 +161,8 @@ def _figures(figures: Sequence[Figure]) -> str:
 
 def figure_html(figure: Figure) -> str:
     """A figure as a page has it, with its caption."""
-    wide = " wide" if _width(figure.svg) > WIDE else ""
+    width = float(figure.svg.partition(' width="')[2].partition('"')[0] or 0)
+    wide = " wide" if width > WIDE else ""
     command = f'<br><code class="command">{html_text(figure.command)}</code>' if figure.command else ""
     return (
         f'<figure id="figure-{escape(figure.key)}" class="drawn{wide}" data-title="{html_text(figure.title)}">'
@@ -126,10 +171,6 @@ def figure_html(figure: Figure) -> str:
         f'<button type="button" hidden aria-label="Enlarge: {html_text(figure.title)}">Enlarge</button>{command}'
         "</figcaption></figure>"
     )
-
-
-def _width(svg: str) -> float:
-    return float(svg.partition(' width="')[2].partition('"')[0] or 0)
 
 
 def _mistakes(report: Report) -> str:
@@ -170,10 +211,6 @@ def _json(report: Report) -> str:
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return visible(text)
-
-
-def _asset(name: str) -> str:
-    return (files("calprompt.report.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
