@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import calprompt
 from calprompt.errors import CalpromptError, SettingError
+from calprompt.evaluation.settings import TUNED, ZERO_SHOT
 from calprompt.progress import Progress, silent
 from calprompt.registry import check_types
 from calprompt.runs.config import RunConfig, build_config, read_recipe
@@ -26,6 +27,7 @@ from calprompt.text import bullets, plural, slug
 
 if TYPE_CHECKING:
     from calprompt.features.store import FeatureStore
+    from calprompt.metrics import Predictions
     from calprompt.results.compare import Results
     from calprompt.runs.folder import Run
     from calprompt.runs.resources import Resources
@@ -107,7 +109,6 @@ def run_demo(
     import numpy as np
     import torch
 
-    from calprompt.evaluation.models import TUNED, ZERO_SHOT, StoredRun
     from calprompt.report.page.build import build_report
     from calprompt.report.page.document import ReportSettings
     from calprompt.report.page.render import write_report
@@ -130,12 +131,7 @@ def run_demo(
     rows, sizes, files, gaps = list[Row](), {}, [], {}
     for done, (name, by_method) in enumerate(runs.items()):
         progress("tables and figures", done, len(runs), name)
-        stored = {method: [(StoredRun(each), TUNED) for each in seeds] for method, seeds in by_method.items()}
-        stored = {UNTUNED: [(next(iter(stored.values()))[0][0], ZERO_SHOT)], **stored}
-        methods = {
-            method: {split: [each.sample(model, split) for each, model in found] for split in SPLITS}
-            for method, found in stored.items()
-        }
+        methods = stored_predictions(by_method)
         gaps[name] = {
             method: float(np.mean([each.confidence.mean() - each.correct.mean() for each in parts["novel"]]))
             for method, parts in methods.items()
@@ -186,6 +182,18 @@ def plain_sentence(gaps: Mapping[str, Mapping[str, float]]) -> str:
         parts.append(f"about new {what} the tuned model is {before} {first} than it is right, ")
         parts[-1] += f"with TCPT {after}{f' {second}' if second != first else ''}"
     return f"In plain words: {'; '.join(parts)}."
+
+
+def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, list[Predictions]]]:
+    """Predictions on base and novel test images from stored logits: method -> split -> one entry per run."""
+    from calprompt.evaluation.models import StoredRun
+
+    stored = {method: [(StoredRun(each), TUNED) for each in seeds] for method, seeds in runs.items()}
+    stored = {UNTUNED: [(next(iter(stored.values()))[0][0], ZERO_SHOT)], **stored}
+    return {
+        method: {split: [each.sample(model, split) for each, model in found] for split in SPLITS}
+        for method, found in stored.items()
+    }
 
 
 def _names(settings: DemoSettings, resources: Resources, progress: Progress) -> dict[str, str]:
