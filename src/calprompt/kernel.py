@@ -90,8 +90,8 @@ def zero_shot_range(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray |
     flat = np.flatnonzero(((low == high) | (bottom == top))[:, 0])
     if len(flat):
         raise SettingError(
-            f"image {flat[0]} has the same logit for every class, so there is no range to rescale (this is so for "
-            f"{len(flat)} of {len(z)} images)"
+            f"image {flat[0]} has the same logit for every class, tuned or zero-shot, so there is no range to rescale "
+            f"(this is so for {len(flat)} of {len(z)} images)"
         )
     share = (z - low) / (high - low)
     return np.where(share < 0.5, bottom + share * (top - bottom), top - (top - bottom) * (1 - share))

@@ -131,15 +131,5 @@ class SampleLogitScaling(Calibrator):
     novel = True
     needs = ("zero_shot_logits",)
 
-    def apply(self, record: StoredLogits) -> Tensor:
-        zero_shot = record.given("zero_shot_logits").double()
-        flat = (zero_shot.amin(dim=1) == zero_shot.amax(dim=1)).nonzero().flatten().tolist()
-        if flat:
-            raise SettingError(
-                f"sals: the zero-shot logits of image {flat[0]} are the same for every class, so its prediction would "
-                f"be lost (this is so for {len(flat)} of {len(zero_shot)} images)"
-            )
-        return super().apply(record)
-
     def as_step(self, record: StoredLogits) -> dict[str, Any]:
         return {"step": "zero-shot range"}

@@ -83,12 +83,12 @@ BAND_DRAWS = 2000  # for the ends of a band
 NORMAL_FROM = 500  # predictions in a bin, from which on their share is as good as normal
 
 
-def chance_ece(confidence: Floats, draws: int = DRAWS) -> float:
+def chance_ece(confidence: Floats) -> float:
     """The mean ECE of a model that is right exactly as often as it says, on as many images: ECE is never 0."""
     rng = np.random.default_rng(0)
     found = [
         equal_width_table(confidence, rng.random(len(confidence)) < confidence, n_bins=10).expected_gap
-        for _ in range(draws)
+        for _ in range(DRAWS)
     ]
     return float(np.mean(found))
 
