@@ -89,8 +89,9 @@ def zero_shot_range(z: np.ndarray, step: dict[str, Any], zero_shot: np.ndarray |
     bottom, top = z0.min(axis=1, keepdims=True), z0.max(axis=1, keepdims=True)
     flat = np.flatnonzero(((low == high) | (bottom == top))[:, 0])
     if len(flat):
+        which = "zero-shot logit" if bottom[flat[0]] == top[flat[0]] else "logit"
         raise SettingError(
-            f"image {flat[0]} has the same logit for every class, tuned or zero-shot, so there is no range to rescale "
+            f"image {flat[0]} has the same {which} for every class, so there is no range to rescale "
             f"(this is so for {len(flat)} of {len(z)} images)"
         )
     share = (z - low) / (high - low)

@@ -134,7 +134,7 @@ CLOSED = {"dac": "", "temperature_fixed": ""}  # nothing is fitted, and any logi
 DEGENERATE: dict[str, tuple[Callable[[StoredLogits], StoredLogits], dict[str, str]]] = {
     "one class": (
         lambda r: complete(r.logits[:, :1], torch.zeros_like(r.labels)),
-        dict.fromkeys(PROMISES, "two classes") | CLOSED | {"sals": "are the same for every class"},
+        dict.fromkeys(PROMISES, "two classes") | CLOSED | {"sals": "the same zero-shot logit for every class"},
     ),
     "all right": (
         lambda r: replace(r, labels=r.logits.argmax(dim=1)),
@@ -152,7 +152,7 @@ DEGENERATE: dict[str, tuple[Callable[[StoredLogits], StoredLogits], dict[str, st
     ),
     "constant zero-shot logits": (
         lambda r: replace(r, zero_shot_logits=torch.full_like(r.logits, 3.0)),
-        dict.fromkeys(PROMISES, "") | {"sals": "zero-shot logits of image 0 are the same for every class"},
+        dict.fromkeys(PROMISES, "") | {"sals": "image 0 has the same zero-shot logit for every class"},
     ),
     "empty validation set": (
         lambda r: cut(r, 0),
