@@ -57,7 +57,6 @@ def summary(model: FittedModel) -> list[str]:
 
 
 def division_sentence(model: FittedModel) -> str:
-    """Which images did what."""
     tuned, held = (sum(pair[place] for pair in model.counts) for place in (0, 1))
     how = "" if model.calibrator_spec == NONE else f", calibrated it with {model.calibrator_spec} by {model.folds}-fold"
     crossed = " cross-fitting on the same images" if how else ""
@@ -91,7 +90,6 @@ def check_sentences(check: Check, backbone: str) -> list[str]:
 
 
 def none_of_these_sentence(rule: OpenSetRule | None) -> str:
-    """How well images of other classes are noticed."""
     if rule is None:
         return "Every image gets one of the classes: there is no 'none of these'."
     rejected, low, high = rule.false_rejects
@@ -143,7 +141,6 @@ def export_card(model: FittedModel, labels: Sequence[object]) -> str:
 
 
 def draw_reliability(model: FittedModel, path: Path) -> None:
-    """The reliability diagram before and after calibration."""
     from calprompt.report.reliability import logits_panel, reliability_figure, save_figure
 
     source = model.checks[0].source
@@ -159,7 +156,6 @@ def draw_reliability(model: FittedModel, path: Path) -> None:
 
 
 def licence_of(backbone: str) -> str:
-    """The licence of a backbone's weights, as far as it is known."""
     known = (licence for part, licence in LICENCES if backbone == part or backbone.endswith(part))
     return next(known, "not known to calprompt; look where the weights came from")
 
@@ -198,7 +194,6 @@ def _promises(model: FittedModel) -> list[str]:
 
 
 def _added_classes(model: FittedModel) -> list[str]:
-    """What a class that is added by name means for the confidences."""
     if not tuners.get(model.config.tuner).learns_by_class:
         return []
     return [

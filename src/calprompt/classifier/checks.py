@@ -48,8 +48,6 @@ STORED = "images that all models stored predictions of"
 
 @dataclass(frozen=True)
 class Band(Record):
-    """Answers of about the same confidence."""
-
     low: float  # confidences above this one,
     high: float  # up to this one
     images: int  # how many there are
@@ -283,7 +281,6 @@ def band_sentence(band: Band) -> str:
 
 
 def evaluate_images(classifier: Classifier, data: LabelledImages, *, progress: Progress = silent) -> Check:
-    """Measure a classifier on images that it did not learn from."""
     _, evidence, batches = _predicted(classifier, data, progress)
     names, predictor, model = [str(label) for label in classifier.classes_], classifier.predictor_, classifier.model_
     zero_shot = None

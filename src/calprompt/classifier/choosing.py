@@ -31,8 +31,6 @@ CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgc
 
 @dataclass(frozen=True)
 class Candidate:
-    """A learner with its options."""
-
     tuner: str
     options: dict[str, Any]
     chosen: tuple[str, ...] = ()  # those of them that cross-fitting chooses
@@ -97,8 +95,6 @@ class Contender(Record):
 
 @dataclass(frozen=True)
 class Choice(Record):
-    """What was compared and chosen."""
-
     tuner: str  # as it was asked for, such as "auto"
     options: dict[str, Any]  # as they were asked for
     contenders: tuple[Contender, ...]  # the best first
@@ -141,7 +137,6 @@ class Choice(Record):
 
 
 def _best_of_each(contenders: Sequence[Contender]) -> list[Contender]:
-    """The best of each tuner."""
     found: dict[str, Contender] = {}
     for each in contenders:
         found.setdefault(each.tuner, each)
@@ -159,18 +154,15 @@ class Crossed:
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
-        """Negative log likelihood of each image."""
         own = self.probabilities[np.arange(len(self.labels)), self.labels]
         return np.asarray(-np.log(np.clip(own, 1e-300, None)))
 
     @property
     def nll(self) -> float:
-        """The mean loss."""
         return float(self.losses.mean())
 
     @property
     def accuracy(self) -> float:
-        """Share of right predictions."""
         return float((self.probabilities.argmax(axis=1) == self.labels).mean())
 
 

@@ -146,7 +146,6 @@ def images_of(predicted: Predicted, data: LabelledImages) -> list[Any]:
 
 
 def _as_input(images: Images, index: int) -> Any:
-    """An image as a list of images has it."""
     picture = images.read(index)
     if isinstance(picture, FileContent):
         return picture.data

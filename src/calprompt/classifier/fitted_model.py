@@ -53,7 +53,6 @@ class Predicted:
         return len(self.names)
 
     def take(self, rows: NDArray[np.bool_]) -> Predicted:
-        """Some of the images."""
         kept = np.flatnonzero(rows).tolist()
         names, digests = ([each[row] for row in kept] for each in (self.names, self.digests))
         return Predicted(
@@ -72,7 +71,6 @@ class Predicted:
 
 
 def joined(parts: Sequence[Predicted]) -> Predicted:
-    """The images of several parts, one after another."""
     names, digests = ([each for part in parts for each in getattr(part, name)] for name in ("names", "digests"))
     return Predicted(names, digests, *(np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS))
 
@@ -81,7 +79,6 @@ def joined(parts: Sequence[Predicted]) -> Predicted:
 def calibrated(
     calibrator: Calibrator | None, part: Predicted, text: dict[str, Tensor], scale: float
 ) -> NDArray[np.float64]:
-    """Calibrated probabilities [n, C]."""
     logits = torch.from_numpy(np.asarray(part.logits)).double()
     if calibrator is not None and len(part):
         logits = calibrator(stored_logits(part, text, scale))
@@ -199,8 +196,6 @@ def adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | 
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """All that a fitted classifier is."""
-
     config: RunConfig  # settings of its runs
     labels: tuple[Any, ...]  # what the user calls each class
     class_names: tuple[str, ...]  # what the model reads for each
@@ -229,7 +224,6 @@ class FittedModel:
     choice: Choice | None = None  # what the learner was compared with; None if there was nothing to choose
 
     def predictor(self, resources: Resources) -> Predictor:
-        """The predictor on the classes it was fitted on."""
         backbone = run_backbone(self.config, resources)
         with backbone.limited_threads():
             tuner = create_tuner(self.config, backbone, self.class_names, self.template)
@@ -244,7 +238,6 @@ class FittedModel:
         )
 
     def probabilities(self, part: Predicted) -> NDArray[np.float64]:
-        """Calibrated probabilities [n, C] of images whose logits are stored."""
         return calibrated(self.calibrator, part, self.text, self.logit_scale)
 
     @property
@@ -260,7 +253,6 @@ class FittedModel:
         return TrackRecord.of(self.checks[0].source, self.probabilities(part), part.labels, taken)
 
     def image_watch(self, *, false_alarms: float = 0.01) -> ImageWatch | None:
-        """Watches whether images are like the held-out ones; None if there are none."""
         held, crossed = self.predicted.held_out.logits, self.predicted.crossed.logits
         if not len(held) or not len(crossed):
             return None

@@ -197,8 +197,6 @@ def fit_digest(
 
 @dataclass(eq=False)
 class _Fit:
-    """The runs of a fit, and the model that they lead to."""
-
     settings: FitSettings
     data: LabelledImages
     own: int  # the images from there on were added
@@ -313,7 +311,6 @@ class _Fit:
             raise
 
     def config_of(self, candidate: Candidate) -> RunConfig:
-        """The settings of the runs of a candidate."""
         return self.settings.run_config(self.data.name, len(self.data.labels), candidate.tuner, candidate.options)
 
     def predicted(self, made: Run, rows: NDArray[np.int64], fold: NDArray[np.int64]) -> Predicted:
@@ -406,7 +403,6 @@ class _Fit:
 
 
 def _text_of(made: Run) -> tuple[dict[str, Tensor], float]:
-    """Text features and the logit scale of a run."""
     tensors, metadata = read_run_tensors(made.folder, LOGITS, made.record)
     return {kind: tensors[f"all/{kind}"] for kind in ("text", "frozen_text")}, float(metadata["logit_scale"])
 
@@ -421,7 +417,6 @@ class _Clock:
         self.done = list(record.get("done", []))
 
     def is_over(self) -> bool:
-        """Whether the budget is used up."""
         used = self.before + time.monotonic() - self.start
         if np.isfinite(self.budget):
             write_json(self.path, {"seconds": used, "untried": self.untried, "done": self.done})

@@ -23,7 +23,6 @@ Writer = Callable[[Any], object]  # takes an answer; None is the end
 
 
 def create_writer(kind: type, *, as_json: bool, as_csv: bool) -> Writer:
-    """A writer of answers to standard output."""
     return _line_writer(kind, sys.stdout, as_json=as_json) if as_json or as_csv else _Table()
 
 

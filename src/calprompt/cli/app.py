@@ -54,7 +54,6 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = create_parser()
     flags: dict[str, str] = {}
@@ -120,7 +119,6 @@ class _Command(argparse.ArgumentParser):
 
 
 def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
-    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="calprompt",
         description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",
@@ -175,7 +173,6 @@ def _spelled(message: Warning | CalpromptError | str, flags: Mapping[str, str]) 
 
 
 def _os_message(error: OSError) -> str:
-    """The problem, its file, and what helps."""
     what = os_problem(error)
     if error.filename is None:
         try:

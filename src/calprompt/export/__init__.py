@@ -23,7 +23,6 @@ NOISY = ("", "onnxscript", "onnx_ir", "torch.onnx")  # "" is where onnxruntime's
 
 
 def require_packages(names: Sequence[str] = EXPORTING) -> None:
-    """Raise a `SettingError` for packages that are not installed."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise SettingError(

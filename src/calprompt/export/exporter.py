@@ -144,7 +144,6 @@ def calibrator_steps(predictor: Predictor) -> list[dict[str, Any]]:
 
 
 def check_steps(steps: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
-    """Raise for a step that `kernel` does not compute."""
     for step in steps:
         if step.get("step") not in STEPS or not isinstance(step.get("keeps_argmax"), bool):
             raise SettingError(
@@ -199,7 +198,6 @@ def measured_difference(predictor: Predictor, folder: Path, record: dict[str, An
 
 
 def check_rule(rule: DecisionRule, classes: int) -> None:
-    """Raise for a rule that is of other classes."""
     if not isinstance(rule, DecisionRule):
         raise SettingError(f"must be a DecisionRule, got {type(rule).__name__}", parameter="rule")
     for each in rule.sets:
@@ -273,7 +271,6 @@ def script() -> str:
 
 
 def source(module: Any) -> tuple[list[str], list[ast.stmt]]:
-    """The lines of a module, and its statements."""
     text = Path(str(module.__file__)).read_text(encoding="utf-8")
     return text.splitlines(keepends=True), ast.parse(text).body
 
@@ -295,7 +292,6 @@ def is_left_out(node: ast.stmt) -> bool:
 
 
 def readme(record: dict[str, Any], has_card: bool) -> str:
-    """How to use the folder, in a few lines."""
     names = list(map(str, record["labels"] or record["class_names"]))
     shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     lines = [

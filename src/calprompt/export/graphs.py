@@ -46,14 +46,12 @@ class Conditional(nn.Module):
 
 
 def write_tower(tuner: Tuner, path: Path) -> None:
-    """Write model.onnx."""
     size, backbone = tuner.backbone.preprocessing.size, tuner.backbone
     pixels = torch.zeros(2, 3, size, size, dtype=torch.float32, device=backbone.device)
     write_graph(Tower(tuner), pixels, path, "pixels", "features", "image tower")
 
 
 def write_conditional(tuner: Tuner, path: Path) -> None:
-    """Write logits.onnx."""
     features = torch.full((2, tuner.backbone.embed_dim), 0.1, device=tuner.backbone.device)
     write_graph(Conditional(tuner), features, path, "features", "logits", "text tower")
 

@@ -194,7 +194,6 @@ def computed(model: Any, graphs: Any, images: Sequence[Any]) -> tuple[NDArray[np
 
 
 def pixel_batches(model: Any, images: Sequence[Any]) -> Iterator[NDArray[np.float32]]:
-    """Input of the tower, a batch at a time."""
     for batch in batched(enumerate(images), model.batch):
         yield model.load(batch)[1]
 
@@ -212,7 +211,6 @@ def speeds(model: Any, int8: Any, images: Sequence[Any]) -> dict[str, float]:
 
 
 def check_quality(measured: dict[str, Any], max_accuracy_drop: float, max_ece_rise: float) -> None:
-    """Raise if the int8 model is too much worse."""
     (right, right_now), (error, error_now) = (
         (measured[name]["before"], measured[name]["after"]) for name in ("accuracy", "ece")
     )

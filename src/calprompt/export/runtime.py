@@ -318,7 +318,6 @@ def check_files(folder: Path, digests: dict[str, str]) -> None:
 
 
 def open_graph(path: Path, threads: int | None, providers: Sequence[str]) -> Any:
-    """An ONNX file, ready to be run."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     if threads is not None:
@@ -369,13 +368,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def json_line(answer: Answer, model: Model) -> str:
-    """An answer for programs, with its label as the data have it."""
     label = next(label for label in model.labels if str(label) == answer.class_name)
     return json.dumps({**asdict(answer), "label": label, "withdrawn": model.rule.withdrawn})
 
 
 def text_line(answer: Answer, width: int) -> str:
-    """An answer for people."""
     shown = answer.decision if answer.decision != ANSWER else answer.class_name
     guesses = [(answer.class_name, answer.probability)] * (answer.decision != ANSWER)
     if answer.runner_up is not None and answer.runner_up_probability is not None:

@@ -42,7 +42,6 @@ class Term:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings of the loss."""
         return dataclasses.asdict(self.loss) if dataclasses.is_dataclass(self.loss) else {}
 
     def __str__(self) -> str:

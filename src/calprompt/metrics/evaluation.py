@@ -114,7 +114,6 @@ class MetricRegistry(Registry[Metric]):
         return list(dict.fromkeys((*first, *others)))
 
     def info(self, name: str) -> MetricInfo:
-        """Label, unit and direction of a metric."""
         self.get(name)
         return self._info[name]
 

@@ -45,8 +45,6 @@ from calprompt.text import plural, shorten
 
 @dataclass(frozen=True)
 class Division:
-    """Which images do what."""
-
     tune: tuple[int, ...]  # indices of the images that prompts are learned on
     folds: tuple[int, ...]  # for each image of `tune`, which fold it is in
     # indices of the images that promises and checks rest on, one of each group that is held out
@@ -66,7 +64,6 @@ class Division:
 
     @property
     def n_folds(self) -> int:
-        """How many folds there are."""
         return max(self.folds, default=-1) + 1
 
 
@@ -210,13 +207,11 @@ def _check(labels: Sequence[int], class_names: Sequence[str], held_out: float | 
 
 
 def _counts(labels: Sequence[int], n_classes: int) -> list[int]:
-    """How many images each class has."""
     counts = Counter(labels)
     return [counts[label] for label in range(n_classes)]
 
 
 def _by_label(numbers: Iterable[int], unit_labels: Sequence[int]) -> dict[int, list[int]]:
-    """The groups of each class, in order."""
     members: dict[int, list[int]] = defaultdict(list)
     for number in numbers:
         members[unit_labels[number]].append(number)

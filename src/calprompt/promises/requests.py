@@ -19,8 +19,6 @@ MOST_HELD_OUT = 100_000  # more held-out images than this are not worth suggesti
 
 @dataclass(frozen=True)
 class Requests:
-    """What the user wants to be promised."""
-
     target_error: float | None = None  # the largest error rate among answered images; None: no such promise
     coverage: float | None = None  # how often the true class is in the prediction set; None: no such promise
     per_class: bool = False  # promise the coverage for each class by itself too
@@ -46,7 +44,6 @@ class Requests:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The promises that are asked for."""
         sets = () if self.coverage is None else (SETS, SETS_PER_CLASS) if self.per_class else (SETS,)
         return sets if self.target_error is None else (ERROR, *sets)
 

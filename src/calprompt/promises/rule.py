@@ -35,8 +35,6 @@ SET_SCORE = "lac"  # 1 - the probability of a class
 
 @dataclass(frozen=True)
 class SetRule(Record):
-    """How prediction sets are made."""
-
     coverage: float  # how often the true class is in the set
     per_class: bool  # whether that holds for each class by itself
     score: str  # `SET_SCORE`, so that another one could be told from it
@@ -254,7 +252,6 @@ def make_answers(
     *,
     set_rule: SetRule | None = None,
 ) -> list[Answer]:
-    """The answers for some images."""
     p = np.asarray(probabilities, dtype=np.float64)
     decisions = rule.decide(logits, p) if len(p) else []
     inside = None if set_rule is None or not len(p) else set_rule.sets(logits)

@@ -187,7 +187,6 @@ RUN_SETTINGS = [field.name for field in fields(RunConfig) if field.name != "trai
 
 
 def available() -> list[str]:
-    """Names of the package's recipes."""
     folder = files("calprompt") / "recipes"
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 

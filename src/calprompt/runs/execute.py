@@ -140,7 +140,6 @@ class _Execution:
     checkpoint_seconds: float
 
     def run(self) -> Run:
-        """The finished run."""
         folder = self.folder
         with locked(folder):
             clear_leftovers(folder)

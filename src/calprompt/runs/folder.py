@@ -192,7 +192,6 @@ def load_run(folder: str | Path) -> Run:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """run.json of a folder that has one."""
     path = folder / RECORD
     record = read_sealed(path, FORMAT, RECORD_KEYS, f"delete it, and {RECOMPUTE}")
     parts = {
@@ -252,7 +251,6 @@ def verify_file(folder: Path, name: str, record: Mapping[str, Any]) -> None:
 
 
 def read_metrics(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """metrics.json of a finished run."""
     verify_file(folder, METRICS, record)
     path = folder / METRICS
     advice = f"delete it, and {RECOMPUTE}"
@@ -271,7 +269,6 @@ def read_metrics(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Write metrics.json."""
     write_json(folder / METRICS, dict(metrics))
 
 
@@ -346,7 +343,6 @@ def read_evaluation(folder: Path) -> dict[str, Any] | None:
 
 
 def write_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> Path:
-    """Write evaluation.json."""
     write_json(folder / EVALUATION, sealed(evaluation, FORMAT))
     return folder / EVALUATION
 

@@ -224,7 +224,6 @@ def import_digests(config: RunConfig) -> list[str]:
 
 
 def check_pixels(tuner: str, dataset: Dataset) -> None:
-    """Raise if the tuner wants pixels and there are none."""
     from calprompt import tuners
 
     if tuners.get(tuner).needs_pixels and not dataset.test.images.has_pixels:
@@ -251,7 +250,6 @@ def draw_parts(
 
 
 def used_splits(base: Part, novel: Part | None) -> dict[str, Split]:
-    """The splits a run reads."""
     splits = {"train": base.train, "val": base.val, "base": base.test}
     return splits if novel is None else {**splits, "novel": novel.test}
 

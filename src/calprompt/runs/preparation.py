@@ -44,8 +44,6 @@ from calprompt.tuners import Tuner
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before it starts."""
-
     plan: RunPlan  # what it is
     backbone: Backbone  # as this run uses it: a view of what `Resources` holds
     tuner: Tuner  # on the classes that are trained on
@@ -53,7 +51,6 @@ class Prepared:
 
     @property
     def config(self) -> RunConfig:
-        """The settings of the run."""
         return self.plan.config
 
 
@@ -146,8 +143,6 @@ SCALE_RANGE = 4.0  # how many times the model's own scale, or what part of it, t
 
 @dataclass(frozen=True)
 class Anchor:
-    """A fitted logit scale."""
-
     logit_scale: float  # the fitted one
     own_scale: float  # the model's own
     images: int  # how many it was fitted on
@@ -158,7 +153,6 @@ class Anchor:
 
     @property
     def warning(self) -> str:
-        """The warning about a scale at an end of the range."""
         better, where = (
             ("larger", f"{SCALE_RANGE:g} times") if self.end == "upper" else ("smaller", f"1/{SCALE_RANGE:g} of")
         )
@@ -237,7 +231,6 @@ def part_tensors(found: Mapping[str, Tensor], classes: Sequence[int]) -> tuple[d
 
 
 def image_names(split: Split) -> list[str]:
-    """Names of the images of a split, in order."""
     return [split.images.name(index) for index in range(len(split))]
 
 

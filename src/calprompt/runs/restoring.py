@@ -145,7 +145,6 @@ def check_backbone(folder: Path, record: Mapping[str, Any], spec: str, loaded: B
 
 
 def config_of_record(settings: dict[str, Any], path: Path) -> RunConfig:
-    """The settings in a run's record."""
     flat = {name: value for name, value in settings.items() if name != "training"}
     strange = [name for name in (*flat, *settings["training"]) if name not in RUN_SETTINGS + TRAINING_SETTINGS]
     if strange:
