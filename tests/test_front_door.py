@@ -621,7 +621,7 @@ def test_calibrators_take_lists_and_arrays() -> None:
         ([1.0, 2.0], None, r"logits must be floating-point numbers \[images, classes\]"),
         ([[1.0, float("nan")]], None, "logits must be finite"),
         ([[1.0, 2.0]], ["ant"], "labels must be a tensor, an array or nested lists of numbers"),
-        ([[1.0, 2.0]], [0.5], "labels must be whole numbers"),
+        ([[1.0, 2.0]], [0.5], "labels must be integers, got float64"),
         ([[1.0, 2.0]], [2], r"labels must lie in 0\.\.1"),
         ([[1.0, 2.0]], [0, 1], "labels must have the shape"),
     ],
