@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from calprompt.runs.resources import Resources
 
 METHODS = {"CoOp": "ce", "CoOp + TCPT": "tcpt"}  # and their losses; everything else is the same
-UNTUNED = "zero-shot"
 DIFFERENCES = (("CoOp + TCPT", "CoOp"),)
 SPLITS = ("base", "novel")
 TITLE = "What does TCPT do? CoOp with and without it"
@@ -189,7 +188,7 @@ def stored_predictions(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, lis
     from calprompt.evaluation.models import StoredRun
 
     stored = {method: [(StoredRun(each), TUNED) for each in seeds] for method, seeds in runs.items()}
-    stored = {UNTUNED: [(next(iter(stored.values()))[0][0], ZERO_SHOT)], **stored}
+    stored = {ZERO_SHOT: [(next(iter(stored.values()))[0][0], ZERO_SHOT)], **stored}
     return {
         method: {split: [each.sample(model, split) for each, model in found] for split in SPLITS}
         for method, found in stored.items()
@@ -213,13 +212,13 @@ def _names(settings: DemoSettings, resources: Resources, progress: Progress) -> 
 
 def check_settings(settings: Mapping[str, Any], expected: Results, name: str) -> None:
     """Raise `SettingError` if numbers of these settings cannot equal the expected ones, those of the file `name`."""
-    differences = [
-        f"{key} {value}, not {settings.get(key)}"
-        for key, value in expected.settings.items()
-        if settings.get(key) != value
-    ]
-    if differences:
-        raise SettingError(f"{name} has other settings: {'; '.join(differences)}")
+    differing = [f"{key} {value}, not {settings.get(key)}" for key, value in _differing(expected.settings, settings)]
+    if differing:
+        raise SettingError(f"{name} has other settings: {'; '.join(differing)}")
+
+
+def _differing(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in expected.items() if found.get(key) != value]
 
 
 def check_results(results: Results, expected: Results, name: str, tolerance: float = TOLERANCE) -> int:
@@ -243,23 +242,17 @@ def check_results(results: Results, expected: Results, name: str, tolerance: flo
                 what = "" if end == "value" else f" ({end} end of the interval)"
                 lines.append(f"{where}{what}: {_percent(value)}, expected {_percent(expected_value)}")
     lines += [f"{', '.join(key)}: not expected" for key in rows if key not in expected_rows]
-    if lines:
+    if lines:  # which other weights or versions may explain
+        about = [
+            f"{key} {results.about.get(key)} instead of {v}" for key, v in _differing(expected.about, results.about)
+        ]
+        reason = f" ({'; '.join(about)})" if about else ""
         raise CalpromptError(
             f"{len(lines)} of {compared} numbers differ from {name} by more than {tolerance:g} percentage "
-            f"points{_reason(results, expected)}:{bullets(lines)}"
+            f"points{reason}:{bullets(lines)}"
         )
     return compared
 
 
 def _percent(value: float | None) -> str:
     return "none" if value is None else f"{100 * value:.2f}"
-
-
-def _reason(results: Results, expected: Results) -> str:
-    """What may explain differences: other weights, other versions."""
-    differences = [
-        f"{key} {results.about.get(key)} instead of {value}"
-        for key, value in expected.about.items()
-        if results.about.get(key) != value
-    ]
-    return f" ({'; '.join(differences)})" if differences else ""
