@@ -21,6 +21,7 @@ from pretrain.sheets import make
 from pretrain.train import Plan, train
 from pretrain.twin import Plan as Lessons
 from pretrain.twin import make as make_twin
+from pretrain.twin import pack
 
 ROOT = Path(__file__).parents[1]
 POCKET = ROOT / "src" / "calprompt" / "pocket"
@@ -36,7 +37,7 @@ STEPS = {
     "photo": "pocket-photo, the model with an image tower trained on photographs, into WORK/photo-model",
     "compare": "both models on every dataset: zero-shot and a logistic regression, into WORK/compare.md",
 }
-TWIN = {"twin": "the pocket's ViT in the text space of pocket-photo, with its zero-shot numbers, into WORK/twin-model"}
+TWIN = {"twin": "pocket-vit, the pocket's ViT in the text space of pocket-photo, into WORK/twin-model"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -79,6 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
                 stamps = fetch(work, without=set(PHOTO) - {"stamps"})["stamps"]
                 make_twin(Pool.load(work), models, (place / "data", stamps), work, Lessons(minutes=args.minutes))
                 run("evaluate", work, work / "twin-model", place / "data", args.renders)
+                if args.package:
+                    pack(work / "twin-model", POCKET / "vit")
             else:
                 run(step, work, place / "model", place / "data", args.renders)
     except CalpromptError as error:

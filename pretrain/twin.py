@@ -1,4 +1,4 @@
-"""A ViT in the text space of pocket-photo: the pocket's, trained again with the other image tower as its teacher.
+"""pocket-vit: the ViT of pocket, trained again in the text space of pocket-photo, whose image tower is its teacher.
 
     a stored view of a picture ──┬── teacher: EfficientNet, 160 pixels ─┐
                                  └── student: ViT, 48 pixels ───────────┴─ near each other, and which of all concepts?
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ import open_clip
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pretrain.captions import caption
@@ -65,7 +67,7 @@ class Plan:
         fall: The rate falls to zero over this last share.
     """
 
-    minutes: float = 45.0
+    minutes: float = 75.0
     views: int = 1
     stored: int = 64
     fresh: int = 64
@@ -282,3 +284,14 @@ def make(pool: Pool, models: dict[str, Path], sets: tuple[Path, Path], folder: P
     write_files(state, CONFIG, (MEAN, STD), folder / "twin-model")
     rounded = {name: {what: round(value, 3) for what, value in row.items()} for name, row in found.items()}
     (folder / "twin-model" / "left_out.json").write_text(json.dumps(rounded, indent=2) + "\n", "utf-8")
+
+
+def pack(model: Path, folder: Path) -> None:
+    """From open_clip's files to the package's, which have no text tower."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = load_file(model / "open_clip_model.safetensors")
+    own = {name: value for name, value in weights.items() if name.startswith("visual.") or name == "logit_scale"}
+    save_file(own, folder / "visual.safetensors", {"format": "pt"})
+    for name in ("open_clip_config.json", "left_out.json", "zero_shot.json"):
+        if (model / name).is_file():
+            shutil.copyfile(model / name, folder / name)

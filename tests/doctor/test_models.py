@@ -127,6 +127,7 @@ def test_the_pocket_is_what_it_should_be() -> None:
     assert [(each.name, each.status) for each in found] == [
         ("pocket model", "ok"),
         ("pocket-photo model", "ok"),
+        ("pocket-vit model", "ok"),
         ("pocket pictures", "ok"),
         ("self test", "ok"),
     ]

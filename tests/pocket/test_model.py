@@ -1,4 +1,4 @@
-"""The embedded model: loaded like any other, equal to open_clip's own encoding, and honest about words it never saw."""
+"""The embedded ViTs: loaded like any other, equal to open_clip's own encoding, and what their cards say of them."""
 
 import json
 import re
@@ -9,10 +9,12 @@ from statistics import mean, stdev
 import open_clip
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from calprompt import pocket
 from calprompt.clip.load import load_backbone
 from calprompt.pocket import DATA
+from pretrain import twin
 from pretrain.evaluate import zero_shot
 from pretrain.selection import COMPARED, KEPT_OUT
 
@@ -125,3 +127,59 @@ def test_the_page_of_the_datasets_says_how_large_they_are():
         told = [f"{sheet.counts[split]:,}" for split in ("train", "val", "test")]
         assert rows[f"pocket_{choice.name}"][1:] == [f"{-(-count // 2)} + {count // 2}", *told]
     assert not any(f"pocket_{choice.name}" in rows for choice in KEPT_OUT)
+
+
+VIT = pocket.MODELS["pocket-vit"]
+VIT_RECORD = json.loads((VIT / "zero_shot.json").read_text())
+WHAT = ("base accuracy", "novel accuracy", "base ece", "novel ece")
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return load_backbone("pocket-vit")
+
+
+def test_with_both_towers_in_one_file_it_is_a_model_of_open_clip(vit, tmp_path):
+    text = load_file(pocket.TEXT_TOWERS["pocket-vit"])
+    whole = {name: value for name, value in text.items() if not name.startswith("visual.")}
+    save_file(whole | load_file(VIT / "visual.safetensors"), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_bytes((VIT / "open_clip_config.json").read_bytes())
+    assert load_backbone(tmp_path).fingerprint == vit.fingerprint
+    model, _ = open_clip.create_model_from_pretrained(f"local-dir:{tmp_path}", precision="fp32")
+    images = torch.randn(4, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(vit.encode_image(images), model.encode_image(images), atol=1e-4, rtol=0)
+    twin.pack(tmp_path, tmp_path / "vit")
+    packed, ours = load_file(tmp_path / "vit" / "visual.safetensors"), load_file(VIT / "visual.safetensors")
+    assert packed.keys() == ours.keys()
+    assert all(torch.equal(packed[name], value) for name, value in ours.items())
+
+
+def test_it_has_the_words_of_the_model_for_photographs(vit):
+    names = ["tiger", "immunohistochemistry"]
+    torch.testing.assert_close(vit.zero_shot(names), load_backbone("pocket-photo").zero_shot(names))
+
+
+def test_its_card_and_page_say_what_is_recorded():
+    rows = table_rows((VIT / "README.md").read_text())
+    assert set(VIT_RECORD) == set(pocket.names()) == set(rows) & set(pocket.names())
+    for name, values in VIT_RECORD.items():
+        told = [f"{values[what]:.1f}" for what in (*WHAT, "all accuracy", "all ece") if what in values]
+        assert rows[name][1:] == told
+    other = json.loads((pocket.MODELS["pocket"] / "zero_shot.json").read_text())
+    page = (Path(__file__).parents[2] / "docs" / "pocket-photo.md").read_text()
+    section = table_rows(page.partition("# Can a ViT have the same words?")[2].partition("\n# ")[0])
+    for choice in COMPARED:
+        pairs = [(other[choice.name][what], VIT_RECORD[choice.name][what]) for what in WHAT]
+        assert section[choice.name] == [f"{value:.1f}" for pair in pairs for value in pair]
+
+
+def test_it_is_more_accurate_than_pocket_on_ten_of_twelve_datasets():
+    other = json.loads((pocket.MODELS["pocket"] / "zero_shot.json").read_text())
+
+    def accuracy(record, name):
+        return record[name]["base accuracy"] + record[name]["novel accuracy"]
+
+    better = [each.name for each in COMPARED if accuracy(VIT_RECORD, each.name) > accuracy(other, each.name)]
+    assert len(better) == 10
+    assert re.search(r"more accurate than `pocket` on ten of the twelve", (VIT / "README.md").read_text())

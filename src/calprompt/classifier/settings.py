@@ -20,7 +20,6 @@ from calprompt.training_config import TrainingConfig, never_used
 MANY_CLASSES, CLASSES_AT_ONCE = 1000, 500  # with more classes than many, their prompts are encoded so many at a time
 DEFAULT_BACKBONE = "ViT-B-16-quickgelu/openai"
 OF_RUNS = ("loss", "views", "crop", "template", "device", "dtype", "backbone_config")  # settings of runs too
-EMBEDDED = ("pocket", "pocket-photo")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # of the budget, in seconds
 POCKET_EPOCHS = (50, 0.02)  # and rate, measured on datasets that are kept out
 USUAL_EPOCHS = (100, 0.002)  # and rate, as KgCoOp was published
@@ -31,8 +30,9 @@ class FitSettings:
     """Settings of `Classifier`, which are also the flags of `calprompt fit`.
 
     Attributes:
-        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, pocket or pocket-photo;
-            OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be downloaded, if None.
+        backbone: Open_clip's model/tag, hf-hub:owner/name, a file or folder of weights, or pocket, pocket-photo or
+            pocket-vit of the package; OpenAI's ViT-B/16, or pocket-photo where that is not here and cannot be
+            downloaded, if None.
         tuner: Name of the method, see 'calprompt list'; with auto, the one with the best cross-fitted likelihood.
         budget: Time limit for comparing learners, such as 2m, after which the rest is left out; no limit if None.
         loss: A name or a sum such as 'ce + 5*moments'.
@@ -157,8 +157,9 @@ class FitSettings:
     def run_config(self, data: str, classes: int, tuner: str, options: Mapping[str, Any]) -> RunConfig:
         """The settings of the runs of one learner, with its options; many classes are encoded a part at a time."""
         from calprompt import tuners
+        from calprompt.pocket import MODELS
 
-        epochs, lr = tuners.get(tuner).schedule or (POCKET_EPOCHS if self.backbone in EMBEDDED else USUAL_EPOCHS)
+        epochs, lr = tuners.get(tuner).schedule or (POCKET_EPOCHS if self.backbone in MODELS else USUAL_EPOCHS)
         return RunConfig(
             backbone=self.backbone or DEFAULT_BACKBONE,
             data=data,

@@ -2,7 +2,7 @@
 
     spec  ->  where the weights are  ->  tensors  ->  one naming  ->  checked against an architecture  ->  model
 
-"pocket-photo", "pocket"         the small models in the package, see `calprompt.pocket`
+"pocket", "pocket-photo", …      the small models in the package, see `calprompt.pocket`
 "ViT-B-16-quickgelu/openai"      a model and a pretrained tag of open_clip's table
 "hf-hub:wisdomik/QuiltNet-B-32"  a repository with open_clip's or Hugging Face's files; "@revision" may follow
 "weights/ViT-B-16.pt"            a file or folder ("./…" where open_clip has a name of the same spelling)
@@ -86,6 +86,9 @@ def load_with_files(
         raise BackboneError(f"config= is for files; backbone {str(spec)!r} has open_clip's config of that name")
     path = source.path
     state = read_weights(path)
+    if source.text is not None:
+        other = read_weights(source.text)
+        state |= {name: value for name, value in other.items() if not name.startswith("visual.") and name not in state}
     with about(path):
         layout = recognise(state)
         state = convert(state, layout)
@@ -96,7 +99,7 @@ def load_with_files(
     beside = [path.parent / name for name in (*CONFIGS.values(), PREPROCESSOR)]
     own = [Path(config)] if isinstance(config, str | Path) and Path(config).is_file() else []
     shards = sorted(path.parent.glob("*.safetensors")) if path.name.endswith(INDEX_SUFFIX) else []
-    files = [each.absolute() for each in (path, *beside, *own, *shards)]
+    files = [each.absolute() for each in (path, *beside, *own, *shards, *filter(None, [source.text]))]
     return backbone, files
 
 

@@ -31,7 +31,7 @@ from calprompt.clip.preprocessing import Preprocessing
 from calprompt.clip.weights import INDEX_SUFFIX, SUFFIXES
 from calprompt.errors import BackboneError, CalpromptError, DamagedFileError, NotFoundError, Parameter
 from calprompt.files import file_digest, read_json
-from calprompt.pocket import FOR_PHOTOGRAPHS, MODELS
+from calprompt.pocket import FOR_PHOTOGRAPHS, MODELS, TEXT_TOWERS
 from calprompt.registry import unknown
 from calprompt.text import nearest, shorten
 
@@ -52,10 +52,11 @@ _WEIGHTS = (  # in order of preference, where a folder has several
 
 @dataclass(frozen=True)
 class Source:
-    """Where the weights are, and what is known about them beforehand."""
+    """Where the weights are, and what is known about them beforehand; `text` is where those of the text tower are."""
 
     path: Path
     name: str
+    text: Path | None = None
     architecture: Architecture | None = None
     preprocessing: Preprocessing | None = None
 
@@ -64,7 +65,7 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
     if isinstance(spec, Path):
         return _local(spec)
     if spec in MODELS:
-        return replace(_local(MODELS[spec]), name=spec)
+        return replace(_local(MODELS[spec]), name=spec, text=TEXT_TOWERS.get(spec))
     if spec.startswith(HUB):
         return _hub(spec, cache_dir, download)
     name, _, tag = spec.partition("/")
@@ -79,7 +80,7 @@ def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = Tr
 def _unknown_name(name: str, tag: str, spec: str) -> BackboneError:
     if name.strip().lower() in MODELS:
         why = "they have no tags" if tag else "without blanks, in small letters"
-        embedded = " and ".join(map(repr, MODELS))
+        embedded = ", ".join(map(repr, MODELS))
         return BackboneError(f"unknown backbone {spec!r}. The models in the package are {embedded}: {why}.")
     pretrained = open_clip_module("pretrained")
     tags = pretrained.list_pretrained_tags_by_model(name)
@@ -145,7 +146,9 @@ def _named(name: str, tag: str, cache_dir: Path | None, download: bool) -> Sourc
                 f"{'GELU' if quick else 'QuickGELU'}. Use '{twin}/{tag}'."
             )
         preprocessing = Preprocessing.from_open_clip(row, architecture.image_size)
-    return Source(_table_file(row, spec, cache_dir, download), spec, architecture, preprocessing)
+    return Source(
+        _table_file(row, spec, cache_dir, download), spec, architecture=architecture, preprocessing=preprocessing
+    )
 
 
 def _table_file(row: Mapping[str, Any], spec: str, cache_dir: Path | None, download: bool) -> Path:

@@ -1,11 +1,12 @@
-"""Pocket: two small CLIPs and small datasets inside the package, so that everything runs at once and offline.
+"""Pocket: three small CLIPs and small datasets inside the package, so that everything runs at once and offline.
 
     animals.webp   48 x 48 drawings in rows of 64
     animals.json   class names, template, how many pictures per class, how they are rendered,
                    and for each drawing its label, its split and where it comes from
 
-The models are folders in open_clip's format, loaded like any other: load_backbone("pocket-photo"). A split's pictures
-of a class take its drawings in turn. No drawing is in two splits, in whatever colour.
+The models are folders in open_clip's format, loaded like any other: load_backbone("pocket-photo"). The folder of
+pocket-vit has only an image tower; its text tower is that of pocket-photo. A split's pictures of a class take its
+drawings in turn. No drawing is in two splits, in whatever colour.
 
 Files of a folder are BMP, which is not compressed, so that not only pixels but bytes are the same everywhere. A folder
 is made beside its final place and moved there when it is complete, so there is never half of one. Its name has a digest
@@ -135,11 +136,14 @@ def damaged(path: Path, why: str) -> DamagedFileError:
     return DamagedFileError(f"cannot read {path}: {why}; the package's files are damaged, install it again")
 
 
-MODELS = {name: Path(__file__).parent / folder for name, folder in (("pocket", "model"), ("pocket-photo", "photo"))}
+FOLDERS = {"pocket": "model", "pocket-photo": "photo", "pocket-vit": "vit"}
+MODELS = {name: Path(__file__).parent / folder for name, folder in FOLDERS.items()}
+TEXT_TOWERS = {"pocket-vit": MODELS["pocket-photo"] / "open_clip_model.safetensors"}
 FOR_PHOTOGRAPHS = "pocket-photo"
 FINGERPRINTS = {  # of the models, loaded as backbones
     "pocket": "d371372bc62ae06ca0effb02a6cf05c15d2088e9f527837350810dfa8b0c4491",
     "pocket-photo": "4e3303c699e4edc1d055b888cf9c05ca12501cd86e0fd52422ac5c33ec9a5efa",
+    "pocket-vit": "5fee1847ac769db4b7c2629c0fc323b141aa132346c499143ea95e7712c298fc",
 }
 HOUR = 3600
 
