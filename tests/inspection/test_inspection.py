@@ -16,7 +16,7 @@ from calprompt.clip.load import load_backbone
 from calprompt.data.labelled import labelled_images
 from calprompt.errors import DataError
 from calprompt.inspection import measurements
-from calprompt.inspection.inspect import apply_fixes, feature_findings, inspect_images
+from calprompt.inspection.inspect import apply_fixes, feature_findings, findings_table, inspect_images
 from calprompt.inspection.page import render
 
 
@@ -135,7 +135,7 @@ def test_planted_problems_are_found(found: Any) -> None:
 
 
 def test_csv_has_a_row_for_each_finding_and_the_page_needs_no_other_file(found: Any) -> None:
-    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    rows = list(csv.DictReader(io.StringIO(findings_table(found.findings))))
     assert [row["file"] for row in rows] == [each.file for each in found.findings]
     assert list(rows[0]) == ["file", "label", "problem", "looks_like", "score", "action", "suggestion"]
     page = render(found)

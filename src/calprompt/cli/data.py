@@ -148,13 +148,13 @@ def inspect_data(args: argparse.Namespace) -> None:
 
     from calprompt.clip.load import load_backbone
     from calprompt.features.store import FeatureStore
-    from calprompt.inspection.inspect import inspect_images
+    from calprompt.inspection.inspect import findings_table, inspect_images
 
     backbone = load_backbone(args.backbone, device=args.device, dtype=torch.float32)
     with show_progress(args.quiet) as progress:
         found = inspect_images(data, backbone, against=against, store=FeatureStore(), progress=progress)
     if csv is not None:
-        write_output(csv, found.csv().encode("utf-8", errors="surrogateescape"))
+        write_output(csv, findings_table(found.findings).encode("utf-8", errors="surrogateescape"))
     if page is not None:
         from calprompt.inspection.page import render
 
@@ -164,6 +164,7 @@ def inspect_data(args: argparse.Namespace) -> None:
 
 
 def _print_inspection(found: Inspection, rows: int) -> None:
+    from calprompt.inspection.inspect import counted
     from calprompt.report.table import PLAIN, Column, Number, Row, Table
     from calprompt.report.writers import terminal_table
 
@@ -173,7 +174,7 @@ def _print_inspection(found: Inspection, rows: int) -> None:
         return
     columns = [Column(name, name) for name in ("problem", "class", "image", "looks like")]
     lines = []
-    for problem, count in found.counts.items():
+    for problem, count in counted(found.findings).items():
         for each in [each for each in found.findings if each.problem == problem][:rows]:
             lines.append(Row((problem, each.label, each.file, each.looks_like, Number(each.score))))
         if count > rows:

@@ -132,10 +132,6 @@ class Inspection:
     sources: dict[str, Callable[[], Any]]  # where the image of a finding can be read from
 
     @property
-    def counts(self) -> dict[str, int]:
-        return counted(self.findings)
-
-    @property
     def sentences(self) -> list[str]:
         """What was looked at and what was found."""
         lines = [f"Checked {plural(self.read, 'image')} of {plural(len(self.classes), 'class')}."]
@@ -145,9 +141,6 @@ class Inspection:
                 "the lower this is, the less it can say about wrong ones."
             )
         return [*lines, f"Found: {listed(self.findings)}." if self.findings else "Nothing was found."]
-
-    def csv(self) -> str:
-        return findings_table(self.findings)
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
@@ -321,7 +314,7 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def read_fixes(path: str | Path) -> tuple[set[str], dict[str, str]]:
-    """Files to leave out, and new labels of others, from a CSV as `Inspection.csv` gives it and people edit it."""
+    """Files to leave out, and new labels of others, from a CSV as `findings_table` makes it and people edit it."""
     place = Path(path).expanduser()
     try:
         with place.open(newline="", encoding="utf-8-sig") as file:

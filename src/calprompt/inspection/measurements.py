@@ -20,7 +20,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,19 +46,12 @@ OUTLIER = 5.0  # robust standard deviations
 ROWS_AT_ONCE = 2048  # rows of cosines in memory at a time
 
 
-@dataclass(frozen=True)
-class Suspect:
+class Suspect(NamedTuple):
     """An image whose label is probably wrong."""
 
     index: int
     looks_like: int  # the class that it looks like
-    probability: float  # of that class
-    own: float  # probability of the class that it is labelled as
-
-    @property
-    def margin(self) -> float:
-        """The smaller, the surer."""
-        return self.own - self.probability
+    margin: float  # probability of its label less that of this class: the smaller, the surer
 
 
 def out_of_fold(
@@ -132,7 +125,7 @@ def suspects(probabilities: Floats, labels: Ints, *, checked: NDArray[np.bool_] 
     best = probabilities.argmax(axis=1)
     sure = probabilities[np.arange(n), best] >= thresholds[best]
     rows = np.flatnonzero(sure & (best != labels) & (True if checked is None else checked))
-    found = [Suspect(int(i), int(best[i]), float(probabilities[i, best[i]]), float(own[i])) for i in rows]
+    found = [Suspect(int(i), int(best[i]), float(own[i] - probabilities[i, best[i]])) for i in rows]
     return sorted((each for each in found if each.margin <= -MARGIN), key=lambda each: each.margin)
 
 

@@ -10,7 +10,7 @@ from html import escape
 from PIL import Image
 
 from calprompt.errors import ImageError
-from calprompt.inspection.inspect import COPY, PROBLEMS, TEST_COPY, TWO, TWO_CLASSES, Finding, Inspection
+from calprompt.inspection.inspect import COPY, PROBLEMS, TEST_COPY, TWO, TWO_CLASSES, Finding, Inspection, counted
 from calprompt.text import plural
 
 THUMBNAIL = 128  # pixels of the long side
@@ -31,7 +31,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def render(inspection: Inspection) -> str:
-    counts = inspection.counts
+    counts = counted(inspection.findings)
     links = " ".join(
         f'<a href="#{_id(problem)}">{escape(PROBLEMS[problem].title)} ({n})</a>' for problem, n in counts.items()
     )
