@@ -37,7 +37,7 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import ImageFiles
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 from calprompt.features.store import FeatureStore
 
 SIZE = 32

@@ -23,7 +23,7 @@ from calprompt.clip.backbone import Backbone
 from calprompt.clip.open_clip_files import open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
 from calprompt.doctor.models import VIT_B_16
-from calprompt.features.extraction import FeatureBank
+from calprompt.features.frozen import FeatureBank
 from calprompt.losses import Objective
 from calprompt.training import batches, read_steps, training_step
 from calprompt.tuners import create

@@ -78,7 +78,7 @@ def extraction(cluster: Any, store: Path, views: int) -> tuple[int, int, float, 
     from calprompt.data.load import load_dataset
     from calprompt.executors.ray import RayExecutor
     from calprompt.extraction import ExtractionSettings, extract, plan_extraction
-    from calprompt.features.extraction import frozen_features
+    from calprompt.features.frozen import frozen_features
     from calprompt.features.store import FeatureStore
 
     plan = plan_extraction(ExtractionSettings("pocket_photos", ("pocket",), ("train", "val"), views), store=store)

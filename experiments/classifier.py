@@ -27,7 +27,7 @@ from calprompt.calibrators import Temperature
 from calprompt.clip.backbone import unit
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Split
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.kernel import softmax
 from calprompt.metrics import evaluate
@@ -149,7 +149,7 @@ def coop_as_published(
     resources: Resources, backbone: calprompt.Backbone, dataset: calprompt.Dataset, chosen: Split, seed: int
 ) -> np.ndarray:
     """Sixteen random vectors, cross-entropy, rate 0.002, 50 epochs of batches of 32; eight crops taken in turn."""
-    from calprompt.features.extraction import FeatureBank
+    from calprompt.features.frozen import FeatureBank
 
     tuner = calprompt.create_tuner("coop", backbone, dataset.class_names, context=16, seed=seed)
     crops = backbone.view(crop=0.08)

@@ -46,7 +46,7 @@ def features_of(backbone: str, dataset: str) -> tuple[Floats, Ints]:
     from calprompt.clip.load import load_backbone
     from calprompt.data.checks import UnreadableImages
     from calprompt.data.labelled import labelled_images
-    from calprompt.features.extraction import frozen_features
+    from calprompt.features.frozen import frozen_features
     from calprompt.features.store import FeatureStore
 
     data = labelled_images(f"pocket_{dataset}", upright=True)

@@ -25,7 +25,7 @@ import torch
 import calprompt
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.dataset import Split
-from calprompt.features.extraction import FeatureBank, frozen_features
+from calprompt.features.frozen import FeatureBank, frozen_features
 from calprompt.features.store import FeatureStore
 from calprompt.metrics import evaluate
 from calprompt.pocket import sheet

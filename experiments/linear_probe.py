@@ -20,7 +20,7 @@ from calprompt.clip.load import load_backbone
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.load import load_dataset
 from calprompt.data.splits import base_novel, few_shot
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 
 WHOLE = [name for name in pocket.names() if "of" not in pocket.sheet(name).record]  # all but shifts
 PENALTIES = (0.1, 1.0, 10.0, 100.0)

@@ -28,7 +28,7 @@ from calprompt.evaluation.models import stored_models
 from calprompt.evaluation.output import write_evaluations
 from calprompt.evaluation.run_evaluation import evaluate_run
 from calprompt.evaluation.settings import EvaluationSettings, create_calibrator
-from calprompt.features import extraction
+from calprompt.features import frozen
 from calprompt.features.store import FeatureStore
 from calprompt.predictor import Prediction, Predictor
 from calprompt.runs.config import build_config
@@ -253,7 +253,7 @@ def test_a_run_opens_each_image_once(tmp_path: Path) -> None:
     root = samples.picture_folder(tmp_path / "photos", each=6)
     for number in range(6):  # larger than what waits in memory until it is decoded
         samples.picture(root / "bee" / f"{number}.png", seed=number, size=(220, 200))
-    assert (root / "bee" / "0.png").stat().st_size > extraction.SMALL_FILE
+    assert (root / "bee" / "0.png").stat().st_size > frozen.SMALL_FILE
     watching = True
 
     def watch(event: str, given: tuple[Any, ...]) -> None:

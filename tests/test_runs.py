@@ -19,7 +19,7 @@ from calprompt.clip.load import load_backbone
 from calprompt.data.load import load_dataset
 from calprompt.data.split_files import save_split
 from calprompt.errors import CalpromptError
-from calprompt.features.extraction import encode
+from calprompt.features.frozen import encode
 from calprompt.files import locked
 from calprompt.runs import execute
 from calprompt.runs.config import RunConfig, build_config

@@ -206,7 +206,7 @@ def work(portion: Portion) -> Outcome[Portion]:
 
 def _extract(portion: Portion) -> ExtractionState:
     from calprompt.data.checks import UnreadableImages
-    from calprompt.features.extraction import Extraction, description
+    from calprompt.features.frozen import Extraction, description
     from calprompt.features.store import FeatureStore
 
     sends = portion.send_back or bool(portion.marker and not is_shared(portion.marker))

@@ -26,7 +26,7 @@ from calprompt.clip.backbone import Backbone, unit
 from calprompt.data.decoding import iterate_images
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows, Images, open_image
 from calprompt.errors import DataError, ImageError
-from calprompt.features.extraction import batch_size, encode, one_thread
+from calprompt.features.frozen import batch_size, encode, one_thread
 from calprompt.parallel import batched, map_in_threads
 from calprompt.progress import Progress, rate_note, silent
 from calprompt.promises import DecisionRule, make_answers

@@ -11,7 +11,7 @@ from calprompt.clip.load import load_backbone
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 from calprompt.features.store import FeatureStore
 
 

@@ -18,9 +18,9 @@ import torch
 import samples
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import ImageFiles
-from calprompt.features import extraction
+from calprompt.features import frozen
 from calprompt.features import store as store_file
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 from calprompt.features.housekeeping import spaces, verify
 from calprompt.features.store import FeatureFile, FeatureStore, Space
 
@@ -42,18 +42,16 @@ def features(store: Path | None) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16, looked up and written one by one."""
-    monkeypatch.setattr(extraction, "LARGE_TOWER", 0)
-    monkeypatch.setattr(extraction, "VIEWS_PER_LOOKUP", 16)
+    monkeypatch.setattr(frozen, "LARGE_TOWER", 0)
+    monkeypatch.setattr(frozen, "VIEWS_PER_LOOKUP", 16)
     monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
-    encode = extraction.encode
-    monkeypatch.setattr(
-        extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
-    )
+    encode = frozen.encode
+    monkeypatch.setattr(frozen, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1])
     return calls
 
 

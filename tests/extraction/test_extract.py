@@ -22,7 +22,7 @@ from calprompt.errors import CalpromptError, DataError, SettingError
 from calprompt.executors.local import LocalExecutor
 from calprompt.executors.ray import RayExecutor
 from calprompt.extraction import ExtractionSettings, extract, plan_extraction
-from calprompt.features import extraction, housekeeping
+from calprompt.features import frozen, housekeeping
 from calprompt.features.store import FeatureStore
 from calprompt.runs import resources
 from calprompt.runs.execute import run
@@ -44,10 +44,8 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each call of an image tower had."""
     calls: list[int] = []
-    encode = extraction.encode
-    monkeypatch.setattr(
-        extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
-    )
+    encode = frozen.encode
+    monkeypatch.setattr(frozen, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1])
     return calls
 
 
@@ -218,8 +216,8 @@ def test_extracted_views_are_found_by_runs(tmp_path: Path) -> None:
     backbone = samples.loaded().view(crop=0.08)
     images = samples.picture_files()
     for views in (0, VIEWS):
-        fresh = extraction.frozen_features(backbone, images, views, unreadable=extraction.UnreadableImages())
-        again = extraction.frozen_features(
-            backbone, images, views, unreadable=extraction.UnreadableImages(), store=FeatureStore(tmp_path)
+        fresh = frozen.frozen_features(backbone, images, views, unreadable=frozen.UnreadableImages())
+        again = frozen.frozen_features(
+            backbone, images, views, unreadable=frozen.UnreadableImages(), store=FeatureStore(tmp_path)
         )
         torch.testing.assert_close(again, fresh, rtol=0, atol=0)

@@ -12,7 +12,7 @@ from calprompt.data.checks import UnreadableImages, image_digests
 from calprompt.data.images import ImageFiles, ImageRows
 from calprompt.data.load import load_dataset
 from calprompt.errors import CalpromptError
-from calprompt.features.extraction import FeatureBank, PixelBank, frozen_features, view_generator
+from calprompt.features.frozen import FeatureBank, PixelBank, frozen_features, view_generator
 from calprompt.features.store import FeatureStore
 from calprompt.parallel import batched, map_in_threads
 

@@ -22,9 +22,9 @@ from calprompt.clip.load import load_backbone
 from calprompt.data.checks import UnreadableImages
 from calprompt.data.images import FeatureRows, ImageFiles, ImageRows
 from calprompt.errors import CalpromptError
-from calprompt.features import extraction
+from calprompt.features import frozen
 from calprompt.features import store as store_file
-from calprompt.features.extraction import frozen_features
+from calprompt.features.frozen import frozen_features
 from calprompt.features.housekeeping import remove, spaces, to_prune, unused, verify
 from calprompt.features.store import FeatureFile, FeatureStore, Space, key
 from calprompt.progress import FeatureProgress, silent
@@ -47,10 +47,8 @@ def features(store: FeatureStore | Path | None, images=None, views: int = 0, usi
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each call of the tower was asked for."""
     calls: list[int] = []
-    encode = extraction.encode
-    monkeypatch.setattr(
-        extraction, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1]
-    )
+    encode = frozen.encode
+    monkeypatch.setattr(frozen, "encode", lambda using, pixels: (calls.append(len(pixels)), encode(using, pixels))[1])
     return calls
 
 
@@ -58,7 +56,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is written."""
     monkeypatch.setattr(store_file, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(extraction, "LARGE_TOWER", 0)  # batches of 16
+    monkeypatch.setattr(frozen, "LARGE_TOWER", 0)  # batches of 16
 
 
 def test_stored_features_are_read_again(tmp_path: Path, computed: list[int]) -> None:
@@ -141,9 +139,9 @@ def test_changed_inputs_never_hit_the_store(
     assert missed(load_backbone(samples.backbone(), dtype=torch.bfloat16)) == 6
     assert missed(load_backbone(samples.backbone(), dtype=torch.float64)) == 6
     assert missed(plain.view(autocast=torch.bfloat16)) == 6
-    monkeypatch.setattr(extraction, "EXTRACTION", extraction.EXTRACTION + 1)
+    monkeypatch.setattr(frozen, "EXTRACTION", frozen.EXTRACTION + 1)
     assert [missed(), missed()] == [6, 0]
-    monkeypatch.setattr(extraction, "_versions", lambda *names: dict.fromkeys(names, "another"))
+    monkeypatch.setattr(frozen, "_versions", lambda *names: dict.fromkeys(names, "another"))
     assert missed() == 6
 
 
@@ -373,11 +371,11 @@ def test_features_of_another_process_are_seen(tmp_path: Path, computed: list[int
 
 def test_a_tower_on_another_device_is_run_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, callers = features(None, views=3), set()
-    store = FeatureStore(tmp_path).space(extraction.description(backbone(), files()), "tiny")
-    work = extraction.Extraction(backbone(), files(), range(1, 4), store, UnreadableImages())
+    store = FeatureStore(tmp_path).space(frozen.description(backbone(), files()), "tiny")
+    work = frozen.Extraction(backbone(), files(), range(1, 4), store, UnreadableImages())
     work.on_cpu = False
-    encode = extraction.encode
-    monkeypatch.setattr(extraction, "encode", lambda *both: (callers.add(threading.current_thread()), encode(*both))[1])
+    encode = frozen.encode
+    monkeypatch.setattr(frozen, "encode", lambda *both: (callers.add(threading.current_thread()), encode(*both))[1])
     assert torch.equal(work.run(FeatureProgress("features", 90, silent, stored=True)), expected)
     assert callers == {threading.current_thread()}
 
@@ -387,7 +385,7 @@ def test_small_files_are_read_once_and_large_ones_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, reads: int
 ) -> None:
     expected, read, seen = features(None, views=2), ImageFiles.read, []
-    monkeypatch.setattr(extraction, "SMALL_FILE", small)
+    monkeypatch.setattr(frozen, "SMALL_FILE", small)
     monkeypatch.setattr(ImageFiles, "read", lambda self, index: (seen.append(index), read(self, index))[1])
     assert torch.equal(features(tmp_path, views=2), expected)
     assert len(seen) == reads
@@ -407,7 +405,7 @@ def test_a_file_that_changes_between_looking_and_decoding(
     (tmp_path / "a.png").write_bytes(seen)
     expected = features(None, images, views)
     (tmp_path / "a.png").write_bytes(old)
-    monkeypatch.setattr(extraction, "SMALL_FILE", small)
+    monkeypatch.setattr(frozen, "SMALL_FILE", small)
     with monkeypatch.context() as patch:
         patch.setattr(Space, "find", lambda *args: ((tmp_path / "a.png").write_bytes(new), find(*args))[1])
         assert torch.equal(features(tmp_path / "store", images, views), expected)

@@ -208,7 +208,7 @@ class TestResources:
 
         counted("load_backbone", "calprompt.clip.load")
         counted("load_dataset", "calprompt.runs.resources")
-        counted("frozen_features", "calprompt.features.extraction")
+        counted("frozen_features", "calprompt.features.frozen")
         shared = Resources()
         config = samples.config(samples.pictures())
         runs = [run(replace(config, loss=loss), tmp_path / "shared", resources=shared) for loss in ("ce", "tcpt")]

@@ -12,7 +12,7 @@ from benchmarks.launches import Device, second_step
 from calprompt import losses, tuners
 from calprompt.clip.backbone import Backbone
 from calprompt.errors import SettingError
-from calprompt.features.extraction import FeatureBank
+from calprompt.features.frozen import FeatureBank
 from calprompt.outputs import Outputs
 from calprompt.tuners.coop import CoOp
 from tiny import AT_ONCE, BASE, LEARNED, NOVEL, build, tiny_backbone

@@ -365,7 +365,7 @@ def _finding(file: str, label: str, problem: str, looks_like: str, score: float,
 
 def _features(backbone: Backbone, images: Images, store: FeatureStore | None, progress: Progress) -> Floats:
     """Unit features [n, D]."""
-    from calprompt.features.extraction import frozen_features
+    from calprompt.features.frozen import frozen_features
 
     unreadable = UnreadableImages()
     found = frozen_features(backbone, images, unreadable=unreadable, store=store, progress=progress)[0]

@@ -25,7 +25,7 @@ from torch import Tensor
 from calprompt.clip.backbone import unit
 from calprompt.data.checks import UnreadableImages, find_unreadable
 from calprompt.errors import CalpromptError, DamagedFileError, NewerFormatError, NonFiniteLossError, Parameter
-from calprompt.features.extraction import FeatureBank, PixelBank
+from calprompt.features.frozen import FeatureBank, PixelBank
 from calprompt.features.store import FeatureStore
 from calprompt.files import clear_leftovers, clear_stale_lock, failing_as, locked, write_bytes
 from calprompt.hardware import Stopwatch, peak_device_memory, peak_memory, reset_peak_memory

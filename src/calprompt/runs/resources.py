@@ -93,7 +93,7 @@ class Resources:
         what: str = "features",
     ) -> Tensor:
         """Frozen image features [V, n, D]; the arguments are those of `frozen_features`."""
-        from calprompt.features.extraction import description, frozen_features
+        from calprompt.features.frozen import description, frozen_features
 
         key = None
         if isinstance(images, ImageFiles):
