@@ -31,8 +31,7 @@ def read_sealed(path: Path, number: int, keys: set[str], advice: str) -> dict[st
         raise
     except CalpromptError as error:
         raise DamagedFileError(f"{error}; {advice}") from error
-    if not isinstance(payload, dict):
-        raise DamagedFileError(f"{path} is damaged, it has no settings by name; {advice}")
+    require(path, payload, set(), advice)
     _refuse_newer(path, payload, number)
     checksum = payload.pop("checksum", None)
     if "format" in payload or checksum is not None:

@@ -26,7 +26,7 @@ from calprompt.clip.identity import BackboneIdentity, Config, remember_backbone
 from calprompt.clip.model import Clip
 from calprompt.clip.open_clip_files import model_configs, open_clip_module
 from calprompt.clip.preprocessing import Preprocessing
-from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find
+from calprompt.clip.sources import CONFIGS, PREPROCESSOR, about, find, is_clip_config
 from calprompt.clip.weights import INDEX_SUFFIX, State, convert, read_object, read_weights, recognise
 from calprompt.errors import BackboneError, Parameter
 from calprompt.registry import unknown
@@ -189,13 +189,11 @@ def configured(
 def _config_beside(folder: Path, layout: str) -> Path | None:
     """The config of the weights' own library first; a config.json of some other model does not count."""
     for path in sorted((folder / name for name in CONFIGS.values()), key=lambda path: path.name != CONFIGS[layout]):
-        if path.is_file() and (layout == "huggingface" or path.name != "config.json" or _is_clip(read_object(path))):
+        if path.is_file() and (
+            layout == "huggingface" or path.name != "config.json" or is_clip_config(read_object(path))
+        ):
             return path
     return None
-
-
-def _is_clip(config: Mapping[str, Any]) -> bool:
-    return config.get("model_type") == "clip"
 
 
 def _read_config(config: Config) -> Mapping[str, Any]:
@@ -215,7 +213,7 @@ def _read_config(config: Config) -> Mapping[str, Any]:
 
 
 def _parse(config: Mapping[str, Any]) -> tuple[Architecture, Preprocessing | None]:
-    if _is_clip(config) or "text_config" in config or "vision_config" in config or "model_type" in config:
+    if {"text_config", "vision_config", "model_type"} & set(config):
         return Architecture.from_huggingface(config), None
     architecture = Architecture.from_open_clip(config.get("model_cfg", config))
     if "preprocess_cfg" not in config:

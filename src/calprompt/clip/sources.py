@@ -319,8 +319,13 @@ def _is_clip(folder: Path) -> bool:
     if (folder / CONFIGS["open_clip"]).is_file():
         return True
     with suppress(CalpromptError, AttributeError):
-        return bool(read_json(folder / CONFIGS["huggingface"]).get("model_type") == "clip")
+        return is_clip_config(read_json(folder / CONFIGS["huggingface"]))
     return False
+
+
+def is_clip_config(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json of Hugging Face is that of a CLIP."""
+    return bool(config.get("model_type") == "clip")
 
 
 T = TypeVar("T")

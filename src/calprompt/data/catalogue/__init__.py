@@ -272,10 +272,9 @@ class EmbeddedFiles:
 
 def _embedded(name: str) -> Entry:
     sheet = pocket.sheet(name)
-    counts = sheet.counts
-    classes = len(sheet.class_names)
-    per_class = sheet.record["pictures"]["test"]
+    classes, per_class = len(sheet.class_names), sheet.record["pictures"]["test"]
     base = 0 if "of" in sheet.record else -(-classes // 2)
+    tested = (per_class * base, per_class * (classes - base)) if base else (None, None)
     return Entry(
         key=f"pocket_{name}",
         title=f"Pocket {sheet.record['title']}",
@@ -283,15 +282,7 @@ def _embedded(name: str) -> Entry:
         folders=(f"pocket_{name}",),
         layout=EmbeddedFiles(name),
         templates=_templates(sheet.record["template"]),
-        counts=Counts(
-            classes,
-            counts.get("train", 0),
-            counts.get("val", 0),
-            counts["test"],
-            per_class * base if base else None,
-            per_class * (classes - base) if base else None,
-            base,
-        ),
+        counts=Counts(classes, *(sheet.counts.get(kind, 0) for kind in SPLITS), *tested, base),
         source="the package itself: nothing has to be fetched",
         licence="see NOTICE in the package: several, by drawing",
         embedded=lambda: pocket.folder(name),
