@@ -20,7 +20,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,8 @@ OUTLIER = 5.0  # robust standard deviations
 ROWS_AT_ONCE = 2048  # rows of cosines in memory at a time
 
 
-class Suspect(NamedTuple):
+@dataclass(frozen=True)
+class Suspect:
     """An image whose label is probably wrong."""
 
     index: int

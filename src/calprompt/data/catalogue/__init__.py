@@ -274,7 +274,9 @@ def _embedded(name: str) -> Entry:
     sheet = pocket.sheet(name)
     classes, per_class = len(sheet.class_names), sheet.record["pictures"]["test"]
     base = 0 if "of" in sheet.record else -(-classes // 2)
-    tested = (per_class * base, per_class * (classes - base)) if base else (None, None)
+    images = {kind: sheet.counts.get(kind, 0) for kind in SPLITS}
+    if base:
+        images |= {"base_test": per_class * base, "novel_test": per_class * (classes - base)}
     return Entry(
         key=f"pocket_{name}",
         title=f"Pocket {sheet.record['title']}",
@@ -282,7 +284,7 @@ def _embedded(name: str) -> Entry:
         folders=(f"pocket_{name}",),
         layout=EmbeddedFiles(name),
         templates=_templates(sheet.record["template"]),
-        counts=Counts(classes, *(sheet.counts.get(kind, 0) for kind in SPLITS), *tested, base),
+        counts=Counts(classes, base=base, **images),
         source="the package itself: nothing has to be fetched",
         licence="see NOTICE in the package: several, by drawing",
         embedded=lambda: pocket.folder(name),
