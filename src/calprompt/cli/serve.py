@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         run_on_ray(args.model, settings, address=args.ray, replicas=replicas, options=options, announce=announce)
         return
     if args.workers > 1:
-        from calprompt.serve.workers import run_workers
+        from calprompt.serve.server import run_workers
 
         run_workers(args.model, options, settings, args.workers, announce=announce)
         return
