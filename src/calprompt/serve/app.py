@@ -26,7 +26,7 @@ from calprompt.serve import schemas
 from calprompt.serve.admission import Ticket
 from calprompt.serve.engine import CLASSES, Options
 from calprompt.serve.guard import Caller, Guard, KeyRing, caller_of, known_hosts, respond
-from calprompt.serve.improving import Refit, add_improving, samples_in
+from calprompt.serve.improving import add_improving
 from calprompt.serve.inference_protocol import add_inference_protocol
 from calprompt.serve.measurements import AccessLog
 from calprompt.serve.models import Keeper, Models
@@ -155,9 +155,7 @@ def create_app(
     )
     add_failures(app)
     add_routes(app, state)
-    samples = None if settings.samples is None else samples_in(settings.samples)
-    refit = Refit(models, settings)
-    add_improving(app, state, samples, refit)
+    refit = add_improving(app, state)
     add_inference_protocol(app, state)
     add_page(app)
     describe(app)

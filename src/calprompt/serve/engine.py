@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from calprompt.promises import Answer, Meaning
+from calprompt.promises import Answer, Meaning, make_answers
 from calprompt.serve.admission import Admission, FairQueue
 from calprompt.serve.decoder import DecodedImage, DecoderPool, Limits
 from calprompt.serve.served_model import ServedModel
@@ -210,7 +210,9 @@ class Engine:
         model = await self.variant(model, options.classes)
         set_rule = model.set_rule(options.coverage, options.per_class)
         logits, probabilities = await self.batcher.submit(model, image.pixels, client)
-        answer = model.answer(name, logits, probabilities, set_rule=set_rule, min_confidence=options.min_confidence)
+        rule = model.rule.with_threshold(options.min_confidence)
+        rows = (logits[None], probabilities[None])
+        answer = make_answers([name], *rows, model.labels, rule, set_rule=set_rule)[0]
         order = np.argsort(-probabilities, kind="stable")[: options.top].tolist()
         ranked = [(model.labels[each], float(probabilities[each])) for each in order]
         meaning = None if model.track_record is None else model.track_record.meaning(answer.probability)

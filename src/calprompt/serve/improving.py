@@ -240,8 +240,10 @@ class Refit:
             await asyncio.wait([self._task])
 
 
-def add_improving(app: FastAPI, state: Service, samples: Sequence[Upload] | None, refit: Refit) -> None:
+def add_improving(app: FastAPI, state: Service) -> Refit:
     """Add these routes to an app; without samples of its own, it offers those of the package."""
+    samples = None if state.settings.samples is None else samples_in(state.settings.samples)
+    refit = Refit(state.models, state.settings)
 
     def samples_for(request: Request) -> Sequence[Upload]:
         return samples_of_package(state.deployment(request).active.labels) if samples is None else samples
@@ -289,3 +291,5 @@ def add_improving(app: FastAPI, state: Service, samples: Sequence[Upload] | None
                 state.models.write_plan(deployment.name, deployment.plan)  # or the newest would answer after a restart
             await refit.start(deployment.name, deployment.plan.active)
         return improvement(request)
+
+    return refit

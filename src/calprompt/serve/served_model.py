@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calprompt.class_names import check_class_names
 from calprompt.errors import SettingError
-from calprompt.promises import Answer, DecisionRule, SetRule, TrackRecord, make_answers
+from calprompt.promises import DecisionRule, SetRule, TrackRecord
 from calprompt.promises.image_watch import NO_HELD_OUT
 from calprompt.serve.decoder import View
 
@@ -92,27 +92,6 @@ class ServedModel:
                 raise SettingError("per_class is about prediction sets; give their coverage too")
             return None
         return self.rule.set_rule(coverage, per_class)
-
-    def answer(
-        self,
-        name: str,
-        logits: NDArray[Any],
-        probabilities: NDArray[np.float64],
-        *,
-        set_rule: SetRule | None = None,
-        min_confidence: float | None = None,
-    ) -> Answer:
-        """The answer for one image.
-
-        Args:
-            name: Of the image.
-            logits: [C], before calibration.
-            probabilities: [C], calibrated.
-            set_rule: Makes the prediction set; None: there is none.
-            min_confidence: Instead of the model's own threshold; no promise stands behind it.
-        """
-        rule = self.rule.with_threshold(min_confidence)
-        return make_answers([name], logits[None], probabilities[None], self.labels, rule, set_rule=set_rule)[0]
 
 
 def check_labels(names: Sequence[str]) -> tuple[str, ...]:
