@@ -29,7 +29,7 @@ from typing import Any
 
 import calprompt
 from calprompt.errors import CalpromptError, NotFoundError, SettingError
-from calprompt.executors.protocol import FAILED, Outcome, T, Task, Work, WorkerResources
+from calprompt.executors.protocol import FAILED, Outcome, T, Work, WorkerResources
 from calprompt.files import ENVIRONMENT
 from calprompt.parallel import available_cores
 
@@ -182,13 +182,8 @@ def describe_driver(threads: int) -> dict[str, Any]:
     }
 
 
-def pack_group(work: Work[Any], tasks: Sequence[Task]) -> bytes:
-    """A group as bytes, which a worker opens only after it has compared versions."""
-    return pickle.dumps((work, list(tasks)))
-
-
 def do_group(driver: Mapping[str, Any], group: bytes) -> Iterator[int | Outcome[Any]]:
-    """Do the tasks of a group."""
+    """Do the tasks of a group, which comes as bytes: they are opened only after versions were compared."""
     check_versions(driver["versions"])
     settle(driver)
     work, tasks = pickle.loads(group)
@@ -370,7 +365,7 @@ class _Flight:
 
     def begin(self, tasks: list[Any]) -> None:
         """Hand a group to Ray."""
-        self.groups.append(_Group(tasks, self.function.remote(self.driver, pack_group(self.work, tasks))))
+        self.groups.append(_Group(tasks, self.function.remote(self.driver, pickle.dumps((self.work, tasks)))))
 
     def wait(self, seconds: float) -> list[_Group]:
         """Groups with news, as soon as there is one."""

@@ -147,24 +147,19 @@ class InferenceRequest(NamedTuple):
 
 def read_request(data: bytes, length: str | None, most_images: int) -> InferenceRequest:
     """A request from its body and the length of the JSON in it."""
+    if length is not None and not (length.isdecimal() and len(length) <= DIGITS and int(length) <= len(data)):
+        raise ProblemError(400, f"{HEADER} must be the length of the JSON at the beginning of the body")
+    end = len(data) if length is None else int(length)
+    if data.count(b",", 0, end) > MOST_ELEMENTS:
+        raise ProblemError(413, f"the JSON has more than {MOST_ELEMENTS:,} elements; send the tensor as binary data")
     try:
-        asked, binary = split_body(data, length)
+        asked, binary = parse_object(data[:end]), memoryview(data)[end:]
         id = asked.get("id") if isinstance(asked.get("id"), str) else None
         uploads, formats = read_images(asked, binary, most_images)
         threshold = {name: [str(value)] for name, value in _parameters(asked).items() if name == "min_confidence"}
         return InferenceRequest(id, uploads, formats, options_of(threshold, Options()), wanted_outputs(asked))
     except RecursionError:
         raise ProblemError(400, "the JSON is nested too deeply") from None
-
-
-def split_body(data: bytes, length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON of a request, and the bytes behind it."""
-    if length is not None and not (length.isdecimal() and len(length) <= DIGITS and int(length) <= len(data)):
-        raise ProblemError(400, f"{HEADER} must be the length of the JSON at the beginning of the body")
-    end = len(data) if length is None else int(length)
-    if data.count(b",", 0, end) > MOST_ELEMENTS:
-        raise ProblemError(413, f"the JSON has more than {MOST_ELEMENTS:,} elements; send the tensor as binary data")
-    return parse_object(data[:end]), memoryview(data)[end:]
 
 
 def read_images(asked: dict[str, Any], binary: memoryview, most: int) -> tuple[list[Upload], tuple[str, ...] | None]:

@@ -37,6 +37,7 @@ from calprompt.executors.ray import (
     worker_error,
 )
 from calprompt.files import EXPORT, file_digest, folder_kind, is_alive, json_digest
+from calprompt.serve.app import create_app
 from calprompt.serve.models import Keeper, Models
 from calprompt.serve.problems import ProblemError
 from calprompt.serve.served_model import ServedModel
@@ -172,7 +173,8 @@ def run_on_ray(
                 _start_serve(settings)
 
                 def build() -> Any:
-                    return create_replica(*machine, options, settings)
+                    check_machine(*machine)
+                    return create_app(Models(str(place), options), settings, keeper=SharedKeeper())
 
                 _deploy(build, settings, needs, replicas)
                 host = first["NodeManagerAddress"] if _is_everywhere(settings.host) else settings.host
@@ -306,16 +308,6 @@ def _end(ray: Any, keeper: Any | None) -> None:
     if keeper is not None:
         with suppress(ray.exceptions.RayError):
             ray.kill(keeper)
-
-
-def create_replica(
-    driver: Mapping[str, Any], folder: str, digest: str, options: Mapping[str, Any], settings: ServeSettings
-) -> Any:
-    """Load the model on this machine, if it is the driver's; returns the application."""
-    check_machine(driver, folder, digest)
-    from calprompt.serve.app import create_app
-
-    return create_app(Models(folder, options), settings, keeper=SharedKeeper())
 
 
 class Replica:
