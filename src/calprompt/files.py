@@ -37,8 +37,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that replaces another in one step, a piece at a time.
 
     Whoever reads `path`, even after a crash, sees the old bytes or all of the new ones. A symbolic link stays, and the
-    file it points to is replaced. A device, a pipe or standard output cannot be
-    replaced: it gets the bytes as they come.
+    file it points to is replaced. A device, a pipe or standard output cannot be replaced: it gets the bytes as they
+    come.
     """
     try:
         there = os.stat(path)

@@ -45,10 +45,8 @@ class Classes:
     base: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        folders, names = (
-            [folder for folder, _ in self.entries if folder is not None],
-            [name for _, name in self.entries],
-        )
+        folders = [folder for folder, _ in self.entries if folder is not None]
+        names = [name for _, name in self.entries]
         _refuse_repeated(self.where, "folder", folders, len(set(folders)))
         _refuse_repeated(self.where, "name", names, len(set(names)))
 

@@ -22,7 +22,7 @@ A table is a CSV, TSV or JSONL file of path, label and, optionally, split:
     dogs/7.jpg,dog,test
 
 Paths are relative to the file's folder, or to `root`. Labels are class names, sorted, or numbers from 0, which a
-classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as of folders. A
+classes file gives names to. Without splits, half of each class trains, 20 % validate and 30 % test, as in folders. A
 CSV needs no header if its columns are in this order. All wrong rows are reported together.
 """
 
