@@ -107,10 +107,11 @@ def write_model(model: FittedModel, folder: str | Path, *, overwrite: bool = Fal
     from calprompt.classifier.card import draw_reliability, model_card
 
     folder = check_place(folder, overwrite=overwrite)
-    advice = "; nothing was changed. Make room there, or give another folder"
+    found, advice = model.predicted, "; nothing was changed. Make room there, or give another folder"
+    arrays = {name: torch.from_numpy(getattr(found, name)) for name in ARRAYS}
     with failing_as(f"cannot write the model to {folder}", advice), replaced_folder(folder) as place:
         write_bytes(place / WEIGHTS, _weights(model))
-        write_bytes(place / PREDICTIONS, _predictions(model.predicted))
+        write_bytes(place / PREDICTIONS, tensor_file(arrays, {"names": found.names, "digests": found.digests}))
         write_bytes(place / IMAGES, images_table(model).encode())
         if model.findings:
             write_bytes(place / FINDINGS, findings_table(model.findings).encode("utf-8", errors="surrogateescape"))
@@ -152,6 +153,7 @@ def read_model(
     if spec != NONE:
         calibrator = create_calibrator(normalized_spec(spec)).restore(record["calibrator"]["state"])
     kinds = get_type_hints(FittedModel)
+    arrays, metadata = read_tensor_file(folder / PREDICTIONS, checked=True, framework="numpy")
     try:
         return FittedModel(
             config=config,
@@ -161,7 +163,7 @@ def read_model(
             text=text,
             calibrator=calibrator,
             calibrator_spec=spec,
-            predicted=_read_predictions(folder / PREDICTIONS),
+            predicted=Predicted(metadata["names"], metadata["digests"], **arrays),
             **{name: restored(kinds[name], record[name]) for name in PLAIN if name in record},
         )
     except (KeyError, TypeError) as error:
@@ -210,13 +212,3 @@ def _weights(model: FittedModel) -> bytes:
     tensors = {f"prompts/{name}": tensor for name, tensor in model.prompts.items()}
     tensors |= {f"text/{name}": tensor for name, tensor in model.text.items()}
     return tensor_file(tensors, {"backbone": model.backbone["fingerprint"], "tuner": model.config.tuner})
-
-
-def _predictions(found: Predicted) -> bytes:
-    tensors = {name: torch.from_numpy(getattr(found, name)) for name in ARRAYS}
-    return tensor_file(tensors, {"names": found.names, "digests": found.digests})
-
-
-def _read_predictions(path: Path) -> Predicted:
-    arrays, metadata = read_tensor_file(path, checked=True, framework="numpy")
-    return Predicted(metadata["names"], metadata["digests"], **arrays)
