@@ -204,6 +204,11 @@ def photo_table(title: str) -> str:
         return _scales()
     if title == "parts":
         return _parts(PairedResults((row for group in SMALL for row in rows(group, PHOTO)), coop))
+    if title == "vit":
+        first, second = Method("tcpt, pocket-vit"), Method("ce, pocket-vit")
+        return tables.tuner_table(photo(), first, second, metrics)
+    if title == "shifted":
+        return tables.tuner_table(PairedResults(rows("shifted", PHOTO), TUNERS), TCPT, PLAIN, metrics)
     if title == "towers":
         pairs = [(TCPT, PLAIN), *((Method(f"tcpt, {name}"), Method(f"ce, {name}")) for name in TOWERS)]
         keys = photo().shared([each for pair in pairs for each in pair], coop)
