@@ -24,7 +24,8 @@ FILES = sorted((ROOT / "experiments" / "sweeps").glob("*.yaml"))
 RUNS = {  # how many runs a group has, if everything is run
     "published": 720 + 600 + 120 + 30, "tuned": 2205 + 735 + 405 + 135, "fresh": 72, "shifted": 70 + 18, "few": 24,
     "long": 90, "words": 120, "sharp": 120, "calibrated": 120, "depths": 162, "rates": 123, "anchor": 504,
-    "photo": 84 + 24 + 96 + 48 + 24 + 48 + 96 + 16 + 96 + 72 + 96, "parts": 45, "lambda": 45, "alpha": 54, "shots": 48, "phrases": 48,
+    "photo": 84 + 24 + 96 + 48 + 24 + 48 + 96 + 16 + 96 + 72 + 96,
+    "parts": 45, "lambda": 45, "alpha": 54, "shots": 48, "phrases": 48,
 }  # fmt: skip
 
 

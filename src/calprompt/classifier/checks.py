@@ -148,10 +148,10 @@ class Check(Record):
             lines.append("Calibration made the confidences worse on these images; more images to tune on would help.")
         if self.weak_classes:
             lines.append(f"It is wrong on most images of {shorten(self.weak_classes)}: look at these before using it.")
-        if lines and backbone == "pocket":
+        if lines and backbone in ("pocket", "pocket-vit"):
             lines.append(
-                "The pocket is a small model that knows drawings. For photographs use the backbone pocket-photo, which "
-                "needs no download either, or a real CLIP, such as ViT-B-16-quickgelu/openai."
+                f"{backbone} is a small model that knows drawings. For photographs use the backbone pocket-photo, "
+                "which needs no download either, or a real CLIP, such as ViT-B-16-quickgelu/openai."
             )
         elif lines and backbone == "pocket-photo":
             lines.append(
