@@ -17,6 +17,7 @@ from calprompt.errors import DamagedFileError, SettingError, UnknownNameError
 if TYPE_CHECKING:
     from PIL import Image
 
+SET_SCORES = ("lac", "aps")
 OPEN_SET_SCORES = ("max_logit", "energy", "probability", "contrast")
 TINY = float(np.finfo(np.float64).tiny)  # a probability of 0 is written as the logarithm of this
 
@@ -137,6 +138,29 @@ def open_set_scores(logits: np.ndarray, score: str, temperature: float = 1.0) ->
     if score == "energy":
         return np.asarray(top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1)))
     return np.asarray(softmax(z / temperature).max(axis=1))
+
+
+def class_scores(probabilities: np.ndarray, score: str) -> np.ndarray:
+    """How badly each class suits each image, [n, C]: 1 - p, or the probability of all classes at least as probable.
+
+    >>> p = np.array([[0.7, 0.2, 0.1]])
+    >>> class_scores(p, "lac").round(3).tolist(), class_scores(p, "aps").round(3).tolist()
+    ([[0.3, 0.8, 0.9]], [[0.7, 0.9, 1.0]])
+    """
+    if score not in SET_SCORES:
+        raise UnknownNameError(f"unknown score of sets {score!r}; known: {', '.join(SET_SCORES)}")
+    p = np.asarray(probabilities, dtype=np.float64)
+    if score == "lac":
+        return np.asarray(1 - p)
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    total = np.cumsum(ranked, axis=1)
+    for column in range(p.shape[1] - 2, -1, -1):  # equally probable classes share the larger sum
+        tied = ranked[:, column] == ranked[:, column + 1]
+        total[tied, column] = total[tied, column + 1]
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, total, axis=1)
+    return scores
 
 
 def resize_and_crop(

@@ -18,7 +18,7 @@ from calprompt import tuners
 from calprompt.export import graphs
 from calprompt.export.exporter import export_predictor
 from calprompt.export.onnx_predictor import OnnxPredictor
-from calprompt.kernel import softmax
+from calprompt.kernel import class_scores, softmax
 from calprompt.predictor import Predictor
 from calprompt.promises import DecisionRule, OpenSetRule, SetRule
 from calprompt.tuners import Tuner
@@ -64,8 +64,8 @@ def rule_for(logits: np.ndarray, probabilities: np.ndarray) -> DecisionRule:
     z = logits.astype(np.float64)
     open_set = OpenSetRule("max_logit", 1.0, between(z.max(axis=1)), (0.1, 0.0, 0.2), None)
     sets = tuple(
-        SetRule(coverage, False, "lac", temperature, (between(1 - softmax(z / temperature)),), (9,))
-        for coverage, temperature in ((0.9, 2.0), (0.8, 1.0))
+        SetRule(coverage, False, score, 2.0, (between(class_scores(softmax(z / 2.0), score)),), (9,))
+        for coverage, score in ((0.9, "lac"), (0.8, "aps"))
     )
     per_class = SetRule(0.9, True, "lac", 1.0, (float("inf"), *(0.5 for _ in range(z.shape[1] - 1))), (9,) * z.shape[1])
     return DecisionRule(confidence, 0.1, open_set, (*sets, per_class))

@@ -18,7 +18,7 @@ import pytest
 from calprompt.errors import NewerFormatError
 from calprompt.export.exporter import script
 from calprompt.export.runtime import refuse_newer
-from calprompt.kernel import OPEN_SET_SCORES, softmax
+from calprompt.kernel import OPEN_SET_SCORES, SET_SCORES, softmax
 from calprompt.promises import DecisionRule, OpenSetRule, SetRule, make_answers
 from calprompt.promises.rule import Guard
 
@@ -51,7 +51,7 @@ def test_the_script_answers_as_the_library_does(exported: Any, score: str, class
     names, labels = [f"image {number}" for number in range(len(z))], [f"class {number}" for number in range(classes)]
     quantiles: list[tuple[float, ...]] = [(0.6,), (math.inf,), (math.inf, *[0.3] * (classes - 1))]
     for threshold, each in zip((0.4, 2.05, -math.inf), quantiles, strict=True):
-        sets = tuple(SetRule(0.9, len(each) > 1, "lac", scale, each, (9,) * len(each)) for scale in (1.3, 0.7))
+        sets = tuple(SetRule(0.9, len(each) > 1, kind, 1.3, each, (9,) * len(each)) for kind in SET_SCORES)
         open_set = OpenSetRule(score, 1.7, threshold, (0.1, 0.0, 0.2), (0.1, 0.0, 0.3))
         rule = DecisionRule(0.5, 0.1, open_set, sets, costs=costs, guards=guards)
         plain = json.loads(json.dumps(rule.to_dict()))

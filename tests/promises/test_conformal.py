@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import beta
 
-from calprompt.errors import SettingError
-from calprompt.kernel import softmax
+from calprompt.errors import SettingError, UnknownNameError
+from calprompt.kernel import class_scores, softmax
 from calprompt.promises import SetRule, choose_temperature, conformal_quantile, fit_sets, images_needed
 from calprompt.promises.conformal import rank_needed
 
@@ -100,9 +100,9 @@ def test_per_class_the_promise_holds_for_each_class() -> None:
     assert (covered(fit_sets(logits, labels, 0.9, per_class=True)) > 0.87).all()
 
 
-@given(logit_arrays)
-def test_scores_order_classes_as_probabilities_do(logits: np.ndarray) -> None:
-    scores = fit_sets(logits, np.zeros(len(logits)), 0.9).scores(logits)
+@given(logit_arrays, st.sampled_from(["lac", "aps"]))
+def test_scores_order_classes_as_probabilities_do(logits: np.ndarray, score: str) -> None:
+    scores = class_scores(softmax(logits), score)
     for row, own in zip(softmax(logits), scores, strict=True):
         order = np.argsort(-row, kind="stable")
         assert (np.diff(own[order]) >= -1e-12).all()
@@ -174,3 +174,8 @@ def test_the_temperature_of_sets_makes_them_smaller() -> None:
 def test_coverage_is_a_share(coverage: object) -> None:
     with pytest.raises(SettingError, match="coverage must be a fraction above 0 and below 1"):
         conformal_quantile([0.1], coverage)  # type: ignore[arg-type]
+
+
+def test_an_unknown_score_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="lac"):
+        class_scores([[0.5, 0.5]], "lca")

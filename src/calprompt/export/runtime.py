@@ -40,8 +40,8 @@ except ImportError as missing:
 
 from calprompt.data.decoding import as_rgb, decode, from_array, is_array, is_pillow, iterate_images, read
 from calprompt.errors import CalpromptError, DamagedFileError, ImageError, NewerFormatError, SettingError
-from calprompt.kernel import OPEN_SET_SCORES, STEPS, calibrated_logits, resize_and_crop, softmax
-from calprompt.promises.rule import ANSWER, SET_SCORE, Answer, DecisionRule, SetRule, make_answers
+from calprompt.kernel import OPEN_SET_SCORES, SET_SCORES, STEPS, calibrated_logits, resize_and_crop, softmax
+from calprompt.promises.rule import ANSWER, Answer, DecisionRule, SetRule, make_answers
 
 FORMAT = 1  # of model.json
 RECORD, TOWER, CONDITIONAL, WEIGHTS = "model.json", "model.onnx", "logits.onnx", "weights.npz"
@@ -281,7 +281,7 @@ def refuse_newer(path: Path, record: dict[str, Any]) -> None:
     open_set = [] if rule["open_set"] is None else [rule["open_set"]["score"]]
     used = (
         ("its calibrator has the step", [step["step"] for step in record["calibrator"]["steps"]], tuple(STEPS)),
-        ("its sets have the score", [each["score"] for each in rule["sets"]], (SET_SCORE,)),
+        ("its sets have the score", [each["score"] for each in rule["sets"]], SET_SCORES),
         ("its rule has the score", open_set, OPEN_SET_SCORES),
     )
     for what, names, known in used:

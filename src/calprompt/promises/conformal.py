@@ -1,6 +1,7 @@
-"""Prediction sets by split conformal prediction (Vovk et al., 2005; Sadinle et al., 2019).
+"""Prediction sets by split conformal prediction (Vovk et al., 2005; Sadinle et al., 2019; Romano et al., 2020).
 
-    score s(x, y)     how badly class y suits image x: 1 − p_y
+    score s(x, y)     how badly class y suits image x: lac  1 − p_y
+                                                       aps  Σ p_c over all c with p_c ≥ p_y
     q                 the k-th smallest score of n held-out images and their true classes, k = ⌈(n + 1) · coverage⌉
     set of x          every y with s(x, y) ≤ q, and the most probable class in any case
 
@@ -39,7 +40,7 @@ from numpy.typing import NDArray
 from calprompt.errors import SettingError
 from calprompt.metrics.binomial import log_binomial_tail
 from calprompt.metrics.inputs import ArrayLike
-from calprompt.promises.rule import SET_SCORE, SetRule
+from calprompt.promises.rule import SetRule
 
 Floats = NDArray[np.float64]
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # of sets, in units of the one of probabilities
@@ -92,6 +93,7 @@ def fit_sets(
     *,
     temperature: float = 1.0,  # what logits are divided by; chosen on other images, see `choose_temperature`
     per_class: bool = False,  # promise it for each class by itself
+    score: str = "lac",  # "lac" or "aps"
     # how sure the coverage is for these very images; None: it holds on average over draws of them
     level: float | None = None,
     by_class: bool = False,  # whether the images were drawn class by class, in the proportions of the classes
@@ -104,7 +106,7 @@ def fit_sets(
     [[True, False], [True, False]]
     """
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    rule = SetRule(coverage, per_class, SET_SCORE, float(temperature), (math.inf,), (len(z),), level)
+    rule = SetRule(coverage, per_class, score, float(temperature), (math.inf,), (len(z),), level)
     own = rule.scores(z)[np.arange(len(z)), y] if len(z) else np.empty(0)
     if not per_class:
         found = conformal_quantile(own, coverage, level=level, by_class=by_class, uncovered=uncovered)
@@ -114,14 +116,16 @@ def fit_sets(
     return replace(rule, quantiles=quantiles, images=tuple(map(len, classes)))
 
 
-def choose_temperature(logits: ArrayLike, labels: ArrayLike, coverage: float, *, around: float) -> float:
+def choose_temperature(
+    logits: ArrayLike, labels: ArrayLike, coverage: float, *, around: float, score: str = "lac"
+) -> float:
     """The temperature with the smallest sets on images that are not used for the promise itself."""
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if len(z) < images_needed(coverage):
         return around
 
     def size(temperature: float) -> float:
-        return float(fit_sets(z, y, coverage, temperature=temperature).sets(z).sum(axis=1).mean())
+        return float(fit_sets(z, y, coverage, temperature=temperature, score=score).sets(z).sum(axis=1).mean())
 
     candidates = sorted(TEMPERATURES, key=lambda factor: abs(math.log(factor)))  # of equals, the nearest
     return around * min(candidates, key=lambda factor: size(factor * around))

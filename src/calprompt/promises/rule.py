@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calprompt.errors import Parameter, SettingError
-from calprompt.kernel import open_set_scores, softmax
+from calprompt.kernel import class_scores, open_set_scores, softmax
 from calprompt.notebook import card
 from calprompt.records import Record
 
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 ANSWER, UNSURE, NONE_OF_THESE = "answer", "unsure", "none of these"
 DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
-SET_SCORE = "lac"  # 1 - the probability of a class
 
 
 @dataclass(frozen=True)
 class SetRule(Record):
     coverage: float  # how often the true class is in the set
     per_class: bool  # whether that holds for each class by itself
-    score: str  # `SET_SCORE`, so that another one could be told from it
+    score: str  # "lac" or "aps"
     temperature: float  # what logits are divided by before the scores are computed; not the one of probabilities
     # one for all classes, or one per class; infinity where there are too few held-out images
     quantiles: tuple[float, ...]
@@ -63,7 +62,7 @@ class SetRule(Record):
 
     def scores(self, logits: ArrayLike) -> NDArray[np.float64]:
         """How badly each class suits each image, [n, C], at the temperature of sets."""
-        return np.asarray(1 - softmax(np.asarray(logits, dtype=np.float64) / self.temperature))
+        return class_scores(softmax(np.asarray(logits, dtype=np.float64) / self.temperature), self.score)
 
     def with_classes(self, classes: int, keep: bool) -> SetRule:
         """For more or other classes; a quantile per class means nothing for these, so that they are in every set."""
