@@ -126,6 +126,8 @@ FEATURES_PER_PORTION = 512  # of a portion, at most, unless one image has more: 
 
 @dataclass(frozen=True)
 class ExtractionPlan:
+    """The plan of an extraction."""
+
     settings: ExtractionSettings  # what is wanted
     groups: tuple[tuple[Portion, ...], ...]  # the portions of each backbone
     images: dict[str, int]  # how many images each split has

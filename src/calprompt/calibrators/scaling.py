@@ -203,6 +203,8 @@ class TemperatureSGD(Calibrator):
 
 @dataclass
 class Descent:
+    """The course of a fit."""
+
     log_scales: list[float] = field(default_factory=list)  # θ after each epoch
     rates: list[float] = field(default_factory=list)  # learning rate of each epoch
     losses: list[float] = field(default_factory=list)  # loss of each step

@@ -48,6 +48,8 @@ STORED = "images that all models stored predictions of"
 
 @dataclass(frozen=True)
 class Band(Record):
+    """Answers of about the same confidence."""
+
     low: float  # confidences above this one,
     high: float  # up to this one
     images: int  # how many there are

@@ -31,6 +31,8 @@ CANDIDATES = ("zero-shot", "linear-probe", "tip-adapter-f", "clip-adapter", "kgc
 
 @dataclass(frozen=True)
 class Candidate:
+    """A learner with its options."""
+
     tuner: str
     options: dict[str, Any]
     chosen: tuple[str, ...] = ()  # those of them that cross-fitting chooses
@@ -95,6 +97,8 @@ class Contender(Record):
 
 @dataclass(frozen=True)
 class Choice(Record):
+    """What was compared and chosen."""
+
     tuner: str  # as it was asked for, such as "auto"
     options: dict[str, Any]  # as they were asked for
     contenders: tuple[Contender, ...]  # the best first

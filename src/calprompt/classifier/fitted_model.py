@@ -196,6 +196,8 @@ def adjusted(calibrator: Calibrator | None, adjust: str | None) -> Calibrator | 
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
+    """All that a fitted classifier is."""
+
     config: RunConfig  # settings of its runs
     labels: tuple[Any, ...]  # what the user calls each class
     class_names: tuple[str, ...]  # what the model reads for each

@@ -119,6 +119,7 @@ class _Command(argparse.ArgumentParser):
 
 
 def create_parser(*, complete: bool = False) -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="calprompt",
         description="Adapt CLIP to your own classes from a few images, with confidences you can trust.",

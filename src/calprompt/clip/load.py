@@ -104,6 +104,7 @@ def load_with_files(
 
 
 def identity_of(backbone: Backbone) -> BackboneIdentity:
+    """The identity of a backbone, without its weights."""
     depth = backbone.image_depth if backbone.is_vit else None
     known = backbone.name, backbone.fingerprint, backbone.preprocessing
     return BackboneIdentity(*known, backbone.embed_dim, backbone.text_depth, depth)

@@ -64,12 +64,16 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
+    """Weights of the blocks of a tower."""
+
     def __init__(self, width: int, layers: int, heads: int, hidden: int, quick_gelu: bool) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(Block(width, heads, hidden, quick_gelu) for _ in range(layers))
 
 
 class VisionTransformer(nn.Module):
+    """Weights of the image tower."""
+
     def __init__(self, shape: Architecture) -> None:
         super().__init__()
         width, patch, layers = shape.vision_width, shape.patch_size, shape.vision_layers
@@ -157,6 +161,7 @@ def is_timm_tower(visual: nn.Module) -> bool:
 def encode_image(
     visual: OpenClipTransformer | ModifiedResNet | TimmModel, images: Tensor, prompts: VisualPrompts | None = None
 ) -> Tensor:
+    """Image features of a tower."""
     if is_vision_transformer(visual):
         features = _encode_vit(visual, images, prompts)
     elif prompts is None and is_timm_tower(visual):  # on a CPU, convolutions are faster in this order

@@ -62,6 +62,7 @@ class Source:
 
 
 def find(spec: str | Path, cache_dir: Path | None = None, *, download: bool = True) -> Source:
+    """The weights that a spec names."""
     if isinstance(spec, Path):
         return _local(spec)
     if spec in MODELS:

@@ -229,6 +229,8 @@ class Space:
 
 @dataclass(frozen=True)
 class Usage:
+    """How features were used."""
+
     time: float = 0.0  # time of the last use, in seconds since 1970
     found: int = 0  # features that were in the store
     computed: int = 0  # features that were computed

@@ -54,6 +54,8 @@ LOOK, LEAVE_OUT, RELABEL = "look", "leave out", "relabel"  # actions; the last i
 
 
 class Problem(NamedTuple):
+    """What to call a kind of finding, and what to do about it."""
+
     one: str
     many: str
     title: str

@@ -229,6 +229,8 @@ IF_CROPPED = 0.9  # the same if it was also cropped a little, which features hav
 
 @dataclass(frozen=True, eq=False)
 class Measured:
+    """What was measured of a picture."""
+
     width: int  # in pixels
     height: int  # in pixels
     turned: bool  # whether its EXIF data say that it has to be turned

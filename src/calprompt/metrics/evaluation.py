@@ -114,6 +114,7 @@ class MetricRegistry(Registry[Metric]):
         return list(dict.fromkeys((*first, *others)))
 
     def info(self, name: str) -> MetricInfo:
+        """Label, unit and direction of a metric."""
         self.get(name)
         return self._info[name]
 

@@ -194,6 +194,7 @@ def _check_probabilities(values: Floats, tolerance: float) -> None:
 
 
 def check_labels(labels: ArrayLike | None, n_samples: int, n_classes: int) -> Ints:
+    """Class names as a client may give them."""
     if labels is None:
         raise SettingError("labels are missing: pass one class index per sample")
     checked, dtype = as_array(labels, "labels")

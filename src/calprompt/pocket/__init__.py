@@ -50,6 +50,7 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Sheet:
+        """Read the record of a dataset."""
         path = folder / f"{name}.json"
         try:
             record = json.loads(path.read_text(encoding="utf-8"))

@@ -45,6 +45,8 @@ from calprompt.text import plural, shorten
 
 @dataclass(frozen=True)
 class Division:
+    """Which images do what."""
+
     tune: tuple[int, ...]  # indices of the images that prompts are learned on
     folds: tuple[int, ...]  # for each image of `tune`, which fold it is in
     # indices of the images that promises and checks rest on, one of each group that is held out

@@ -34,6 +34,8 @@ LEAST_CHANCE = 0.25  # chance of a promise on errors from which on images are he
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
+    """What promises are made from."""
+
     logits: np.ndarray[Any, np.dtype[np.float64]]  # before calibration, [n, C]
     probabilities: np.ndarray[Any, np.dtype[np.float64]]  # calibrated, [n, C]
     labels: np.ndarray[Any, np.dtype[np.int64]]  # true classes, [n]
@@ -42,6 +44,7 @@ class Evidence:
 
     @classmethod
     def of(cls, logits: ArrayLike, probabilities: ArrayLike, labels: ArrayLike) -> Evidence:
+        """From tensors, arrays or lists."""
         return cls(
             np.asarray(logits, dtype=np.float64),
             np.asarray(probabilities, dtype=np.float64),

@@ -19,6 +19,8 @@ MOST_HELD_OUT = 100_000  # more held-out images than this are not worth suggesti
 
 @dataclass(frozen=True)
 class Requests:
+    """What the user wants to be promised."""
+
     target_error: float | None = None  # the largest error rate among answered images; None: no such promise
     coverage: float | None = None  # how often the true class is in the prediction set; None: no such promise
     per_class: bool = False  # promise the coverage for each class by itself too

@@ -34,6 +34,8 @@ DECISIONS = (ANSWER, UNSURE, NONE_OF_THESE)
 
 @dataclass(frozen=True)
 class SetRule(Record):
+    """How prediction sets are made."""
+
     coverage: float  # how often the true class is in the set
     per_class: bool  # whether that holds for each class by itself
     score: str  # "lac" or "aps"
@@ -251,6 +253,7 @@ def make_answers(
     *,
     set_rule: SetRule | None = None,
 ) -> list[Answer]:
+    """The answers for some images."""
     p = np.asarray(probabilities, dtype=np.float64)
     decisions = rule.decide(logits, p) if len(p) else []
     inside = None if set_rule is None or not len(p) else set_rule.sets(logits)

@@ -129,6 +129,8 @@ def draw_counts(total: int, images: Sequence[int], rng: random.Random) -> list[i
 
 @dataclass(frozen=True)
 class Sample:
+    """What promises will rest on."""
+
     size: int  # how many images, one of each group
     images: tuple[int, ...]  # what each class has for a share among them; 0 for classes that are never held out
     unseen: Unseen  # what these images do not speak for

@@ -45,6 +45,8 @@ CURVE_POINTS = 200  # of the risk-coverage curve
 
 @dataclass(frozen=True)
 class Meaning:
+    """What a confidence has meant so far."""
+
     share: float | None  # of answers this sure, how many were right; None if the images are too few to tell
     interval: tuple[float, float] | None  # of the share, 95 %; None if the images are too few to tell
     images: int  # how many images say so
@@ -173,6 +175,7 @@ class TrackRecord:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
         return {
             "source": self.source,
             "confidence": self.confidence.tolist(),
@@ -182,6 +185,7 @@ class TrackRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrackRecord:
+        """From what `to_dict` gave."""
         try:
             confidence = np.asarray(values["confidence"], dtype=np.float64)
             correct = np.asarray(values["correct"], dtype=bool)

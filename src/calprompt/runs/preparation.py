@@ -44,6 +44,8 @@ from calprompt.tuners import Tuner
 
 @dataclass(frozen=True)
 class Prepared:
+    """A run before it starts."""
+
     plan: RunPlan  # what it is
     backbone: Backbone  # as this run uses it: a view of what `Resources` holds
     tuner: Tuner  # on the classes that are trained on
@@ -143,6 +145,8 @@ SCALE_RANGE = 4.0  # how many times the model's own scale, or what part of it, t
 
 @dataclass(frozen=True)
 class Anchor:
+    """A fitted logit scale."""
+
     logit_scale: float  # the fitted one
     own_scale: float  # the model's own
     images: int  # how many it was fitted on

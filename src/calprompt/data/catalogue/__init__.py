@@ -56,6 +56,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Entry:
+    """A dataset of the catalogue."""
+
     key: str  # its name in commands and results
     title: str  # its full name
     public: str  # its name in public prompt-tuning code
@@ -77,6 +79,7 @@ class Entry:
     embedded: Callable[[], Path] | None = None  # makes its folder from files of the package; returns where it is
 
     def locate(self, root: Path) -> Path:
+        """The dataset's folder."""
         if not root.is_dir():
             raise DataError(f"there is no folder {root}; expected the one that has the datasets")
         names = [plain(name) for name in self.folders]
