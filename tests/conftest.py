@@ -154,7 +154,8 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CALPROMPT_TEST_SERVERS"] = f"{folder}/servers"
     atexit.register(nursery.start(os.environ["CALPROMPT_TEST_SERVERS"], SERVING).kill)
-    atexit.register(nursery.start(f"{folder}/socket", IMPORTED).kill)
+    os.environ["CALPROMPT_TEST_COPIES"] = f"{folder}/socket"
+    atexit.register(nursery.start(os.environ["CALPROMPT_TEST_COPIES"], IMPORTED).kill)
     for spec in specs:
         spec.python = shlex.join([sys.executable, "-S", "-E", nursery.__file__, "join", f"{folder}/socket"])
 

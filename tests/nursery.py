@@ -163,6 +163,15 @@ class Copy:
         self.send_signal(signal.SIGKILL)
 
 
+def calprompt(*arguments: str, env: Mapping[str, str] | None = None) -> "Process":
+    """`calprompt ARGUMENT...`: a copy of the process that those of the tests are copies of, if there is one."""
+    environment = dict(os.environ if env is None else env)
+    if ready := os.environ.get("CALPROMPT_TEST_COPIES"):
+        return Copy(ready, "import sys; from calprompt.cli import main; sys.exit(main())", *arguments, env=environment)
+    command = [sys.executable, "-m", "calprompt", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment)
+
+
 if TYPE_CHECKING:
     Process = subprocess.Popen[str] | Copy
 

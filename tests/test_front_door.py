@@ -139,9 +139,9 @@ def test_an_image_of_any_name_is_predicted(run: Path, tmp_path: Path) -> None:
         (["--crop", "inf"], "--crop must be a share"),
         (["--device", "meta"], "--device must be cpu, cuda, cuda:1 or the like, got 'meta'"),
         (["--device", ""], "--device must not be empty, got ''"),
-        (["--backbone", "pocket/openai"], "'pocket' and 'pocket-photo': they have no tags"),
-        (["--backbone", " pocket"], "'pocket' and 'pocket-photo': without blanks"),
-        (["--backbone", "Pocket"], "The models in the package are 'pocket' and 'pocket-photo'"),
+        (["--backbone", "pocket/openai"], "'pocket', 'pocket-photo', 'pocket-vit': they have no tags"),
+        (["--backbone", " pocket"], "'pocket', 'pocket-photo', 'pocket-vit': without blanks"),
+        (["--backbone", "Pocket"], "The models in the package are 'pocket', 'pocket-photo', 'pocket-vit'"),
     ],
 )
 def test_invalid_settings_raise(tmp_path: Path, said: Said, more: list[str], says: str) -> None:

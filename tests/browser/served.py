@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Locator, Page
 
+import nursery
 import samples
 from calprompt import Classifier, pocket
 
@@ -70,30 +69,19 @@ def png(image: Image.Image) -> bytes:
 @contextmanager
 def serving(*options: str, token: str = "", place: Path | None = None) -> Iterator[str]:
     """The address of a server of its own process, as the command line starts it."""
-    command = [
-        sys.executable,
-        "-m",
-        "calprompt",
-        "serve",
-        str(place or model()),
-        "--port",
-        "0",
-        "--decoders",
-        "1",
-        *options,
-    ]
-    environment = {**os.environ, "CALPROMPT_TOKEN": token}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            said = ""
-            for line in process.stdout:
-                said += line
-                if "(stop with" in said:
-                    break
-            yield next(word for word in said.split() if word.startswith("http")).partition("#")[0]
-        finally:
-            process.terminate()
+    command = ("serve", str(place or model()), "--port", "0", "--decoders", "1", *options)
+    process = nursery.calprompt(*command, env={**os.environ, "CALPROMPT_TOKEN": token})
+    try:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "(stop with" in said:
+                break
+        yield next(word for word in said.split() if word.startswith("http")).partition("#")[0]
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def file(data: bytes, name: str = "picture.png", type: str = "image/png") -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import nursery
 from export import exported
 from serve import serving
 from serve.serving import PATIENCE, Running, picture
@@ -24,8 +25,7 @@ JSON = {"Content-Type": "application/json"}
 
 @contextmanager
 def running(place: Path, *options: str) -> Iterator[Running]:
-    command = [sys.executable, "-m", "calprompt", "serve", str(place), "--port", "0", "--workers", "2"]
-    process = subprocess.Popen([*command, "--decoders", "1", *options], stdout=subprocess.PIPE, text=True)
+    process = nursery.calprompt("serve", str(place), "--port", "0", "--workers", "2", "--decoders", "1", *options)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
