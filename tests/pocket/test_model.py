@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from calprompt import pocket
+from calprompt.classifier.card import licence_of
 from calprompt.clip.load import load_backbone
 from calprompt.pocket import DATA
 from pretrain import twin
@@ -183,3 +184,8 @@ def test_it_is_more_accurate_than_pocket_on_ten_of_twelve_datasets():
     better = [each.name for each in COMPARED if accuracy(VIT_RECORD, each.name) > accuracy(other, each.name)]
     assert len(better) == 10
     assert re.search(r"more accurate than `pocket` on ten of the twelve", (VIT / "README.md").read_text())
+
+
+@pytest.mark.parametrize("name", pocket.MODELS)
+def test_a_card_of_what_was_fitted_names_the_licence(name):
+    assert "NOTICE.md" in licence_of(name)

@@ -21,6 +21,7 @@ LICENCES = (
     ("/openai", "MIT (OpenAI's CLIP; its authors advise against use without tests in the setting it is meant for)"),
     ("pocket-photo", "see calprompt/pocket/NOTICE.md in the package; its image tower is under Apache-2.0"),
     ("pocket", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
+    ("pocket-vit", "see calprompt/pocket/NOTICE.md in the package; the pictures it learned from have several"),
 )
 MOST_ROWS = 50  # classes in a table
 FRONT_MATTER = """\
